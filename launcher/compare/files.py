@@ -38,7 +38,9 @@ class LocalFiles:
         try:
             return set(os.listdir(folder)) if folder.is_dir() else set()
         except OSError as error:
-            raise UserError(f"cannot look into {folder}: {error.strerror}; choose another with --workdir DIR") from None
+            raise UserError(
+                f"cannot read the folder {folder}: {error.strerror}; choose another with --workdir DIR"
+            ) from None
 
     def read(self, file: Path) -> bytes:
         return file.read_bytes() if file.is_file() else b""

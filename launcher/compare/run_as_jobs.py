@@ -42,7 +42,7 @@ class _Job:
     ended: bool = False
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Read its records, and print what is new."""
+        """Read its records, and print new events."""
         if not self.begun and (start := self.directory.start()):
             self.begun = True
             say(f"{self.variant.name}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")

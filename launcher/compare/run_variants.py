@@ -64,7 +64,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
 
 
 def exit_code(measured: Sequence[Measurement]) -> int:
-    """Return Ctrl-C's exit code, or else that of the first failure."""
+    """Return the exit code of Ctrl-C, otherwise of the first failed variant; 0 if there is none."""
     bad = [one for one in measured if one.code]
     stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)

@@ -1,1 +1,1 @@
-"""Engines, one folder each: its source of hosts, its transport, and what is submitted to it."""
+"""Engines: each folder has one engine's source of hosts, its transport, and its submission of jobs."""

@@ -105,7 +105,7 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
         words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
         return (
             f"its login scripts print more than {_NOISE_LIMIT >> 10} KB, and podrun's agent did not start by then; they must "
-            f"print nothing where there is no terminal; the last of it: {words}"
+            f"print nothing where there is no terminal; the end of the output: {words}"
         )
     if code is None:
         return f"the connection ended before its agent answered{': ' + (last or words) if last or words else ''}"
@@ -113,9 +113,9 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
         return f"cannot start podrun's agent with {pod.agent_python}: {last}"
     ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
     if words:
-        remedy = "take a user that may run commands there (`user:` in the pod file), or mend its login scripts"
+        remedy = "use another user that may run commands there (`user:` in the pod file), or fix its login scripts"
         return f"{ended}: {words}; {remedy}"
-    return f"{ended}, without a word; is there an `exit` in a login script such as ~/.bashrc?"
+    return f"{ended}, without a message; is there an `exit` in a login script such as ~/.bashrc?"
 
 
 def _last_line(text: str) -> str:

@@ -87,7 +87,7 @@ class Prestart(Transport):
 
     def _open(self, agent: _Agent) -> Channel:
         if self._is_closed:
-            raise HostError(agent.host.name, "it is not needed any more")
+            raise HostError(agent.host.name, "it is no longer needed")
         channel = Unread(open_agent(self._inner, self.pod, agent.host, *agent.args), MARK)
         frame = self._expected(agent)
         if frame is not None and not send_frame(channel, frame):

@@ -24,7 +24,7 @@ def verdict_of(status: RunStatus, end: EndEvent | None, events: list[Event], beg
         RunStatus.INTERRUPTED: "Interrupted",
         RunStatus.PENDING: "In the queue",
         RunStatus.RUNNING: "Running",
-        RunStatus.ABANDONED: "Abandoned: it has not ended, and nobody supervises it",
+        RunStatus.ABANDONED: "Abandoned: it has not ended, and has no supervisor",
     }[status]
     text = "" if end is None or code == 0 else _without_frame(end["message"])
     restarts = [

@@ -34,6 +34,6 @@ def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirect
     if not selection.pod.names_pod:
         raise UserError(
             f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
-            "or --run RUN for those of a run"
+            "or --run RUN for the hosts of a run"
         )
     return find_pod(replace(selection.pod, any_slice=True)), None

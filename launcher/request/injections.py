@@ -60,7 +60,7 @@ def _on_pod(injection: Injection, pod: Pod, process_per: str) -> tuple[Injection
             f"process {process} is on {names[process // each]}, not on {names[number]}; leave one of the two out"
         ]
     if injection.kind == LINK_DOWN and process is not None and process % each:
-        return None, [f"a link is that of a host; write host={number} in place of process={process}"]
+        return None, [f"a link belongs to a host; write host={number} in place of process={process}"]
     return replace(injection, host=names[number], process=number * each if process is None else process), []
 
 

@@ -39,7 +39,7 @@ def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[s
     if script and Path(script).suffix in SUFFIXES and not os.access(script, os.X_OK):
         keys = [word for word in program[program.index(script) + 1 :] if "=" in word]
         raise UserError(
-            f"{script} is no program: a train.yaml stands without two dashes: podrun ... {shlex.join([script, *keys])}"
+            f"{script} is no program: write a train.yaml without the two dashes: podrun ... {shlex.join([script, *keys])}"
         )
 
 
@@ -47,7 +47,7 @@ def _check_train(train: Path, overrides: Sequence[str]) -> None:
     if not train.is_dir() and (train.suffix == ".py" or (not train.exists() and shutil.which(train))):
         words = ["python"] * (train.suffix == ".py") + [str(train), *overrides]
         raise UserError(
-            f"{train} is a program, and no train.yaml; put it behind two dashes: podrun ... -- {shlex.join(words)}"
+            f"{train} is a program, not a train.yaml; write it after two dashes: podrun ... -- {shlex.join(words)}"
         )
 
 
@@ -57,7 +57,9 @@ def misplaced_options(program: Sequence[str]) -> str | None:
     misplaced = [word for word in program if word.partition("=")[0] in options]
     if not misplaced:
         return None
-    return f"the program gets what is behind the `--`, here {', '.join(misplaced)}; options of podrun come before it"
+    return (
+        f"the program gets all arguments after the `--`, here {', '.join(misplaced)}; options of podrun come before it"
+    )
 
 
 def check_program(program: Program, env: Mapping[str, str] = os.environ) -> None:
@@ -95,7 +97,7 @@ def _remedy(name: str) -> str:
     file = Path(name)
     if not file.is_file():
         return "install it, or give its path"
-    return f"a file of this folder is started with -- {'python ' if file.suffix == '.py' else './'}{name}"
+    return f"start a file of this folder with -- {'python ' if file.suffix == '.py' else './'}{name}"
 
 
 def _check_script(script: str) -> None:

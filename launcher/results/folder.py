@@ -61,15 +61,15 @@ class DownloadFolder:
         except FileNotFoundError:
             if self.path.is_dir() and any(name != _OURS for name in os.listdir(self.path)):
                 raise UserError(
-                    f"{self.path} is not empty, and its files were not brought by podrun pull; {remedy}"
+                    f"{self.path} is not empty, and its files were not downloaded by podrun pull; {remedy}"
                 ) from None
             return
         except (ValueError, KeyError, TypeError):
             before = "somewhere else"
         if before != source:
-            raise UserError(f"{self.path} holds what was brought from {before}, not from {source}; {remedy}")
+            raise UserError(f"{self.path} contains results downloaded from {before}, not from {source}; {remedy}")
         if Workdir(self.path).lock.exists():
-            raise UserError(f"a run has used {self.path} as its workdir since results were brought there; {remedy}")
+            raise UserError(f"a run has used {self.path} as its workdir since results were downloaded there; {remedy}")
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -89,11 +89,11 @@ class DownloadFolder:
             return Path(path_inside(str(folder), path))
         except UnsafeNameError as error:
             raise UserError(
-                f"what is brought {error}, in {folder}; remove that link, or choose another folder with --to DIR"
+                f"a downloaded file {error}, in {folder}; remove that link, or choose another folder with --to DIR"
             ) from None
 
     def is_whole(self, path: str) -> bool:
-        """Return True if the complete file exists and no newer partial download of it."""
+        """Return True if the complete file exists, without a newer partial download."""
         return self.final(path).is_file() and not self.part(path).exists()
 
     def size_of(self, path: str) -> int:

@@ -94,7 +94,9 @@ class Profiling:
             else:
                 raise UserError(f"{target.name} has made no trace: {event['error']}; the run continues")
         if waiting:
-            raise UserError("nobody supervises the run any more; `podrun attach` takes it over, then ask again")
+            raise UserError(
+                "the run has no supervisor any more; `podrun attach` takes it over, then run the command again"
+            )
 
     def bring(self, target: Target, event: ProfileEvent, to: Path) -> Profile:
         """Download a trace into a folder below `to`. Raises HostError, FileFailedError, OSError."""
@@ -131,7 +133,7 @@ class Profiling:
         return os.path.join(folder, name) if name else folder
 
     def _ask(self, target: Target, steps: int) -> str | None:
-        """Send the order to a worker; return what is wrong, or None. Raises HostError."""
+        """Ask a worker for a trace; return its error, or None. Raises HostError."""
         names = {"order": profile_order(target.process), "trace": self._trace(target)}
         request = {"dir": self._path(target), "id": self._id, "steps": steps, **names}
         error: str | None = ask(self._transport, self._pod, target.host, "profile", request=request).answer["error"]
@@ -150,7 +152,7 @@ def _bring_file(remote: RemoteFolder, path: str, folder: Path, host: Host) -> Pa
                 digest.update(piece)
                 out.write(piece)
         if digest.hexdigest() != incoming.digest:
-            raise HostError(host.name, f"has sent {path} with another digest than it has computed")
+            raise HostError(host.name, f"has sent {path} with bytes that do not match its digest")
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)

@@ -103,7 +103,7 @@ class Steps:
 
 
 def find_steps(paths: Iterable[str]) -> Steps:
-    """Return the checkpoints among the files of a workdir, without those set aside, being written or being removed."""
+    """Find the checkpoints among the files of a workdir, except damaged, unfinished and partly removed ones."""
     steps: dict[int, bool] = {}
     for path in paths:
         parts = path.split("/")

@@ -73,7 +73,7 @@ class Transfer:
             if not removed:
                 break
             for step in removed:
-                self._say(f"checkpoint {step} was removed on {self._host} while it was brought; looking for newer ones")
+                self._say(f"checkpoint {step} was removed on {self._host} during the download; looking for newer ones")
             listing = self._remote.list_files()
         if selection.has_checkpoints:
             for step in steps.incomplete:
@@ -121,7 +121,7 @@ class Transfer:
             self._downloaded.files.add(path)
             self._say(f"{path}  {size_text(incoming.size)}")
             return
-        raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
+        raise HostError(self._host, f"has sent {path} twice with bytes that do not match its digest")
 
     def _counter(self, what: str, before: int, total: int) -> Callable[[int], None]:
         """Return a function that counts received bytes and shows the progress."""
@@ -197,7 +197,7 @@ class Transfer:
                     continue
                 raise _DamagedError(f"{Path(path).name} has changed")
             return
-        raise HostError(self._host, f"has sent {path} twice with another digest than it has computed")
+        raise HostError(self._host, f"has sent {path} twice with bytes that do not match its digest")
 
     def _read(self, path: str, listing: Listing) -> bytes:
         """Return the content of a small file. Raises _DamagedError, FileFailedError, HostError."""

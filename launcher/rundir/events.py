@@ -1,4 +1,4 @@
-"""Declare the launcher's events, and validate all events: those from a worker's file, and recorded ones.
+"""Declare the launcher's events, and validate all events: recorded ones, and lines of a worker's file.
 
 A user program can write to its worker's file as well. The checks are derived from the declarations, here and in
 `runtime/events.py`, so the annotations of this file must not be strings. The record may be that of another version.

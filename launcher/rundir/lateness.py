@@ -17,9 +17,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def behind_others(waits: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the median of the others' waiting times minus each process's own, or 0 if that is negative.
+    """Return, for each process, the median of the others' waiting times minus its own, or 0 if that is negative.
 
-    `waits` has at least two processes; the unit of the result is that of `waits`.
+    `waits` has at least two processes. The result has the unit of `waits`.
     """
     ordered = sorted(waits.values())
     return {key: max(0.0, _median_without(ordered, wait) - wait) for key, wait in waits.items()}

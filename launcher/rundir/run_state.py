@@ -22,7 +22,7 @@ class ProcessState:
     host: str
     process: int
     phase: str = "waiting"
-    """The phase it has reported, or that of its host before."""
+    """The last phase that it has reported; before that, the phase of its host."""
     since: float = 0.0
     """Time at which it entered the phase."""
     step: int | None = None
@@ -150,7 +150,7 @@ class RunState:
 
 
 def reduce_events(events: Iterable[Event]) -> RunState:
-    """Return the state after the events."""
+    """Return the state of a run after its events."""
     state = RunState()
     for event in events:
         state.apply(event)

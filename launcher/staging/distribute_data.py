@@ -181,7 +181,7 @@ class Pieces:
         data = _read(file, place * PIECE, host)
         now = hashlib.sha256(data).hexdigest()
         if now != digest:
-            what = f"{file.path} was changed while it was brought to the hosts (SHA-256 of bytes {place * PIECE} to "
+            what = f"{file.path} was changed while it was copied to the hosts (SHA-256 of bytes {place * PIECE} to "
             raise HostError(
                 host, f"data: {what}{place * PIECE + len(data)}: {now}, before: {digest}); run podrun again"
             )

@@ -1,4 +1,4 @@
-"""Find the files that a job's data refers to, and compute the digests of those that have changed."""
+"""Find the files of a job's data, and compute the digests of changed files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
         for path in named.files:
             name = path.name if folder is None else os.path.relpath(path, folder)
             if why := _why_it_cannot_travel(f"{inside}/{name}"):
-                raise UserError(f"{named.key}: the name of {shown(str(path))} {why}; rename it to bring it to hosts")
+                raise UserError(f"{named.key}: the name of {shown(str(path))} {why}; rename it to copy it to hosts")
             file = _read(path, named.key, reading)
             names[f"{inside}/{name}"] = file.sha256
             files.setdefault(file.sha256, file)

@@ -1,4 +1,4 @@
-"""List the files of a project: those that git tracks or would add; without git, all but generated files.
+"""List the files of a project: files that git tracks or would add; without git, all but generated files.
 
 Files with keys or passwords are left out, even if git tracks them, unless `.podrunignore` includes them with `!`.
 """

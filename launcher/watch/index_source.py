@@ -57,7 +57,7 @@ class IndexSource:
         return section(
             "Runs",
             f'<form action="overlay"><div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
-            f'<tbody>{rows}</tbody></table></div><button type="submit">Lay the chosen runs over each other</button></form>',
+            f'<tbody>{rows}</tbody></table></div><button type="submit">Overlay the chosen runs</button></form>',
         )
 
     def _row(self, run: RunDirectory) -> str:

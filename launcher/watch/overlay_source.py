@@ -29,7 +29,7 @@ _KEYS = ("loss", "accuracy", "grad_norm", "throughput", "step_time")
 
 
 class OverlaySource:
-    """Page of several runs."""
+    """The page that overlays the losses of several runs."""
 
     def __init__(self, followers: Sequence[Follower]) -> None:
         self.runs = [follower.directory.run_id for follower in followers]

@@ -18,7 +18,7 @@ Axis = str | tuple[str, ...]
 
 
 def average(tree: Any, axis: Axis) -> Any:
-    """Return the mean of every array of `tree` over the devices of `axis`, on each of them."""
+    """Return the mean of every array of `tree` over the devices of `axis`; all devices get it."""
     return _reduce(jax.lax.pmean, tree, axis)
 
 
@@ -40,12 +40,12 @@ def _largest(x: jax.Array, axis: Axis) -> jax.Array:
 
 
 def total(tree: Any, axis: Axis) -> Any:
-    """Return the sum of every array of `tree` over the devices of `axis`, on each of them."""
+    """Return the sum of every array of `tree` over the devices of `axis`; all devices get it."""
     return _reduce(jax.lax.psum, tree, axis)
 
 
 def all_gather(batch: Batch, axis: Axis) -> Batch:
-    """Gather the shares of all devices, [B / shares, ...], to the global batch, [B, ...], on each of them."""
+    """Gather the shares of all devices, [B / shares, ...]; each device gets the global batch, [B, ...]."""
     return {name: jax.lax.all_gather(x, axis, tiled=True) for name, x in batch.items()}
 
 

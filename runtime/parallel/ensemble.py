@@ -41,7 +41,7 @@ class _MemberProgram:
         return self._program(state, self._members, batch)
 
     def lower(self, _: TrainState, batch: Batch) -> jax.stages.Lowered:
-        """Return the lowered program for the members of this process. It ignores the given state, that of all members."""
+        """Return the lowered program for this process's members. The given state, of all members, is ignored."""
         lowered: jax.stages.Lowered = self._program.lower(self._state, self._members, batch)
         return lowered
 

@@ -31,7 +31,7 @@ def shared_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
-    """A folder that the nodes share: not in /tmp, which each machine has for itself."""
+    """A folder that the nodes share: not in /tmp, a folder that is local to each machine."""
     with tempfile.TemporaryDirectory(prefix="podrun-slurm-", dir="/srv") as folder:
         yield Path(folder)
 

@@ -91,7 +91,7 @@ def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNod
 
 
 def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
-    """The job goes back into the queue without it, before SLURM notices; the losses are the same bit for bit."""
+    """The job is requeued without it, before SLURM notices; the losses are the same bit for bit."""
     cluster = Cluster("SlurmdTimeout=60\n")
     login = LoginNode(make_sandbox(tmp_path).path, cluster)
     words = ("--slice=cpu-2x1", "steps=3000", "checkpoint.every=100")
@@ -107,7 +107,7 @@ def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
         done = login.podrun("attach", run, timeout=500)
         assert done.returncode == 0, done.stderr + login.output(run)
         restart = next(e["message"] for e in login.events(run) if e["event"] == "restart")
-        assert f"goes back into the queue, and is not to get {lost} again" in restart
+        assert f"is requeued, without {lost}" in restart
         starts = [list(e["hosts"]) for e in login.events(run) if e["event"] == "start"]
         assert len(starts) == 2 and lost in starts[0] and lost not in starts[1]
         assert login.losses("shared") == login.losses("simulated") and len(login.losses("shared")) == 3000
@@ -199,7 +199,7 @@ def test_what_slurm_refuses_leaves_no_run(login: LoginNode) -> None:
     env = {**login.env, "PATH": f"{squeue.parent}:{login.env['PATH']}"}
     unseen = subprocess.run([*login.command, "stop", held], cwd=login.path, env=env, capture_output=True, text=True)
     assert unseen.returncode == ExitCode.BAD_CONFIG
-    assert "squeue does not answer, so nobody knows whether it has ended" in unseen.stderr
+    assert "squeue does not answer, so it is unknown whether the job has ended" in unseen.stderr
     assert all(event["event"] != "end" for event in login.events(held))
     assert [login.podrun("stop", run).returncode for run in (held, large)] == [0, 0]
     assert [event["event"] for event in login.events(held)].count("end") == 1

@@ -115,7 +115,7 @@ class Member:
         if is_foreign and code in _RESERVED_CODES and (error is None or error.get("program")):
             words, code = f"exited with code {code}", ExitCode.FAILED
         else:
-            words = f"exited with code {code}" if self._is_program else "it has not said why"
+            words = f"exited with code {code}" if self._is_program else "it has reported no error"
         if code == ExitCode.PEER_LOST:  # Kubernetes acts on the exit code of the first container that fails
             time.sleep(_PEER_LOST_DELAY)
         self._write_termination_log(code, str(error["message"]).strip().partition("\n")[0] if error else words)

@@ -158,7 +158,9 @@ def _job_problems(job: Config | Program) -> list[str]:
     if launch.process_per == "device":
         problems.append("launch.process_per: device: a container has one process for all its GPUs; remove it")
     if not isinstance(job, Program) and job.brings_data:
-        problems.append("data.bring: nothing is brought to containers; put the data into the image, or on the volume")
+        problems.append(
+            "data.bring: podrun copies no data to containers; put the data into the image, or on the volume"
+        )
     if launch.python or launch.pod:
         problems.append(
             "launch.python and launch.pod are for hosts; the image says which Python, the cluster which nodes"

@@ -88,7 +88,7 @@ class Job:
     def why_pending(self, job: str) -> str:
         """Return why it is pending, as a phrase."""
         words = _REASONS.get(self.reason, "SLURM says why").format(job=job)
-        what = f"{words} ({self.reason})" if self.reason else "SLURM has not looked at it yet"
+        what = f"{words} ({self.reason})" if self.reason else "SLURM has not considered it yet"
         return f"{what}; expected to start at {self.start.replace('T', ' ')}" if self.start else what
 
 

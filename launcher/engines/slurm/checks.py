@@ -72,7 +72,7 @@ def _unshared_folders() -> Iterator[str]:
     if unseen and not _is_only_node():
         for what, path in unseen.items():
             remedy = "set it to a folder" if what == "PODRUN_HOME" else "call podrun in one"
-            yield f"{what} is {path}, which each machine has for itself; {remedy} that the nodes share with this machine"
+            yield f"{what} is {path}, a folder that is local to each machine; {remedy} that the nodes share with this machine"
 
 
 def _is_own(path: Path) -> bool:

@@ -77,14 +77,14 @@ def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onw
             raise SlurmError(f"{directory.job_options} is missing, or damaged")
         following = submit_next(job, options, str(directory.job_script), onward.excluded)
     except SlurmError as error:
-        back = f"SLURM does not put the job {job} back into the queue ({refused})"
-        what = f"{onward.why}; {back}, and takes no other: {str(error).partition(chr(10))[0]}"
+        back = f"SLURM does not requeue the job {job} ({refused})"
+        what = f"{onward.why}; {back}, and accepts no other: {str(error).partition(chr(10))[0]}"
         directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
         print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
         return ExitCode.PREEMPTED
     with suppress(OSError):  # such as a full disk; the job records its id itself when it starts
         directory.record_job(following)
-    print(f"podrun: the SLURM job {following} goes on after this one", flush=True)
+    print(f"podrun: the SLURM job {following} continues after this one", flush=True)
     return ExitCode.DONE
 
 

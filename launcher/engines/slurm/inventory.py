@@ -100,8 +100,8 @@ def heterogeneous_job_error(env: Mapping[str, str]) -> str | None:
     if not (parts.isdecimal() and int(parts) > 1):
         return None
     return (
-        f"this job has {parts} parts (a heterogeneous job), and podrun takes the nodes of one; ask for a job without `:` "
-        "between its options, whose nodes are all of one kind"
+        f"this job has {parts} parts (a heterogeneous job), and podrun uses the nodes of one; request all nodes with one "
+        "set of options, without `:`"
     )
 
 

@@ -37,8 +37,8 @@ _ENDED = {
     "DEADLINE": "has reached its deadline",
     "OUT_OF_MEMORY": "ran out of memory",
     "COMPLETED": "has ended",
-    "PENDING": "was put back into the queue",
-    "REQUEUED": "was put back into the queue",
+    "PENDING": "was requeued",
+    "REQUEUED": "was requeued",
     "REVOKED": "was revoked",
     COMPLETING: "is being ended, and SLURM does not say why yet",
 }

@@ -17,7 +17,7 @@ from ...rundir.runs import RunDirectory
 
 
 class SlurmJobTime(JobTime):
-    """The end of a SLURM job and what follows it. A job that has saved nothing new is not requeued, as the next would not.
+    """Decides what follows a SLURM job. A job that has saved nothing new is not requeued, since the next would fail likewise.
 
     Args:
         directory: the run.
@@ -51,23 +51,21 @@ class SlurmJobTime(JobTime):
         elif attempt.silent_program and outcome.all_ended_well and attempt.seconds >= QUICK:
             saved = "every process has ended with code 0 when it was asked to, so it has saved if it can"
         else:
-            outcome.over = f"{up}, and nothing new was saved in it, so it is not put back into the queue"
+            outcome.over = f"{up}, and nothing new was saved in it, so it is not requeued"
             return None
-        return Onward(Ending.TIME, up, f"{up}; {saved}, and the run goes back into the queue")
+        return Onward(Ending.TIME, up, f"{up}; {saved}, and the job is requeued")
 
     def _exclude_lost_node(self, outcome: Outcome, attempts: Sequence[Attempt], node: str) -> Onward | None:
         """Continue without a lost node if the run has trained, since a faulty job fails before that."""
         if not any(a.trained or (a.silent_program and a.seconds >= QUICK) for a in attempts):
             return None
         if enough := why_not_renewed([*attempts[:-1], replace(attempts[-1], ending=Ending.TAKEN)]):
-            outcome.over = f"{enough}, so the SLURM job {self._job} is not put back into the queue"
+            outcome.over = f"{enough}, so the SLURM job {self._job} is not requeued"
             return None
         excluded = self._without(node)
-        where = (
-            f", and is not to get {node} again" if excluded else f"; SLURM has too few other nodes to leave {node} out"
-        )
+        where = f", without {node}" if excluded else f"; SLURM has too few other nodes to leave {node} out"
         why = f"{node} is lost to the SLURM job {self._job}"
-        words = f"{outcome.cause}\nthe SLURM job {self._job} goes back into the queue{where}"
+        words = f"{outcome.cause}\nthe SLURM job {self._job} is requeued{where}"
         return Onward(Ending.TAKEN, why, words, excluded)
 
     def advice(self, outcome: Outcome, pod: Pod) -> str | None:

@@ -69,7 +69,7 @@ def parse_options(text: str) -> BatchOptions:
             given[-1] = (given[-1][0], f"{given[-1][1]},{word}")
         else:
             problems.append(
-                f"{short(word)} is no option of sbatch; write key=value, such as partition=gpu,time=2:00:00"
+                f"{short(word)} is not an option of sbatch; write key=value, such as partition=gpu,time=2:00:00"
             )
     problems += _mistakes(given)
     lead, wrong = _lead(given)
@@ -97,7 +97,7 @@ def _mistakes(given: Sequence[tuple[str, str | None]]) -> list[str]:
 
 
 def _lead(given: Sequence[tuple[str, str | None]]) -> tuple[int, list[str]]:
-    """Return the seconds of `signal`, and their mistakes."""
+    """Parse the option `signal`; return its seconds and the mistakes in it."""
     options = BatchOptions(tuple(given))
     typed, limit = options.value("signal") or str(LEAD), options.value("time")
     if not re.fullmatch(r"\d{1,5}", typed):

@@ -23,8 +23,8 @@ _REASONS = (
     (r"Requested nodes are busy|step creation temporarily disabled|Memory required by task is not available", _BUSY),
     (
         r"Requested node configuration is not available|not in this job|Invalid node name|Zero Bytes",
-        "the node is not one of this job, from which SLURM takes a node that fails or is set down (`sinfo -R`), "
-        "or has not what the step asks for; look at `scontrol show job`",
+        "the node is not one of this job any more (SLURM removes nodes that fail or are set down: `sinfo -R`), or it lacks "
+        "resources of the step; look at `scontrol show job`",
     ),
     (r"Invalid generic resource|More processors requested|Unable to create step", "SLURM has made no step there"),
 )

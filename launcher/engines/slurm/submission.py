@@ -92,7 +92,7 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
     JOB_CACHE.forget()
     state = JOB_CACHE.job(job)
     if state is None:
-        raise SlurmError("squeue does not answer, so nobody knows whether it has ended; ask for its end again")
+        raise SlurmError("squeue does not answer, so it is unknown whether the job has ended; run the command again")
     if state.is_over:
         if (end := directory.end()) is None or end["code"]:  # the end of an earlier attempt, if any
             what = f"its job {job} was still in the queue of SLURM, and is taken out of it"

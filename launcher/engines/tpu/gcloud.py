@@ -46,7 +46,7 @@ class TpuName:
     """The name, zone and project of a TPU VM.
 
     Raises:
-        UserError: one is no valid name, and gcloud could mistake it for an option.
+        UserError: one of them is not a valid name; gcloud could mistake it for an option.
     """
 
     name: str | None

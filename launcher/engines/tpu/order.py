@@ -70,13 +70,13 @@ def make_order(tpu: TpuName, slice: str, runtime: str | None, spot: bool, reserv
         problems.append("--spot and --reserved are two classes of cost; give one, or neither for on demand")
     if runtime is not None and not _RUNTIME.fullmatch(runtime):
         problems.append(
-            f"--runtime-version: {short(runtime)} can be no version, which is like {_RUNTIMES['v6e']}; "
+            f"--runtime-version: {short(runtime)} cannot be a version; versions are like {_RUNTIMES['v6e']}; "
             f"`gcloud compute tpus versions list --zone={tpu.zone}` lists those of {tpu.zone}"
         )
     runtime = runtime or _RUNTIMES.get(generation)
     if runtime is None and not problems:
         problems.append(
-            f"podrun does not know the system of a {kind}; give --runtime-version "
+            f"podrun does not know the runtime version of a {kind}; give --runtime-version "
             f"(`gcloud compute tpus versions list --zone={tpu.zone}` lists those of {tpu.zone})"
         )
     if problems:

@@ -46,7 +46,7 @@ STATES = {
     "ACCEPTED": (Stage.WAITING, "Google has accepted the request"),
     "WAITING_FOR_RESOURCES": (
         Stage.WAITING,
-        "in the queue until enough machines are free; Google tells no position and no time",
+        "in the queue until enough machines are free; Google gives no position and no time",
     ),
     "PROVISIONING": (Stage.WAITING, "Google starts the machines"),
     "ACTIVE": (Stage.ACTIVE, "the machines are there"),

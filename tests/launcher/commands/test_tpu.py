@@ -59,7 +59,7 @@ def test_up_shows_what_it_costs_and_waits(service: Service, podrun: Podrun) -> N
     assert news(done.out) == [
         "my-tpu: creating it (v5litepod-16, spot)",
         "my-tpu: ACCEPTED, Google has accepted the request",
-        "my-tpu: WAITING_FOR_RESOURCES, in the queue until enough machines are free; Google tells no position and no time",
+        "my-tpu: WAITING_FOR_RESOURCES, in the queue until enough machines are free; Google gives no position and no time",
         "my-tpu: PROVISIONING, Google starts the machines",
     ]
     assert f"my-tpu is ready: podrun --tpu my-tpu --zone {ZONE} train.yaml\n" in done.out

@@ -306,17 +306,17 @@ def test_a_full_disk(tmp_path: Path) -> None:
         (
             "echo Welcome; echo This account is currently not available.; exit 1",
             "its login shell ended with exit code 1 and did not start podrun's agent: This account is currently not "
-            "available.; take a user that may run commands there (`user:` in the pod file), or mend its login scripts",
+            "available.; use another user that may run commands there (`user:` in the pod file), or fix its login scripts",
         ),
         (
             "exit 0",
-            "its login shell ended with exit code 0 and did not start podrun's agent, without a word; "
+            "its login shell ended with exit code 0 and did not start podrun's agent, without a message; "
             "is there an `exit` in a login script such as ~/.bashrc?",
         ),
         (
             "yes no | head -c 2000000; exec cat",
             "its login scripts print more than 1024 KB, and podrun's agent did not start by then; "
-            "they must print nothing where there is no terminal; the last of it: no",
+            "they must print nothing where there is no terminal; the end of the output: no",
         ),
         ("echo Your password has expired >&2; exit 1", ": Your password has expired"),
     ],

@@ -32,7 +32,7 @@ def test_host_and_process_are_filled_in(text: str, process_per: str, full: str) 
         ("kill:host=2", "there is no host 2; allowed: 0 to 1"),
         ("kill:process=4", "there is no process 4; allowed: 0 to 3"),
         ("kill:host=0,process=3", "process 3 is on host-1, not on host-0"),
-        ("link_down:process=1", "a link is that of a host; write host=0"),
+        ("link_down:process=1", "a link belongs to a host; write host=0"),
     ],
 )
 def test_targets_that_are_not_in_the_pod(text: str, problem: str) -> None:

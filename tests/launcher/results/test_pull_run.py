@@ -202,7 +202,7 @@ def test_a_checkpoint_that_is_removed_meanwhile(pulling: Pulling, monkeypatch: p
 
     monkeypatch.setattr(RemoteFolder, "list_files", list_files)
     assert pulling.pull("checkpoints").downloaded.checkpoints == [10, 30]
-    assert "checkpoint 20 was removed on host-0 while it was brought; looking for newer ones" in pulling.lines
+    assert "checkpoint 20 was removed on host-0 during the download; looking for newer ones" in pulling.lines
 
 
 def test_what_is_no_file_is_left_out(pulling: Pulling) -> None:
@@ -238,13 +238,13 @@ def test_another_host_that_sees_the_folder(pulling: Pulling, monkeypatch: pytest
 def test_a_folder_that_holds_anything_else(pulling: Pulling, tmp_path: Path) -> None:
     pulling.home.mkdir()
     (pulling.home / "mine").touch()
-    with pytest.raises(UserError, match=r"home is not empty, and its files were not brought by podrun pull; choose"):
+    with pytest.raises(UserError, match=r"home is not empty, and its files were not downloaded by podrun pull; choose"):
         pulling.pull()
     (pulling.home / "mine").unlink()
     pulling.pull("samples")
     source = pulling.home / ".podrun-pull/source.json"
     source.write_text(json.dumps({"source": "host-9:/elsewhere"}))
-    with pytest.raises(UserError, match=r"holds what was brought from host-9:/elsewhere, not from .*work; choose"):
+    with pytest.raises(UserError, match=r"contains results downloaded from host-9:/elsewhere, not from .*work; choose"):
         pulling.pull()
 
 
@@ -252,7 +252,7 @@ def test_a_folder_that_a_run_has_used_since(pulling: Pulling) -> None:
     """Its metrics would be lost."""
     pulling.pull("samples")
     (pulling.home / ".podrun-lock").touch()
-    with pytest.raises(UserError, match=r"a run has used .* as its workdir since results were brought there"):
+    with pytest.raises(UserError, match=r"a run has used .* as its workdir since results were downloaded there"):
         pulling.pull()
 
 

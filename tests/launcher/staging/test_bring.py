@@ -109,7 +109,7 @@ def test_a_file_that_is_changed_here_meanwhile(case: Carried) -> None:
     data = case.found()
     case.write("deep/b.txt", b"c" * 100)
     answers = case.bring(data)
-    assert any("was changed while it was brought" in str(answer) for answer in answers.values())
+    assert any("was changed while it was copied" in str(answer) for answer in answers.values())
     assert not list((case.store("h0") / "sets").iterdir())
 
 

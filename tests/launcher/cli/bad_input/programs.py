@@ -32,7 +32,7 @@ PROGRAMS = [
     Case("python and train.yaml", "is no program", "train.yaml", "podrun ... train.yaml", program("python", "train.yaml")),
     Case("both", "train.yaml stands before the `--`", "a train.yaml and a program", "leave one of them out",
          (*SIMULATE, "train.yaml", "--", "python", "ok.py"), files=OK),
-    Case("options behind dashes", "the program gets what is behind", "--slice, --simulate", "come before it",
+    Case("options behind dashes", "the program gets all arguments after", "--slice, --simulate", "come before it",
          ("--", "python", "ok.py", *SIMULATE), files=OK),
     Case("no dashes", "is a program, and no train.yaml", "ok.py", "podrun ... -- python ok.py", (*SIMULATE, "ok.py"),
          files=OK),

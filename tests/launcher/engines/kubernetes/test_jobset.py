@@ -132,7 +132,7 @@ def test_a_program_is_named_and_needs_no_workdir(sandbox: Sandbox) -> None:
     assert (of_launch.returncode, of_launch.stderr) == (0, "")
     refused = sandbox.podrun(*words[:4], "train.py")
     assert refused.returncode == 2
-    assert "put it behind two dashes: podrun ... -- python train.py" in refused.stderr
+    assert "write it after two dashes: podrun ... -- python train.py" in refused.stderr
 
 
 def test_all_mistakes_at_once(sandbox: Sandbox) -> None:

@@ -97,7 +97,7 @@ def test_folders_that_the_nodes_do_not_see(sinfo: Path, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path / "tmp" / "project")
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "tmp" / "home"))
     told = mistakes("time=10")
-    assert f"PODRUN_HOME is {tmp_path}/tmp/home, which each machine has for itself; set it to a folder" in told
+    assert f"PODRUN_HOME is {tmp_path}/tmp/home, a folder that is local to each machine; set it to a folder" in told
     assert f"the folder in which podrun was called is {tmp_path}/tmp/project" in told
     monkeypatch.setattr(queue_checks, "_file_system_type", lambda path: "nfs4")
     assert mistakes("time=10") == ""

@@ -61,7 +61,7 @@ def test_a_job_that_has_lost_a_node_goes_back_without_it(tmp_path: Path) -> None
     """SLURM notices only after minutes, and would record a failure that it does not start again."""
     job, outcome = lost(tmp_path, TRAINED)
     assert job.onward is not None and (job.onward.ending, job.onward.excluded) == (Ending.TAKEN, "n2")
-    assert job.onward.words == f"{outcome.cause}\nthe SLURM job 7 goes back into the queue, and is not to get n2 again"
+    assert job.onward.words == f"{outcome.cause}\nthe SLURM job 7 is requeued, without n2"
     job, _ = lost(tmp_path, TRAINED, excluded="")
     assert job.onward is not None and "too few other nodes" in job.onward.words and not job.onward.excluded
 

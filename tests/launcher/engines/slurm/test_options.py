@@ -33,8 +33,8 @@ def test_the_signal_is_podruns_own() -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("gpu", ["'gpu' is no option of sbatch", "partition=gpu"]),
-        ("", ["is no option of sbatch"]),
+        ("gpu", ["'gpu' is not an option of sbatch", "partition=gpu"]),
+        ("", ["is not an option of sbatch"]),
         ("Time=2", ["'Time=2' is no option"]),
         ("nodes=4,array=1-3", ["nodes: the slice says how many", "array: a run is one job"]),
         ("spares=one", ["spares is 'one'; give the number of nodes beyond"]),

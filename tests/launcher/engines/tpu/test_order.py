@@ -45,7 +45,7 @@ def test_all_mistakes_at_once() -> None:
     lines = str(raised.value).splitlines()
     assert lines[0].startswith("--slice: unknown slice 'v5e-17'; nearest: v5litepod-4")
     assert any(line.startswith("--spot and --reserved are two classes of cost") for line in lines)
-    assert any(line.startswith("--runtime-version: '-x' can be no version") for line in lines)
+    assert any(line.startswith("--runtime-version: '-x' cannot be a version") for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,10 @@ def test_all_mistakes_at_once() -> None:
     [
         ("gpu-2x8", "--slice: gpu-2x8 is no TPU type; `podrun slices` lists them"),
         ("2xv5e-16", "--slice: 2xv5litepod-16 is 2 slices, but a TPU VM is one; give the type of one"),
-        ("tpu7x-8", "podrun does not know the system of a tpu7x-8; give --runtime-version .*--zone=us-central1-a"),
+        (
+            "tpu7x-8",
+            "podrun does not know the runtime version of a tpu7x-8; give --runtime-version .*--zone=us-central1-a",
+        ),
     ],
 )
 def test_what_cannot_be_ordered(slice: str, what: str) -> None:
