@@ -45,7 +45,7 @@ class Project:
 
     root: Path
     subfolder: str
-    """The folder of the call, relative to the root; `.` for the root itself."""
+    """The folder in which podrun was called, relative to the root; `.` for the root itself."""
     files: tuple[str, ...]
     private: tuple[str, ...] = ()
     """Files that are left out because their names say that they contain keys or passwords."""
