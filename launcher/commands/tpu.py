@@ -15,7 +15,7 @@ from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
 from ..engines.tpu.order import Order, make_order
 from ..engines.tpu.provision import Waiting, delete_and_wait, provision, refusal
 from ..engines.tpu.queued import Queued, Stage, Vm
-from ..engines.tpu.service import TpuStatus, list_zone, look
+from ..engines.tpu.service import TpuStatus, list_zone, query_status
 from ..pod.errors import Mistakes
 from ..run.signals import Signals
 from ..view.text_table import text_table
@@ -73,17 +73,17 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
     to ask without a terminal.
     """
     tpu = order.tpu
-    standing = look(tpu, lambda: 0)
-    if why := refusal(order, standing):
+    status = query_status(tpu, lambda: 0)
+    if why := refusal(order, status):
         raise UserError(f"{tpu.label}: {why}")
-    queued = standing.queued
-    on_its_way = queued is not None and queued.stage in (Stage.WAITING, Stage.ACTIVE) and not standing.is_dead
-    print(_shown(order, standing), flush=True)
+    queued = status.queued
+    on_its_way = queued is not None and queued.stage in (Stage.WAITING, Stage.ACTIVE) and not status.is_dead
+    print(_shown(order, status), flush=True)
     if on_its_way and not always:
         return True
     doing = "use it" if on_its_way else "create it"
-    if standing.is_dead:
-        print(f"what is left of the last one ({standing.label}) holds quota and is deleted first", flush=True)
+    if status.is_dead:
+        print(f"what is left of the last one ({status.label}) holds quota and is deleted first", flush=True)
         doing = "delete that and create it"
     return yes or confirm(f"{doing}? it {remark}", f"whether to {doing}")
 
@@ -98,7 +98,7 @@ def confirm(question: str, what: str) -> bool:
     return False
 
 
-def _shown(order: Order, standing: TpuStatus) -> str:
+def _shown(order: Order, status: TpuStatus) -> str:
     tpu = order.tpu
     project = tpu.project or configured_project(tpu)
     rows = [
@@ -108,7 +108,7 @@ def _shown(order: Order, standing: TpuStatus) -> str:
         ["type", order.kind],
         ["cost class", order.cost.value],
         ["system", order.runtime],
-        ["now", standing.label],
+        ["now", status.label],
     ]
     return text_table([[f"  {key}", value] for key, value in rows])
 
@@ -116,9 +116,9 @@ def _shown(order: Order, standing: TpuStatus) -> str:
 def down(name: str, zone: str, project: str | None, yes: bool) -> int:
     """Delete a TPU VM and its queued resource, and return 0 when both are gone. Raises UserError, UnavailableError."""
     tpu = TpuName(name, zone, project, "TPU")
-    standing = look(tpu, lambda: 0)
-    queued = standing.queued
-    if queued is None and standing.vm is None:
+    status = query_status(tpu, lambda: 0)
+    queued = status.queued
+    if queued is None and status.vm is None:
         print(f"{name} is not in {zone}: nothing to delete")
         return ExitCode.DONE
     if queued is None:
@@ -126,7 +126,7 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> int:
             f"{tpu.label}: it was created without a queued resource, so podrun leaves it alone; "
             f"`{tpu.command('delete')}` deletes it"
         )
-    print(f"{name}: {queued.kind or 'TPU'}, {queued.cost}, in {zone}: {standing.label}, {standing.meaning}", flush=True)
+    print(f"{name}: {queued.kind or 'TPU'}, {queued.cost}, in {zone}: {status.label}, {status.meaning}", flush=True)
     if not yes and not confirm("delete it, with all that is on its disks?", f"whether to delete {name}"):
         return ExitCode.DONE
     with Signals() as signals:
@@ -147,11 +147,11 @@ def show_list(zone: str, project: str | None) -> int:
         print(f"no TPU VMs and no queued resources in {zone}")
         return ExitCode.DONE
     of_queue = {vm.queued: vm for vm in vms if vm.queued}
-    standings = [TpuStatus(q, of_queue.get(q.name)) for q in queued]
+    statuses = [TpuStatus(q, of_queue.get(q.name)) for q in queued]
     rows = [_row(q, of_queue.get(q.name)) for q in queued]
     rows += [_vm_row(vm) for vm in vms if vm.queued not in {q.name for q in queued}]
     print(text_table([["NAME", "TYPE", "STATE", "COST", "SINCE", "FOR"], *rows]))
-    if dead := [s.queued.name for s in standings if s.queued and s.is_dead]:
+    if dead := [s.queued.name for s in statuses if s.queued and s.is_dead]:
         tpu = replace(where, name=dead[0])
         print(f"dead, and still holding quota: {', '.join(dead)}; podrun tpu down {tpu.name} {_place(tpu)} deletes one")
     return ExitCode.DONE

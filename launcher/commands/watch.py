@@ -10,7 +10,7 @@ from pathlib import Path
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..rundir.runs import find_run
-from ..watch.handover import handed_over, open_page
+from ..watch.redirect_page import open_page, redirect_page
 from ..watch.server import ADDRESS, WatchServer
 from .stop import stop
 
@@ -38,7 +38,7 @@ def watch(name: str | None, port: int, *, open_browser: bool) -> int:
 def _open(stack: contextlib.ExitStack, address: str) -> None:
     """Open a browser through a temporary page that exists until `stack` ends."""
     try:
-        page = stack.enter_context(handed_over(address))
+        page = stack.enter_context(redirect_page(address))
     except OSError as error:
         print(f"podrun: no browser is opened: cannot write {error.filename}: {error.strerror}", flush=True)
         return

@@ -25,9 +25,9 @@ from .files import Files
 from .table import Measurement, VariantState
 from .variants import Variant
 
-_LOOK = 1.0  # seconds between two polls of the runs' records
-_REMIND = 60.0  # seconds after which the progress is printed again
-_PATIENCE = 180.0  # seconds for stopped jobs to end; a save in progress may take a minute
+_POLL = 1.0  # seconds between two polls of the runs' records
+_REPEAT_PROGRESS = 60.0  # seconds after which the progress is printed again
+_STOP_TIMEOUT = 180.0  # seconds for stopped jobs to end; a save in progress may take a minute
 
 
 @dataclass
@@ -41,7 +41,7 @@ class _Job:
     begun: bool = False
     ended: bool = False
 
-    def look(self, say: Callable[[str], None]) -> None:
+    def poll(self, say: Callable[[str], None]) -> None:
         """Read its records, and print new events."""
         if not self.begun and (start := self.directory.start()):
             self.begun = True
@@ -106,14 +106,14 @@ class _Jobs:
             if len(self._signals.received) > self._stopped:
                 self._stop()
             for job in self._going:
-                job.look(self._say)
+                job.poll(self._say)
             if time.monotonic() > self._deadline:
                 self._name_unended()
                 return
-            if time.monotonic() > self._told_at + _REMIND:
+            if time.monotonic() > self._told_at + _REPEAT_PROGRESS:
                 self._say(", ".join(f"{count} {state}" for state, count in Counter(map(_state, self._jobs)).items()))
             if self._going:
-                time.sleep(_LOOK)
+                time.sleep(_POLL)
 
     def measured(self) -> list[Measurement]:
         """Return the measurements of all variants, in their order."""
@@ -178,7 +178,7 @@ class _Jobs:
             )
         for job in self._going:
             job.stop(self._stopped > 1, self._say)
-        self._deadline = time.monotonic() + _PATIENCE
+        self._deadline = time.monotonic() + _STOP_TIMEOUT
 
     def _name_unended(self) -> None:
         for job in self._going:

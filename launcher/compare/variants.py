@@ -13,7 +13,7 @@ from podrun.runtime.contract import UserError
 
 from ..pod.errors import Mistakes
 
-MOST = 100  # maximum number of variants; more are probably a typing mistake
+MAX_VARIANTS = 100  # maximum number of variants; more are probably a typing mistake
 _FOLDER = 100  # maximum length of a folder's name
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
@@ -54,8 +54,8 @@ def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Varian
     mistakes.add(*_problems(axes, given))
     mistakes.raise_any()
     count = math.prod(len(axis.values) for axis in axes)
-    if not 2 <= count <= MOST:
-        many = f"--over asks for {count} variants, more than {MOST}: give fewer values"
+    if not 2 <= count <= MAX_VARIANTS:
+        many = f"--over asks for {count} variants, more than {MAX_VARIANTS}: give fewer values"
         raise UserError(
             many if count > 1 else f"one variant has nothing to be compared with: give more values, {_EXAMPLE}"
         )

@@ -13,8 +13,8 @@ from podrun.runtime.events import StepEvent
 from ..rundir.events import Event, Row, parse_event, parse_row
 from ..rundir.runs import RunDirectory
 
-MOST_STEPS = 12_000  # step records that are parsed and drawn; of the others only the loss is used
-MOST_OF_OTHERS = 400  # limit for each other process, and for each host's usage records
+MAX_STEPS = 12_000  # step records that are parsed and drawn; of the others only the loss is used
+MAX_OTHER_RECORDS = 400  # limit for each other process, and for each host's usage records
 _STEP, _USAGE = (f'{{"event": "{kind}", "time": '.encode() for kind in (EventKind.STEP, EventKind.USAGE))
 _LEADS = b'"process": 0}\n'
 _LOSS = b'"loss": '
@@ -92,7 +92,7 @@ class Reading:
     @property
     def is_full(self) -> bool:
         """Return True if the run has grown so much that it must be read again with fewer records kept."""
-        return len(self.records.steps) > 2 * MOST_STEPS or self._others > 2 * MOST_OF_OTHERS * (len(self._due) + 1)
+        return len(self.records.steps) > 2 * MAX_STEPS or self._others > 2 * MAX_OTHER_RECORDS * (len(self._due) + 1)
 
     def take(self, line: bytes) -> None:
         """Add a line. Damaged and incomplete lines are skipped."""
@@ -107,7 +107,7 @@ class Reading:
                 if is_step:
                     self._skipped[key] = line
                 return
-            self._due[key] = at + self._seconds / (MOST_STEPS if leads else MOST_OF_OTHERS)
+            self._due[key] = at + self._seconds / (MAX_STEPS if leads else MAX_OTHER_RECORDS)
             self._others += not leads
             self._skipped.pop(key, None)
         self._keep(line)
@@ -179,4 +179,4 @@ def read_metrics(file: Path) -> tuple[list[StepRecord], list[Row]]:
 def _stride(lines: Iterable[bytes], size: int) -> int:
     """Return n if every n-th record is kept, estimated from the size of the file and of its first lines."""
     sizes = [len(line) for line in lines]
-    return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MOST_STEPS))
+    return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MAX_STEPS))

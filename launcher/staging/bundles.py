@@ -28,8 +28,8 @@ _FAST = 1  # gzip level; compressing must not take longer than sending
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
     """Pack the project of `cwd`. Returns the bundle, and the path of `cwd` in it (`.` for its root).
 
-    The project is the git work tree without ignored files; outside of a work tree, the folder. Files with keys or passwords are left out.
-    Raises UserError if it is too large, or contains a file that cannot be read.
+    The project is the git work tree without ignored files; outside of a work tree, the folder. Files with keys or passwords
+    are left out. Raises UserError if it is too large, or contains a file that cannot be read.
     """
     project = find_project(cwd)
     pack = _Pack(project.private, project.asked_for)

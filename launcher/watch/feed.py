@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-LOOK = 0.5  # seconds between two polls of a page's source
-BEAT = 2.0  # seconds without messages after which the connection to a browser is tested
-_FRESH = 1.0  # seconds for which a rendered page is reused; its browsers then receive the messages since
-_KEPT = 256  # messages kept; a browser that missed more reloads the page
+POLL_SECONDS = 0.5  # seconds between two polls of a page's source
+KEEPALIVE_SECONDS = 2.0  # seconds without messages after which the connection to a browser is tested
+_PAGE_SECONDS = 1.0  # seconds for which a rendered page is reused; its browsers then receive the messages since
+_MAX_MESSAGES = 256  # messages kept; a browser that missed more reloads the page
 
 Message = dict[str, Any]
 """Changes of a page, in the form that `live.js` reads."""
@@ -24,11 +24,11 @@ class Source(Protocol):
 
     name: str
 
-    def look(self) -> Message:
+    def poll(self) -> Message:
         """Return the changes since the last call; empty if there are none."""
 
     def html(self, number: int) -> str:
-        """Return the whole page, as of message `number`. Called after `look`."""
+        """Return the whole page, as of message `number`. Called after `poll`."""
 
 
 class Feed:
@@ -38,7 +38,7 @@ class Feed:
         self._source = source
         self._turn = threading.Lock()  # held while the source is in use
         self._changed = threading.Condition()  # guards the fields below
-        self._messages: deque[bytes] = deque(maxlen=_KEPT)
+        self._messages: deque[bytes] = deque(maxlen=_MAX_MESSAGES)
         self._number = 0
         """Number of the last message."""
         self._browsers = 0
@@ -51,7 +51,7 @@ class Feed:
         with self._turn:
             self._look()
             number, made, _ = self._page
-            if number < 0 or (number != self._number and time.monotonic() > made + _FRESH):
+            if number < 0 or (number != self._number and time.monotonic() > made + _PAGE_SECONDS):
                 html = self._source.html(self._number).encode()
                 self._page = (self._number, time.monotonic(), html)
             return self._page[2]
@@ -81,7 +81,7 @@ class Feed:
     def _next(self, after: int) -> tuple[list[bytes], int]:
         """Wait for messages after a number; return them with the last number. May return none, to test the connection."""
         with self._changed:
-            self._changed.wait_for(lambda: self._number != after, timeout=BEAT)
+            self._changed.wait_for(lambda: self._number != after, timeout=KEEPALIVE_SECONDS)
             missing = self._number - after
             if 0 <= missing <= len(self._messages):
                 return list(self._messages)[len(self._messages) - missing :], self._number
@@ -109,11 +109,11 @@ class Feed:
                     self._is_looking = False  # the next browser starts polling again
                 return
             with self._changed:
-                self._changed.wait_for(lambda: not self._browsers, timeout=LOOK)
+                self._changed.wait_for(lambda: not self._browsers, timeout=POLL_SECONDS)
                 if not self._browsers:
                     self._is_looking = False
                     return
 
     def _look(self) -> None:
-        if message := self._source.look():
+        if message := self._source.poll():
             self.tell(message)

@@ -16,7 +16,7 @@ from .feed import Message
 from .live import live_index
 from .samples import sample_losses
 
-_MOST, _PACE = 30, 2.0  # runs listed, and seconds between two polls
+_MAX_RUNS, _PACE = 30, 2.0  # runs listed, and seconds between two polls
 _WIDTH, _HEIGHT = 120, 28
 
 
@@ -30,7 +30,7 @@ class IndexSource:
         self._shown = ""
         self._due = 0.0
 
-    def look(self) -> Message:
+    def poll(self) -> Message:
         if time.monotonic() < self._due:
             return {}
         begin = time.thread_time()
@@ -47,7 +47,7 @@ class IndexSource:
         return document("Runs", subtitle, {"runs": self._shown}, nothing, moment(time.time()), live_index(number))
 
     def _html(self) -> str:
-        runs = all_runs()[:_MOST]
+        runs = all_runs()[:_MAX_RUNS]
         rows = "".join(map(self._row, runs))
         if not rows:
             return section("Runs", "<p>There are no runs.</p>")

@@ -21,7 +21,7 @@ from .feed import Message
 from .follower import Follower
 from .live import live_overlay
 
-MOST = 8
+MAX_RUNS = 8
 """Maximum number of runs: the number of colours."""
 _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
@@ -40,7 +40,7 @@ class OverlaySource:
         self._data: dict[str, Any] = {}
         self._due = -math.inf
 
-    def look(self) -> Message:
+    def poll(self) -> Message:
         if time.monotonic() < self._due:
             return {}
         begin = time.thread_time()

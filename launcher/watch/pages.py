@@ -11,7 +11,7 @@ from ..rundir.runs import RunDirectory, find_run
 from .feed import Feed
 from .follower import Follower
 from .index_source import IndexSource
-from .overlay_source import MOST, OverlaySource
+from .overlay_source import MAX_RUNS, OverlaySource
 from .run_source import RunSource
 
 
@@ -39,8 +39,8 @@ class Pages:
 
         Raises UserError if one does not exist, or there are none or too many.
         """
-        if not 0 < len(set(names)) <= MOST:
-            raise UserError(f"choose up to {MOST} runs in the list, not {len(set(names))}")
+        if not 0 < len(set(names)) <= MAX_RUNS:
+            raise UserError(f"choose up to {MAX_RUNS} runs in the list, not {len(set(names))}")
         with self._lock:
             directories = {directory.run_id: directory for directory in map(find_run, names)}
             key = tuple(sorted(directories))

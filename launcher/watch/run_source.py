@@ -41,7 +41,7 @@ class RunSource:
         self._made, self._due = -math.inf, -math.inf
         self._is_removed = False
 
-    def look(self) -> Message:
+    def poll(self) -> Message:
         if self._is_removed:
             return {}
         with self._follower.lock:

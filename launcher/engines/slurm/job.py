@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ...rundir.queues import QueueError
 
-_SOON = 3.0  # seconds after which an answer of SLURM's is late
+_SLOW_AFTER = 3.0  # seconds after which an answer of SLURM's is late
 LIMIT = 20.0  # seconds: timeout of SLURM's programs
 _ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of job arrays and components of heterogeneous jobs
 _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
@@ -100,10 +100,10 @@ def _run(
     ) as process:
         try:
             try:
-                output, errors = process.communicate(timeout=_SOON)
+                output, errors = process.communicate(timeout=_SLOW_AFTER)
             except subprocess.TimeoutExpired:
                 waits()
-                output, errors = process.communicate(timeout=limit - _SOON)
+                output, errors = process.communicate(timeout=limit - _SLOW_AFTER)
         except BaseException:
             process.kill()
             raise

@@ -21,9 +21,9 @@ from .gcloud_errors import explain
 
 _LIMIT = 60.0  # seconds: gcloud takes 1 to 3, and longer if it renews its login
 _LIMIT_BYTES = 16 << 20  # of an answer: more than a list of a thousand TPU VMs of 64 hosts each
-_LONGEST = 100  # characters of a project
+_MAX_PROJECT = 100  # characters of a project
 _PIECE = 1 << 16  # bytes
-_TICK = 0.2  # seconds between two checks for Ctrl-C
+_POLL = 0.2  # seconds between two checks for Ctrl-C
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,99}")  # an ID, perhaps with a domain, or a number
 
@@ -122,7 +122,7 @@ def configured_project(tpu: TpuName) -> str | None:
     """Return gcloud's default project; None if it has none. Raises the errors of `ask`."""
     verb = Verb("config", "get")
     code, out, _ = _run(["gcloud", "config", "get", "project"], tpu, verb, lambda: False)
-    return out.strip()[:_LONGEST] or None if code == 0 else None
+    return out.strip()[:_MAX_PROJECT] or None if code == 0 else None
 
 
 def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool]) -> tuple[int, str, str]:
@@ -182,7 +182,7 @@ def read_output(process: subprocess.Popen[bytes], limit: float, stopped: Callabl
         for stream in kept:
             selector.register(stream, selectors.EVENT_READ, stream)
         while selector.get_map():
-            ready = selector.select(max(0.0, min(_TICK, deadline - time.monotonic())))
+            ready = selector.select(max(0.0, min(_POLL, deadline - time.monotonic())))
             if stopped():
                 raise StoppedError
             if not ready and time.monotonic() >= deadline:

@@ -11,7 +11,7 @@ from podrun.runtime.contract import UnavailableError, UserError
 
 from ...pod.errors import MissingTpuError
 
-_SHOWN = 300  # characters of gcloud's own message
+_MAX_SHOWN = 300  # characters of gcloud's own message
 
 
 class Verb(Protocol):
@@ -169,4 +169,4 @@ def _error_line(err: str) -> str:
     """Return the line with the error: the first that begins with ERROR, otherwise the last one."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     line = next((line for line in lines if line.startswith("ERROR:")), lines[-1] if lines else "")
-    return re.sub(r"^ERROR: (\(gcloud[\w.-]*\) )?", "", line)[:_SHOWN]
+    return re.sub(r"^ERROR: (\(gcloud[\w.-]*\) )?", "", line)[:_MAX_SHOWN]

@@ -13,7 +13,7 @@ from .gcloud import StoppedError
 from .order import Order
 from .provision import Waiting
 from .queued import STATES, Stage
-from .service import TpuStatus, look
+from .service import TpuStatus, query_status
 
 _ATTEMPTS = 5  # requests that may fail in a row
 
@@ -46,10 +46,10 @@ class RenewableTpu:
         while True:
             late = time.monotonic() > deadline
             try:
-                standing = look(self._order.tpu, stopped)
-                if why := taken(self.name, standing):
+                status = query_status(self._order.tpu, stopped)
+                if why := taken(self.name, status):
                     return why
-                if why := stopped_by_user(self.name, standing):
+                if why := stopped_by_user(self.name, status):
                     note(why)
                     return ""
             except UnavailableError:
@@ -85,20 +85,20 @@ class RenewableTpu:
                 return None
 
 
-def taken(name: str, standing: TpuStatus) -> str:
+def taken(name: str, status: TpuStatus) -> str:
     """Return a sentence if Google has taken the machines away; otherwise an empty string. PURE."""
-    queued = standing.queued
-    if queued is None or stopped_by_user(name, standing):
+    queued = status.queued
+    if queued is None or stopped_by_user(name, status):
         return ""
     known = queued.state in STATES
-    if standing.is_dead or queued.state == "SUSPENDING" or (known and queued.stage is Stage.WAITING):
-        return f"{name} was taken away by Google ({standing.label})"
+    if status.is_dead or queued.state == "SUSPENDING" or (known and queued.stage is Stage.WAITING):
+        return f"{name} was taken away by Google ({status.label})"
     return ""
 
 
-def stopped_by_user(name: str, standing: TpuStatus) -> str:
+def stopped_by_user(name: str, status: TpuStatus) -> str:
     """Return a sentence if a user has deleted or suspended the TPU VM; otherwise an empty string. PURE."""
-    queued = standing.queued
+    queued = status.queued
     if queued is None or queued.state == "DELETING":
         return f"{name} was deleted by a user, so it is not created again"
     if queued.by_user and queued.state in ("SUSPENDING", "SUSPENDED"):

@@ -11,7 +11,7 @@ from podrun.runtime.contract import UnavailableError, UserError
 from .gcloud import StoppedError, TpuName
 from .order import Order
 from .queued import Stage
-from .service import Stopped, TpuStatus, create, delete, look
+from .service import Stopped, TpuStatus, create, delete, query_status
 
 PAUSE = 10.0  # seconds between two queries: the quota is a few requests per second and project
 _OUTAGE = 600.0  # seconds for which Google may not answer
@@ -37,24 +37,24 @@ class Waiting:
             time.sleep(min(0.1, seconds))
 
 
-def refusal(order: Order, standing: TpuStatus) -> str | None:
+def refusal(order: Order, status: TpuStatus) -> str | None:
     """Return why existing resources of the same name prevent an order; None if they do not. PURE."""
-    queued, tpu = standing.queued, order.tpu
+    queued, tpu = status.queued, order.tpu
     if queued is None:
-        if standing.vm is None or standing.vm.state == "DELETING":
+        if status.vm is None or status.vm.state == "DELETING":
             return None
         return (
-            f"there is a TPU VM of that name ({standing.vm.kind}, {standing.vm.state}) without a queued resource; "
+            f"there is a TPU VM of that name ({status.vm.kind}, {status.vm.state}) without a queued resource; "
             f"podrun leaves it alone: use it with --tpu {tpu.name}, choose another name, or delete it with "
             f"`{tpu.command('delete')}`"
         )
-    if standing.is_dead or queued.stage is Stage.ENDING:
+    if status.is_dead or queued.stage is Stage.ENDING:
         return None
     down = f"delete it with `podrun tpu down {tpu.name} --zone {tpu.zone}`, or choose another name"
     if queued.vm != tpu.name:
         return f"the queued resource of that name is for a TPU VM with another name; {down}"
     if queued.kind and queued.kind != order.kind:
-        return f"there is a {queued.kind} of that name ({standing.label}), but the order is for a {order.kind}; {down}"
+        return f"there is a {queued.kind} of that name ({status.label}), but the order is for a {order.kind}; {down}"
     if queued.cost is not order.cost:
         return f"there is one of that name, but it is {queued.cost}, and the order is {order.cost}; {down}"
     return None
@@ -75,17 +75,17 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
     """
     asked = 0
     while True:
-        standing = _await(order.tpu, waiting, lambda s: _is_settled(s) or refusal(order, s) is not None)
-        if why := refusal(order, standing):
+        status = _await(order.tpu, waiting, lambda s: _is_settled(s) or refusal(order, s) is not None)
+        if why := refusal(order, status):
             raise UserError(f"{order.tpu.label}: {why}")
-        if standing.is_ready:
+        if status.is_ready:
             return
         if asked >= attempts:
-            raise UnavailableError(_failure(order.tpu, standing))
+            raise UnavailableError(_failure(order.tpu, status))
         if asked:
             waiting.sleep(PAUSE * 2**asked)
-        if standing.queued is not None:
-            waiting.tell(f"{order.tpu.name}: {standing.label}, {standing.meaning}; deleting it")
+        if status.queued is not None:
+            waiting.tell(f"{order.tpu.name}: {status.label}, {status.meaning}; deleting it")
             delete_and_wait(order.tpu, waiting)
         asked += 1
         waiting.tell(f"{order.tpu.name}: creating it ({order.kind}, {order.cost})")
@@ -100,13 +100,13 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
 def delete_and_wait(tpu: TpuName, waiting: Waiting) -> None:
     """Delete a queued resource and its TPU VM, and return when they are gone. Raises the errors of `provision`."""
     delete(tpu, waiting.stopped)
-    _await(tpu, waiting, lambda standing: standing.queued is None and standing.vm is None)
+    _await(tpu, waiting, lambda status: status.queued is None and status.vm is None)
 
 
-def _is_settled(standing: TpuStatus) -> bool:
+def _is_settled(status: TpuStatus) -> bool:
     """Return True unless a creation or a deletion is in progress."""
-    is_gone = standing.queued is None and standing.vm is None
-    return is_gone or standing.is_ready or standing.is_dead
+    is_gone = status.queued is None and status.vm is None
+    return is_gone or status.is_ready or status.is_dead
 
 
 def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) -> TpuStatus:
@@ -115,7 +115,7 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
     moved = answered = time.monotonic()
     while True:
         try:
-            standing = look(tpu, waiting.stopped)
+            status = query_status(tpu, waiting.stopped)
         except UnavailableError as error:
             if time.monotonic() - answered > _OUTAGE:
                 raise
@@ -123,10 +123,10 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
             news = f"{str(error).partition(chr(10))[0]} (podrun tries again, up to {_OUTAGE / 60:.0f} min)"
         else:
             answered = time.monotonic()
-            if done(standing):
-                return standing
-            label, news = standing.label, f"{tpu.name}: {standing.label}, {standing.meaning}"
-            queued = standing.queued
+            if done(status):
+                return status
+            label, news = status.label, f"{tpu.name}: {status.label}, {status.meaning}"
+            queued = status.queued
             if label != told or (queued is not None and queued.stage is Stage.WAITING):
                 moved = answered
             elif answered - moved > _LIMIT:
@@ -140,9 +140,9 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
         waiting.sleep(PAUSE)
 
 
-def _failure(tpu: TpuName, standing: TpuStatus) -> str:
+def _failure(tpu: TpuName, status: TpuStatus) -> str:
     return (
-        f"{tpu.label}: {standing.label}, {standing.meaning}\n"
+        f"{tpu.label}: {status.label}, {status.meaning}\n"
         f"it holds quota until `podrun tpu down {tpu.name} --zone {tpu.zone}`; another zone or class of cost may have "
         "free machines"
     )

@@ -68,7 +68,7 @@ class TpuStatus:
         return "its machines were taken away" if self.is_dead else "its TPU VM is not ready yet"
 
 
-def look(tpu: TpuName, stopped: Stopped) -> TpuStatus:
+def query_status(tpu: TpuName, stopped: Stopped) -> TpuStatus:
     """Query the queued resource and the TPU VM of a name. Raises UserError, UnavailableError, StoppedError."""
 
     def is_stopped() -> bool:
@@ -88,7 +88,7 @@ def look(tpu: TpuName, stopped: Stopped) -> TpuStatus:
 
 
 def create(order: Order, stopped: Stopped) -> None:
-    """Create the queued resource. Raises the errors of `look`.
+    """Create the queued resource. Raises the errors of `query_status`.
 
     Only a second Ctrl-C interrupts it, since it would then be unknown whether Google has accepted the request.
     """
@@ -96,7 +96,7 @@ def create(order: Order, stopped: Stopped) -> None:
 
 
 def delete(tpu: TpuName, stopped: Stopped) -> None:
-    """Start the deletion of a queued resource and its TPU VM, without waiting for it. Raises the errors of `look`."""
+    """Start the deletion of a queued resource and its TPU VM, without waiting for it. Raises the errors of `query_status`."""
     try:
         ask(_DELETE, tpu, "--force", "--quiet", "--async", stopped=lambda: stopped() > 1)
     except MissingTpuError:

@@ -15,7 +15,7 @@ import pytest
 
 from podrun.launcher.report.encode import numbers
 from podrun.launcher.report.make_page import page_of_run, page_of_workdir
-from podrun.launcher.report.records import MOST_STEPS, read_metrics, read_records
+from podrun.launcher.report.records import MAX_STEPS, read_metrics, read_records
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.work_tree import WorkTree
@@ -164,14 +164,14 @@ def test_a_workdir_has_the_steps_of_all_its_runs(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_thinned_out_and_no_peak_is_lost(tmp_path: Path) -> None:
-    count = 10 * MOST_STEPS
+    count = 10 * MAX_STEPS
     peaks = {777: 50.0, count - 3: 0.001}
     file = tmp_path / "metrics.jsonl"
     file.write_text(
         "".join(f'{{"step": {n}, "kind": "train", "loss": {peaks.get(n, 1.5)}, "x": 1}}\n' for n in range(count))
     )
     steps, evaluations = read_metrics(file)
-    assert MOST_STEPS / 2 < len(steps) <= 1.1 * MOST_STEPS and evaluations == []
+    assert MAX_STEPS / 2 < len(steps) <= 1.1 * MAX_STEPS and evaluations == []
     assert max(step.highest for step in steps) == 50.0 and min(step.lowest for step in steps) == 0.001
 
 

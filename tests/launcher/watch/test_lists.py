@@ -11,7 +11,7 @@ import pytest
 
 from podrun.launcher.report.records import StepRecord
 from podrun.launcher.watch import overlay_source
-from podrun.launcher.watch.overlay_source import MOST, thinned
+from podrun.launcher.watch.overlay_source import MAX_RUNS, thinned
 from podrun.launcher.watch.samples import sample_losses
 
 from ..rundir.made import ID, make
@@ -59,10 +59,10 @@ def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
         assert len(next(news)["data"]["charts"][0]["series"]) == 2
 
 
-@pytest.mark.parametrize("path", ["overlay", "overlay?" + "&".join(f"run={n}" for n in range(MOST + 1))])
+@pytest.mark.parametrize("path", ["overlay", "overlay?" + "&".join(f"run={n}" for n in range(MAX_RUNS + 1))])
 def test_none_or_too_many_runs_are_refused(client: Client, path: str) -> None:
     answer = client.ask(path)
-    assert answer.status == 404 and answer.text.startswith(f"podrun: choose up to {MOST} runs in the list, not ")
+    assert answer.status == 404 and answer.text.startswith(f"podrun: choose up to {MAX_RUNS} runs in the list, not ")
 
 
 def test_a_run_with_a_hostile_name_is_only_text(client: Client) -> None:

@@ -133,7 +133,7 @@ def test_a_mistake_of_podruns_own_is_said_on_the_page(capsys: pytest.CaptureFixt
     class Broken:
         name = "4f2a"
 
-        def look(self) -> dict[str, Any]:
+        def poll(self) -> dict[str, Any]:
             raise KeyError("loss")
 
         def html(self, number: int) -> str:
@@ -160,12 +160,12 @@ def test_who_was_away_for_long_gets_the_whole_page(run: LiveRun) -> None:
 
 def test_a_long_run_is_thinned_out_again(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower keeps the newest step always; when that has become too many it reads again, and the page is told."""
-    monkeypatch.setattr(records, "MOST_STEPS", 10)
+    monkeypatch.setattr(records, "MAX_STEPS", 10)
     follower = Follower(run.directory)
     source = RunSource(follower)
     for step in range(1, 100):
         run.step(step, 100.0 / step)
-        source.look()
+        source.poll()
         assert follower.records.steps[-1].values["step"] == step and len(follower.records.steps) <= 22
     assert follower.generation > 1
     lowest, highest = ([getattr(step, name) for step in follower.records.steps] for name in ("lowest", "highest"))

@@ -112,7 +112,7 @@ def test_lists() -> None:
 def test_an_active_one_without_its_machines_is_dead(vm_state: str) -> None:
     """Google says so of the TPU VM first."""
     vm = read_vm_list(TPU, [node(state=vm_state)])[0]
-    standing = TpuStatus(read_queued(TPU, queued()), vm)
-    assert standing.is_dead and not standing.is_ready
-    assert standing.label == f"ACTIVE, its TPU VM is {vm_state}"
-    assert standing.meaning == "its machines were taken away"
+    status = TpuStatus(read_queued(TPU, queued()), vm)
+    assert status.is_dead and not status.is_ready
+    assert status.label == f"ACTIVE, its TPU VM is {vm_state}"
+    assert status.meaning == "its machines were taken away"

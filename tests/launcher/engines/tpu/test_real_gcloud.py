@@ -33,16 +33,16 @@ def test_the_real_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         use_real_gcloud(monkeypatch, api, tmp_path)
         assert configured_project(tpu) == "my-project"
         service.create(make_order(tpu, "v5e-16", None, spot=True, reserved=False), never)
-        standing = service.look(tpu, never)
-        assert standing.is_ready and standing.queued
-        assert (standing.queued.kind, standing.queued.cost, standing.queued.vm) == ("v5litepod-16", Cost.SPOT, "my-tpu")
+        status = service.query_status(tpu, never)
+        assert status.is_ready and status.queued
+        assert (status.queued.kind, status.queued.cost, status.queued.vm) == ("v5litepod-16", Cost.SPOT, "my-tpu")
         rows, vms = service.list_zone(TpuName(None, ZONE))
         assert ([q.name for q in rows], [vm.name for vm in vms]) == (["my-tpu"], ["my-tpu"])
         service.create(make_order(replace(tpu, name="other"), "v6e-8", None, spot=False, reserved=True), never)
         reserved = queued.read_queued(tpu, service.ask(service.DESCRIBE, replace(tpu, name="other")))
         assert reserved.cost is Cost.RESERVED
         service.delete(tpu, never)
-        assert service.look(tpu, never).queued is None
+        assert service.query_status(tpu, never).queued is None
         service.delete(tpu, never)  # gone already
         with pytest.raises(UserError, match="TPU my-tpu: Google refuses the request"):
             service.create(make_order(replace(tpu, project="nobody"), "v6e-8", None, False, False), never)

@@ -19,7 +19,7 @@ _PAGE = """<!DOCTYPE html>
 
 
 @contextmanager
-def handed_over(address: str) -> Iterator[Path]:
+def redirect_page(address: str) -> Iterator[Path]:
     """Write a page that redirects to `address`; remove it at the end of the block.
 
     Only this user can read it. Raises OSError.

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 
-from podrun.launcher.watch.handover import handed_over
+from podrun.launcher.watch.redirect_page import redirect_page
 
 from ...conftest import Sandbox
 from ...hosts import wait_until
@@ -16,7 +16,7 @@ ADDRESS = "http://127.0.0.1:9/to-ken/run/r?a=1&b=2"
 
 
 def test_only_the_user_can_read_the_page() -> None:
-    with handed_over(ADDRESS) as page:
+    with redirect_page(ADDRESS) as page:
         assert stat.S_IMODE(page.stat().st_mode) == 0o600
         assert stat.S_IMODE(page.parent.stat().st_mode) == 0o700
         text = page.read_text()
