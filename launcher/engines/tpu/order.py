@@ -37,7 +37,9 @@ class Order:
 
     def __str__(self) -> str:
         project = f"project {self.tpu.project}" if self.tpu.project else "gcloud's project"
-        return f"{self.tpu.name}: {self.kind}, {self.cost}, in {self.tpu.zone}, {project}, runtime version {self.runtime}"
+        return (
+            f"{self.tpu.name}: {self.kind}, {self.cost}, in {self.tpu.zone}, {project}, runtime version {self.runtime}"
+        )
 
     @property
     def options(self) -> tuple[str, ...]:
