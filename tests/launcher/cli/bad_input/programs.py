@@ -34,7 +34,7 @@ PROGRAMS = [
          (*SIMULATE, "train.yaml", "--", "python", "ok.py"), files=OK),
     Case("options behind dashes", "the program gets all arguments after", "--slice, --simulate", "come before it",
          ("--", "python", "ok.py", *SIMULATE), files=OK),
-    Case("no dashes", "is a program, and no train.yaml", "ok.py", "podrun ... -- python ok.py", (*SIMULATE, "ok.py"),
+    Case("no dashes", "is a program, not a train.yaml", "ok.py", "podrun ... -- python ok.py", (*SIMULATE, "ok.py"),
          files=OK),
     Case("no dashes, options", "no such option", "'--lr'", "podrun ... -- python ok.py --lr 3",
          (*SIMULATE, "ok.py", "--lr", "3"), files=OK),

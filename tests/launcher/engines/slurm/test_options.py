@@ -35,7 +35,7 @@ def test_the_signal_is_podruns_own() -> None:
     [
         ("gpu", ["'gpu' is not an option of sbatch", "partition=gpu"]),
         ("", ["is not an option of sbatch"]),
-        ("Time=2", ["'Time=2' is no option"]),
+        ("Time=2", ["'Time=2' is not an option"]),
         ("nodes=4,array=1-3", ["nodes: the slice says how many", "array: a run is one job"]),
         ("spares=one", ["spares is 'one'; give the number of nodes beyond"]),
         (
