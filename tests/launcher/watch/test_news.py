@@ -143,7 +143,7 @@ def test_a_mistake_of_podruns_own_is_said_on_the_page(capsys: pytest.CaptureFixt
     for number in range(2):  # whoever comes next is told as well
         assert b"4f2a cannot be shown any further: KeyError: 'loss'" in next(feed.messages(number, lambda: True))
         wait_until(lambda: not feed._is_looking)
-    assert capsys.readouterr().err.count("in look") == 2
+    assert capsys.readouterr().err.count("in poll") == 2
 
 
 def test_who_was_away_for_long_gets_the_whole_page(run: LiveRun) -> None:
