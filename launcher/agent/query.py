@@ -9,7 +9,7 @@ import sys
 from typing import Any, Callable, Dict, List
 
 from .base.address import own_address
-from .base.stdin import read_line
+from .base.stdin import read_request
 from .host.port import RefusedError, probe, reserve_port
 from .host.shared import look, offer, withdraw
 from .prepare.facts import gather
@@ -17,7 +17,7 @@ from .prepare.facts import gather
 
 def facts() -> None:
     """Report the facts of this host that the request, a line on stdin, asks for."""
-    answer(gather(json.loads(read_line(0)[0])))
+    answer(gather(read_request("facts")))
 
 
 def listen(first: str, last: str) -> None:

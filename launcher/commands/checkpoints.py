@@ -6,10 +6,11 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..agent.base import to_agent
+from ..agent.base.from_agent import Checkpoint, Checkpoints
 from ..inventory.simulated import simulated_pod
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
@@ -45,9 +46,14 @@ def checkpoints(request: CheckpointsRequest) -> int:
     pod, host, workdir = _on_this_machine(request.workdir) if bucket else _find(request)
     transport = load_transport(pod)
 
-    def ask_host(workdir: Path) -> dict[str, Any]:
-        question = {"workdir": str(workdir), "action": request.action, "names": list(request.names)}
-        return ask(transport, pod, host, "checkpoints", request=question, limit=_LIMIT).answer
+    def ask_host(workdir: Path) -> Checkpoints:
+        question: to_agent.CheckpointsRequest = {
+            "workdir": str(workdir),
+            "action": request.action,
+            "names": list(request.names),
+        }
+        answer: Checkpoints = ask(transport, pod, host, "checkpoints", request=question, limit=_LIMIT).answer
+        return answer
 
     try:
         answer = ask_bucket(bucket, request.action, request.names, ask_host, print) if bucket else ask_host(workdir)
@@ -95,7 +101,7 @@ def _on_this_machine(workdir: Path) -> tuple[Pod, Host, Path]:
     return pod, pod.hosts[0], workdir.expanduser().absolute()
 
 
-def as_table(rows: list[dict[str, Any]]) -> str:
+def as_table(rows: list[Checkpoint]) -> str:
     """Return a line per checkpoint, followed by the job values in which it differs from the one above."""
     cells = [["step", "saved", "size", "loss", "files", ""]]
     for row in rows:
@@ -118,12 +124,12 @@ def _saved(seconds: float) -> str:
         return "?"  # a host may send any number
 
 
-def _files(row: dict[str, Any]) -> str:
+def _files(row: Checkpoint) -> str:
     if row["problem"] is not None:
         return f"damaged: {in_one_line(row['problem'])}"
     return "verified" if row["verified"] else "no manifest"
 
 
-def _notes(row: dict[str, Any]) -> str:
+def _notes(row: Checkpoint) -> str:
     aside = "" if row["name"].isdigit() else "set aside"
     return ", ".join(note for note in ("kept" if row["pinned"] else "", aside) if note)

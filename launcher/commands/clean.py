@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..agent.base import to_agent
+from ..agent.base.from_agent import CleanAnswer
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.fold import fold
@@ -152,20 +153,21 @@ class _Hosts:
             print(f"removed {', '.join(counts)} on the hosts")
         return problems
 
-    def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, dict[str, Any] | str]:
+    def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, CleanAnswer | str]:
         """Ask each host; return its answer or error by name. `remove`: ids of the runs to remove, by host."""
 
-        def question(host: Host) -> dict[str, Any]:
-            request = {
+        def question(host: Host) -> CleanAnswer:
+            request: to_agent.CleanRequest = {
                 "home": self._pod.home,
                 "host": host.name,
                 "older_than": self._older_than,
                 "run": self._run.run_id if self._run else None,
                 "remove": remove.get(host.name),
             }
-            return ask(self._transport, self._pod, host, "clean", request=request).answer
+            answer: CleanAnswer = ask(self._transport, self._pod, host, "clean", request=request).answer
+            return answer
 
-        answers: dict[str, dict[str, Any] | str] = {}
+        answers: dict[str, CleanAnswer | str] = {}
         for host, answer in zip(hosts, fan_out(question, hosts), strict=True):
             if isinstance(answer, Exception) and not isinstance(answer, HostError):
                 raise answer

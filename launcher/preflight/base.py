@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Facts = dict[str, Any]
+from ..agent.base.from_agent import Facts
+
 FactsByHost = Mapping[str, Facts]
 """Facts from `agent.facts.gather` by host name, in the order of the pod. Contains only hosts that answered."""
 
@@ -68,7 +69,7 @@ def judge_each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
     """Apply `judge` to a fact of every host. Hosts with the same verdict (what, remedy, fatal) share a finding."""
-    verdicts = {host: judge(host_facts[fact]) for host, host_facts in facts.items() if is_known(host_facts, fact)}
+    verdicts = {host: judge(host_facts.get(fact)) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
         for verdict, hosts in group(verdicts)
@@ -83,5 +84,10 @@ def unless_mounted(remedy: str) -> str:
 
 def is_known(facts: Facts, fact: str) -> bool:
     """Return whether the host could determine the fact."""
+    return fact in facts and error_of(facts, fact) is None
+
+
+def error_of(facts: Facts, fact: str) -> str | None:
+    """Return why the host could not determine the fact; None if it could, or was not asked for it."""
     value = facts.get(fact)
-    return fact in facts and not (isinstance(value, dict) and "error" in value)
+    return str(value["error"]) if isinstance(value, dict) and "error" in value else None

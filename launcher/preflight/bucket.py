@@ -7,6 +7,8 @@ from pathlib import Path
 from podrun.runtime import contract
 from podrun.runtime.storage import bucket_check, bucket_client, bucket_digest, bucket_errors, bucket_library
 
+from ..agent.base.from_agent import Bucket
+from ..agent.base.to_agent import BucketRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.pod import Host
@@ -14,7 +16,7 @@ from ..pod.secret_values import read_secrets
 from ..remote.ask import ask
 from ..staging.requirements import worker_python
 from ..transport.base import Transport
-from .base import Finding, group
+from .base import Finding, group, is_known
 from .run_preflight import Report, Say, ask_all
 
 _LIMIT = 200.0  # seconds; more than the agent's own limit
@@ -25,7 +27,7 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
     """Write, list, read and delete an object on every host that answered; add failures to the report."""
     pod = report.pod
     built = [h for h in pod.hosts if _has_interpreter(report, h)]
-    request = {
+    request: BucketRequest = {
         "python": worker_python(pod),
         "container": container_request(pod),
         "env": {**pod.env, **read_secrets(pod)},
@@ -33,8 +35,9 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
         "files": _sources(),
     }
 
-    def question(host: Host) -> dict[str, object]:
-        return ask(transport, pod, host, "bucket", request=request, limit=_LIMIT).answer
+    def question(host: Host) -> Bucket:
+        answer: Bucket = ask(transport, pod, host, "bucket", request=request, limit=_LIMIT).answer
+        return answer
 
     problems: dict[str, tuple[str, bool]] = {}
     for host, answer in ask_all(tuple(built), question, "trying the bucket", say).items():
@@ -55,8 +58,8 @@ def try_bucket(report: Report, transport: Transport, url: str, say: Say) -> None
 
 def _has_interpreter(report: Report, host: Host) -> bool:
     """Return whether the host has the workers' interpreter with its packages."""
-    interpreter = report.facts.get(host.name, {}).get("interpreter", {})
-    return interpreter.get("packages") is not None
+    facts = report.facts.get(host.name)
+    return facts is not None and is_known(facts, "interpreter") and facts["interpreter"]["packages"] is not None
 
 
 def _sources() -> dict[str, str]:

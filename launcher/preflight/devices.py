@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..agent.base.from_agent import DeviceFiles, Facts, Holder, LockFile
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, group, is_known, judge_each
+from .base import FactsByHost, Finding, group, is_known, judge_each
 
 _MONITORS = {
     "nvidia-persistenced",
@@ -31,7 +30,7 @@ def check_devices(pod: Pod, facts: FactsByHost) -> list[Finding]:
     ]
 
 
-def device_files(pod: Pod, nodes: dict[str, list[str]]) -> list[str]:
+def device_files(pod: Pod, nodes: DeviceFiles) -> list[str]:
     """Return the device files of the pod's platform."""
     if pod.platform == "cuda":
         return nodes["nvidia"]
@@ -43,7 +42,7 @@ def expected_device_files(pod: Pod) -> int:
     return pod.slice.devices_per_host if pod.platform == "cuda" else pod.slice.chips // pod.slice.hosts
 
 
-def _count(pod: Pod, nodes: dict[str, list[str]]) -> tuple[str, str, bool] | None:
+def _count(pod: Pod, nodes: DeviceFiles) -> tuple[str, str, bool] | None:
     count, expected_count = len(device_files(pod, nodes)), expected_device_files(pod)
     what, where = ("GPU", "/dev/nvidia*") if pod.platform == "cuda" else ("TPU chip", "/dev/accel*, /dev/vfio/*")
     if count == expected_count:
@@ -73,7 +72,7 @@ def _holders(pod: Pod, facts: FactsByHost) -> list[Finding]:
     return findings
 
 
-def _users(pod: Pod, facts: Facts) -> list[Facts]:
+def _users(pod: Pod, facts: Facts) -> list[Holder]:
     nodes = set(device_files(pod, facts["devices"])) if is_known(facts, "devices") else set()
     return [
         p
@@ -82,7 +81,7 @@ def _users(pod: Pod, facts: Facts) -> list[Facts]:
     ]
 
 
-def _describe(users: list[Facts], now: float, hosts: tuple[str, ...]) -> str:
+def _describe(users: list[Holder], now: float, hosts: tuple[str, ...]) -> str:
     on = f" on {hosts[0]}" if len(hosts) > 1 else ""
     texts = [
         f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {format_age(now - p['since'])})"
@@ -109,7 +108,7 @@ def _lock(pod: Pod, facts: FactsByHost) -> list[Finding]:
     return judge_each(free, "lock_file", _judge_lock, about="in use")
 
 
-def _judge_lock(lock: dict[str, Any] | None) -> tuple[str, str, bool] | None:
+def _judge_lock(lock: LockFile | None) -> tuple[str, str, bool] | None:
     if lock is None:
         return None
     path, owner = lock["path"], lock["owner"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ..agent.base.from_agent import Interpreter
 from ..agent.base.protocol import EXTENSION
 from ..pod.pod import Pod
 from ..staging.runtime_packages import lacking, least_pythons, space_needed
@@ -31,7 +34,7 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
     return [Finding(hosts, what, remedy, lack.certain, "packages")]
 
 
-def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) -> list[Finding]:
+def _too_new_for_python(pod: Pod, interpreters: Mapping[str, Interpreter], requirements: str) -> list[Finding]:
     """Report pinned versions that do not support the hosts' Python, such as JAX 0.11 with Python 3.11."""
     least = least_pythons(requirements)
     refused = {}
@@ -50,7 +53,7 @@ def _too_new_for_python(pod: Pod, interpreters: FactsByHost, requirements: str) 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
     """Check disk space by the agent's rule. The agent needs less if it can extend an existing environment."""
-    disks = {host: facts[host]["disk_home"] for host in hosts if is_known(facts[host], "disk_home")}
+    disks = {host: disk for host in hosts if is_known(facts[host], "disk_home") and (disk := facts[host]["disk_home"])}
     short = {}
     for host, disk in disks.items():
         if disk["total"] and disk["free"] < needed:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from ..agent.base.from_agent import Facts, Gpu, Gpus, GpuUser
 from ..agent.base.protocol import MISSING
 from ..pod.gpu_slices import declared_model
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings
+from .base import FactsByHost, Finding, group, is_known, judge_each, minority_findings
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 """Minimum driver version for each plug-in. Source: https://docs.jax.dev/en/latest/installation.html#nvidia-gpu"""
@@ -42,7 +43,7 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
     ]
 
 
-def rows(facts: Facts) -> list[Facts]:
+def rows(facts: Facts) -> list[Gpu]:
     """Return the GPUs that nvidia-smi lists on a host; empty if unknown."""
     return list(facts["gpus"]["rows"]) if is_known(facts, "gpus") and facts["gpus"] else []
 
@@ -67,7 +68,7 @@ def _values(facts: FactsByHost, value: Callable[[Facts], str]) -> dict[str, str]
     return {host: text for host, f in facts.items() if (text := value(f))}
 
 
-def _judge_list(expected: int, gpus: Facts | None) -> Verdict:
+def _judge_list(expected: int, gpus: Gpus | None) -> Verdict:
     if gpus is None:
         return None
     count, why = len(gpus["rows"]), gpus["why"]
@@ -111,17 +112,16 @@ def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, True, "devices") for what, hosts in group(other)]
 
 
-def _judge_free(gpus: Facts | None) -> Verdict:
+def _judge_free(gpus: Gpus | None) -> Verdict:
     if gpus is None:
         return None
-    little = [
-        row
+    texts = [
+        f"GPU {row['index']}: {gibibytes(free)} of {gibibytes(memory)} free"
         for row in gpus["rows"]
-        if row["memory"] and row["free"] is not None and row["free"] < PREALLOCATED * row["memory"]
+        if (memory := row["memory"]) and (free := row["free"]) is not None and free < PREALLOCATED * memory
     ]
-    if not little:
+    if not texts:
         return None
-    texts = [f"GPU {row['index']}: {gibibytes(row['free'])} of {gibibytes(row['memory'])} free" for row in little]
     remedy = (
         "JAX allocates 75 % of each at its start: see with `nvidia-smi` who uses them and wait for that, "
         "or set XLA_PYTHON_CLIENT_MEM_FRACTION under `env:` in the pod file"
@@ -142,12 +142,12 @@ def _users(facts: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, False, "in use") for what, hosts in group(unseen)]
 
 
-def _describe(user: Facts) -> str:
+def _describe(user: GpuUser) -> str:
     owner = f", user {user['user']}" if user["user"] else ""
     return f"{user['command']} (pid {user['pid']}{owner}, GPU {user['gpu']})"
 
 
-def _judge_errors(gpus: Facts | None) -> Verdict:
+def _judge_errors(gpus: Gpus | None) -> Verdict:
     bad = [row for row in gpus["rows"] if row["errors"]] if gpus else []
     if not bad:
         return None
@@ -166,11 +166,12 @@ def _old_drivers(facts: FactsByHost) -> list[Finding]:
     for plugin, least in DRIVERS.items():
         old: dict[str, list[str]] = {}
         for host, f in facts.items():
-            if not is_known(f, "interpreter") or not is_known(f, "driver") or f["interpreter"]["packages"] is None:
+            if not is_known(f, "interpreter") or not is_known(f, "driver"):
                 continue
-            major = re.match(r"\d+", f["driver"] or "")
-            if major and int(major[0]) < least and f["interpreter"]["packages"].get(plugin, MISSING) != MISSING:
-                old.setdefault(f["driver"], []).append(host)
+            driver, installed = f["driver"] or "", f["interpreter"]["packages"] or {}
+            major = re.match(r"\d+", driver)
+            if major and int(major[0]) < least and installed.get(plugin, MISSING) != MISSING:
+                old.setdefault(driver, []).append(host)
         findings += [
             Finding(
                 tuple(hosts),

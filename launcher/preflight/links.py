@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from ..agent.base.from_agent import Facts, Links
 from ..agent.base.protocol import IFNAME
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, group, is_known, minority_findings
+from .base import FactsByHost, Finding, group, is_known, minority_findings
 
 _NAMED = 8  # most interfaces that are named
 
@@ -49,13 +50,13 @@ def selected(names: Sequence[str], chosen: str) -> list[str]:
     ]
 
 
-def speed_text(links: Facts) -> str:
+def speed_text(links: Links) -> str:
     """Return the speed of the interface that the other hosts use; empty if unknown."""
     speed = next((row["speed"] for row in links["interfaces"] if row["name"] == links["used"]), None)
     return "" if speed is None else f"of {speed / 1000:g} Gb/s"
 
 
-def ports_text(links: Facts) -> str:
+def ports_text(links: Links) -> str:
     """Return the number of active InfiniBand ports of each rate."""
     active = [row["rate"] or "unknown rate" for row in links["infiniband"] if row["state"] == "ACTIVE"]
     counts = [f"{active.count(rate)} of {rate}" for rate in dict.fromkeys(active)]
@@ -74,7 +75,7 @@ def links_text(facts: Facts) -> str:
     return "; ".join(parts)
 
 
-def _without_interface(known: FactsByHost) -> list[Finding]:
+def _without_interface(known: Mapping[str, Links]) -> list[Finding]:
     """Find hosts on which NCCL would fail at its start because it finds no interface."""
     wrong = {}
     for host, links in known.items():
@@ -88,7 +89,7 @@ def _without_interface(known: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, True, "network") for what, hosts in group(wrong)]
 
 
-def _inactive_nvlinks(known: FactsByHost) -> list[Finding]:
+def _inactive_nvlinks(known: Mapping[str, Links]) -> list[Finding]:
     most = max((row["active"] for links in known.values() for row in links["nvlink"]), default=0)
     few = {
         host: ", ".join(f"GPU {row['gpu']} has {row['active']}" for row in rows)

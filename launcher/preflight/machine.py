@@ -8,8 +8,9 @@ from ipaddress import ip_address
 from statistics import median_low
 from typing import Any
 
+from ..agent.base.from_agent import Disk, HostName, Limits, Memory, Proxies
 from ..pod.pod import Pod
-from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, unless_mounted
+from .base import FactsByHost, Finding, error_of, group, is_known, judge_each, unless_mounted
 
 _DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
 MB, GB = 10**6, 10**9
@@ -50,7 +51,7 @@ def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     return list(findings.values())
 
 
-def _judge_disk(key: str, disk: Facts | None) -> Verdict:
+def _judge_disk(key: str, disk: Disk | None) -> Verdict:
     if disk is None:
         return None
     path, folder, free = disk["path"], disk["folder"], disk["free"]
@@ -68,7 +69,7 @@ def _judge_disk(key: str, disk: Facts | None) -> Verdict:
     return None
 
 
-def _judge_memory(memory: Facts) -> Verdict:
+def _judge_memory(memory: Memory) -> Verdict:
     if memory["available"] >= _LITTLE_MEMORY:
         return None
     what = f"{format_gigabytes(memory['available'])} of memory available (of {format_gigabytes(memory['total'])})"
@@ -106,7 +107,7 @@ def _clock_remedy(words: str) -> str:
     return f"correct it{now}: `sudo timedatectl set-ntp true`, or `sudo chronyc makestep`"
 
 
-def _judge_name(pod: Pod, name: Facts, program: bool) -> Verdict:
+def _judge_name(pod: Pod, name: HostName, program: bool) -> Verdict:
     """Check the address to which the host's own name resolves: gloo (CPU collectives) sends it to the other hosts.
 
     podrun's runtime gives gloo the right address if it is known; a user's program may not.
@@ -136,14 +137,14 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _judge_proxies(pod: Pod, proxies: Facts) -> Verdict:
+def _judge_proxies(pod: Pod, proxies: Proxies) -> Verdict:
     if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_one_machine:
         return None
     what = f"{', '.join(proxies['set'])} set without no_proxy: workers may connect to each other through the proxy"
     return what, "exclude the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
 
 
-def _judge_files(limits: Facts) -> Verdict:
+def _judge_files(limits: Limits) -> Verdict:
     if limits["nofile"] is None or limits["nofile"] >= _FEW_FILES:
         return None
     return f"only {limits['nofile']} files may be open at once", "raise it there (`ulimit -n`, limits.conf)", False
@@ -157,7 +158,7 @@ def _tpu_limits(facts: FactsByHost) -> list[Finding]:
     ]
 
 
-def _judge_memlock(limits: Facts) -> Verdict:
+def _judge_memlock(limits: Limits) -> Verdict:
     if limits["memlock"] is None:
         return None
     what = f"only {format_gigabytes(limits['memlock'])} of memory may be locked, as libtpu does for transfers"
@@ -202,9 +203,9 @@ def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     """Report facts that a host could not determine. A file system that hangs here would hang the workers too."""
     errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
-        for fact, value in host_facts.items():
-            if fact != "interpreter" and not is_known(host_facts, fact):
-                errors.setdefault((fact, value["error"]), []).append(host)
+        for fact in host_facts:
+            if fact != "interpreter" and (error := error_of(host_facts, fact)):
+                errors.setdefault((fact, error), []).append(host)
     findings = []
     for (fact, error), hosts in errors.items():
         disk = fact.startswith("disk")

@@ -11,6 +11,8 @@ from typing import Any
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import ExitCode
 
+from ..agent.base.from_agent import Facts
+from ..agent.base.to_agent import FactsRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -19,7 +21,7 @@ from ..remote.ask import ask, asking
 from ..remote.clock import with_skew
 from ..staging.requirements import requirements_text, worker_python
 from ..transport.base import Transport
-from .base import Facts, Finding, group, unless_mounted
+from .base import Finding, group, unless_mounted
 from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
@@ -70,7 +72,7 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
 def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
     pod = report.pod
     python = worker_python(pod)
-    request = {
+    request: FactsRequest = {
         "python": python,
         # without requirements no environment is built from another interpreter
         "python_before": python if requirements is None else pod.base_python,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..agent.base.from_agent import Facts
 from ..agent.base.protocol import MISSING
 from ..pod.pod import Pod
 from ..view.text_table import wrap
-from .base import Facts, Finding, group, is_known, name_hosts
+from .base import Finding, group, is_known, name_hosts
 from .devices import device_files, expected_device_files
 from .gpus import ecc_text, gibibytes, least_free, models
 from .links import links_text
@@ -104,7 +105,7 @@ def _text(facts: Facts, fact: str, key: str | None = None) -> str:
     value = facts.get(fact)
     if not is_known(facts, fact) or value is None:
         return "unknown"
-    return str(value if key is None else value.get(key))
+    return str(value.get(key) if isinstance(value, dict) and key else value)
 
 
 def _python(facts: Facts) -> str:
@@ -152,10 +153,11 @@ def _in_use(facts: Facts) -> str:
 
 
 def _host_name(facts: Facts, alone: bool) -> str:
-    name = facts["host_name"] if is_known(facts, "host_name") else {}
-    if name.get("used") and not is_loopback(name["used"]):
-        return f"resolves to {name['used']}" if alone else "resolves"
-    return "podrun tells JAX the address" if name.get("peers") else f"resolves to {name.get('used', 'unknown')}"
+    name = facts["host_name"] if is_known(facts, "host_name") else None
+    used = name["used"] if name else "unknown"
+    if name and used and not is_loopback(used):
+        return f"resolves to {used}" if alone else "resolves"
+    return "podrun tells JAX the address" if name and name["peers"] else f"resolves to {used}"
 
 
 def _disk_free(facts: Facts) -> int | None:

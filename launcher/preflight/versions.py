@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from ..agent.base.from_agent import Interpreter
 from ..agent.base.protocol import MISSING
 from ..pod.pod import Pod
 from ..staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX, TENSORBOARD
-from .base import Facts, FactsByHost, Finding, group, is_known, judge_each, minority_findings, name_hosts
+from .base import FactsByHost, Finding, error_of, group, is_known, judge_each, minority_findings, name_hosts
 
 PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
+Interpreters = Mapping[str, Interpreter]
+"""Interpreters by host."""
 _UNKNOWN = (1 << 30,)
 """Value of a version without numbers, which counts as new enough."""
 _CUDA = ("jax-cuda12-plugin", "jax-cuda12-pjrt", "jax-cuda13-plugin", "jax-cuda13-pjrt")
@@ -35,9 +39,7 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
 
 
 def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
-    errors = {
-        h: f["interpreter"]["error"] for h, f in facts.items() if "interpreter" in f and not is_known(f, "interpreter")
-    }
+    errors = {host: why for host, f in facts.items() if (why := error_of(f, "interpreter"))}
     remedy = f"set {_key(pod)} to the absolute path of an interpreter that all hosts have"
     if pod.container:
         remedy = f"try to start the image there, and set {_key(pod)} to an interpreter in it"
@@ -49,7 +51,7 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     ]
 
 
-def _too_old_python(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _too_old_python(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
     required = ".".join(map(str, PYTHON))
     old = {
         host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {required} or newer"
@@ -62,17 +64,17 @@ def _too_old_python(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list
     return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
 
 
-def _python_differs(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
+def _python_differs(pod: Pod, interpreters: Interpreters) -> list[Finding]:
     minor = {host: ".".join(i["version"].split(".")[:2]) for host, i in interpreters.items()}
     remedy = f"set {_key(pod)} to a path with the same version on all hosts"
     return minority_findings("Python", minor, remedy, fatal=True, about="python")
 
 
-def _missing(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _missing(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
     needs = (*NEEDED, *(("libtpu",) if pod.platform == "tpu" and "TPU_LIBRARY_PATH" not in pod.env else ()))
     missing = {}
     for host, i in interpreters.items():
-        names = [name for name in needs if i["packages"].get(name, MISSING) == MISSING]
+        names = [name for name in needs if packages(i).get(name, MISSING) == MISSING]
         if pod.platform == "cuda" and not any(_has(i, name) for name in _CUDA):
             names.append("jax[cuda12] or jax[cuda13]")
         if names:
@@ -85,26 +87,26 @@ def _missing(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Findin
     return findings
 
 
-def _too_old(pod: Pod, interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _too_old(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
     old = {}
     for host, i in interpreters.items():
         names = [
-            f"{name} {i['packages'][name]} (needs {least})"
+            f"{name} {packages(i)[name]} (needs {least})"
             for name, least in NEEDED.items()
-            if _has(i, name) and _numbers(i["packages"][name]) < _numbers(least)
+            if _has(i, name) and _numbers(packages(i)[name]) < _numbers(least)
         ]
         if names:
             old[host] = f"too old for podrun's runtime: {', '.join(names)}"
     return [Finding(hosts, what, _install(pod), fatal, "packages") for what, hosts in group(old)] if fatal else []
 
 
-def _unfit_pair(interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
+def _unfit_pair(interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
     """Report hosts whose flax cannot be imported with their JAX; pip allows such pairs."""
     unfit = {}
     for host, i in interpreters.items():
         if not (_has(i, "jax") and _has(i, "flax")):
             continue
-        jax, flax = i["packages"]["jax"], i["packages"]["flax"]
+        jax, flax = packages(i)["jax"], packages(i)["flax"]
         new_jax, new_flax = _numbers(jax) >= _numbers(NEW_JAX), _numbers(flax) >= _numbers(NEW_FLAX)
         if new_jax and not new_flax:
             unfit[host] = (
@@ -119,13 +121,13 @@ def _unfit_pair(interpreters: FactsByHost, *, fatal: bool) -> list[Finding]:
     ]
 
 
-def _untried(interpreters: FactsByHost) -> list[Finding]:
+def _untried(interpreters: Interpreters) -> list[Finding]:
     new = {}
     for host, i in interpreters.items():
         names = [
-            f"{name} {i['packages'][name]} (below {below})"
+            f"{name} {packages(i)[name]} (below {below})"
             for name, below in BELOW.items()
-            if _has(i, name) and _numbers(below) <= _numbers(i["packages"][name]) < _UNKNOWN
+            if _has(i, name) and _numbers(below) <= _numbers(packages(i)[name]) < _UNKNOWN
         ]
         if names:
             new[host] = f"newer than the versions with which podrun's runtime was tested: {', '.join(names)}"
@@ -133,7 +135,7 @@ def _untried(interpreters: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, False, "packages") for what, hosts in group(new)]
 
 
-def _packages_differ(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
+def _packages_differ(pod: Pod, interpreters: Interpreters) -> list[Finding]:
     platform_packages = {"tpu": ("libtpu",), "cuda": _CUDA}.get(pod.platform, ())
     return [
         *_differ(pod, interpreters, (*_MUST_AGREE, *platform_packages), fatal=True),
@@ -141,9 +143,9 @@ def _packages_differ(pod: Pod, interpreters: FactsByHost) -> list[Finding]:
     ]
 
 
-def _differ(pod: Pod, interpreters: FactsByHost, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
+def _differ(pod: Pod, interpreters: Interpreters, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
     """Return a finding for each group of deviating hosts, for all packages together. `_missing` reports missing packages."""
-    complete = {host: i["packages"] for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
+    complete = {host: packages(i) for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
         complete = {host: p for host, p in complete.items() if any(_has(interpreters[host], name) for name in _CUDA)}
     groups = group({host: tuple(p.get(name, MISSING) for name in names) for host, p in complete.items()})
@@ -201,8 +203,13 @@ def _same(pod: Pod) -> str:
     return "install the same versions on all hosts, or set `requirements:` in the pod file to a requirements.txt"
 
 
-def _has(interpreter: Facts, name: str) -> bool:
-    return bool(interpreter["packages"].get(name, MISSING) != MISSING)
+def packages(interpreter: Interpreter) -> dict[str, str]:
+    """Return the versions of the packages; none if the environment is still to be built."""
+    return interpreter["packages"] or {}
+
+
+def _has(interpreter: Interpreter, name: str) -> bool:
+    return packages(interpreter).get(name, MISSING) != MISSING
 
 
 def _numbers(version: str) -> tuple[int, ...]:

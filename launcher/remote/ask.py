@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -15,13 +15,12 @@ from ..transport.base import Channel, Transport
 from .conversation import deadline, drain, last_words, lines, send_frame
 from .open_agent import open_agent
 
-Answer = dict[str, Any]
-
 
 class Reply(NamedTuple):
     """An answer, with this machine's time.time() when the request was sent and when the answer arrived."""
 
-    answer: Answer
+    answer: Any
+    """One of `from_agent.ANSWERS`, checked."""
     sent: float
     received: float
 
@@ -35,7 +34,7 @@ def ask(
     pod: Pod,
     host: Host,
     *args: str,
-    request: Answer | None = None,
+    request: Mapping[str, object] | None = None,
     limit: float = ANSWER_LIMIT,
 ) -> Reply:
     """Start `agent ARGS` on the host and return its answer. Raises HostError if there is none within `limit` seconds."""
@@ -49,7 +48,7 @@ def asking(
     pod: Pod,
     host: Host,
     *args: str,
-    request: Answer | None = None,
+    request: Mapping[str, object] | None = None,
     limit: float = ANSWER_LIMIT,
 ) -> Iterator[Reply]:
     """Yield the answer of a command that keeps running after it. At the end of the block the command has ended."""
@@ -67,7 +66,7 @@ def asking(
         channel.close()
 
 
-def _read(channel: Channel, host: Host, command: str, limit: float) -> Answer:
+def _read(channel: Channel, host: Host, command: str, limit: float) -> Any:
     """Return the answer that the channel delivers. Raises HostError."""
     try:
         with deadline(limit, channel.close) as late:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from ..agent.base.from_agent import Facts
 
 
-def with_skew(facts: dict[str, Any], sent: float, received: float) -> dict[str, Any]:
+def with_skew(facts: Facts, sent: float, received: float) -> Facts:
     """Return the facts with `skew`, the seconds by which the host's clock is ahead, and `uncertain`, its error bound.
 
     `sent` and `received` are this machine's time.time() when the request was sent and when its answer arrived.

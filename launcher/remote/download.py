@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from podrun.runtime.safe_name import as_files
 
-from ..agent.base.from_agent import FROM_FILES
+from ..agent.base.from_agent import FROM_FILES, Data, File, Folder, FromFiles, Listed, Sending, Sent
+from ..agent.base.message import kind_of
 from ..agent.base.protocol import FILES_LIMIT, LIMIT, PIECE, Malformed, parse
 from ..agent.base.schema import short
 from ..pod.errors import HostError
@@ -19,6 +20,10 @@ from .open_agent import open_agent
 
 _SILENCE = 120.0  # seconds for the next part of an answer
 _READING = 20e6  # bytes per second that a host reads and hashes at least
+
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 class FileFailedError(Exception):
@@ -56,7 +61,7 @@ class Incoming:
         """Yield the bytes from `offset` on. Raises FileFailedError, HostError."""
         left = self.size - self.offset
         while True:
-            frame = self._folder.frame("data", "sent")
+            frame = self._folder.frame(Data, Sent)
             if frame["type"] == "sent":
                 break
             if not 0 < frame["size"] <= min(PIECE, left):
@@ -78,7 +83,7 @@ class RemoteFolder:
         self._channel = open_agent(transport, pod, host, "files")
         try:
             send_frame(self._channel, {"folder": folder})
-            about = self.frame("folder")
+            about = self.frame(Folder)
         except BaseException:
             self.close()
             raise
@@ -91,7 +96,7 @@ class RemoteFolder:
         """Return the files of the folder. Raises FileFailedError; HostError, also for paths outside of the folder."""
         send_frame(self._channel, {"type": "list"})
         sizes: dict[str, int] = {}
-        while (frame := self.frame("file", "listed"))["type"] == "file":
+        while (frame := self.frame(File, Listed))["type"] == "file":
             path = frame["path"]
             if path in sizes or len(sizes) == FILES_LIMIT:
                 raise self.refuse(f"lists {short(path)} twice, or too many files")
@@ -109,12 +114,18 @@ class RemoteFolder:
             digest: their SHA-256.
         """
         send_frame(self._channel, {"type": "get", "path": path, "have": have, "digest": digest})
-        frame = self.frame("sending", patience=have / _READING)
+        frame = self.frame(Sending, patience=have / _READING)
         if frame["offset"] not in (0, have) or frame["offset"] > frame["size"]:
             raise self.refuse("sends another part of a file than it was asked for")
         return Incoming(self, frame["offset"], frame["size"])
 
-    def frame(self, *kinds: str, patience: float = 0.0) -> dict[str, Any]:
+    @overload
+    def frame(self, one: type[A], *, patience: float = 0.0) -> A: ...
+
+    @overload
+    def frame(self, one: type[A], two: type[B], *, patience: float = 0.0) -> A | B: ...
+
+    def frame(self, one: Any, two: Any = None, *, patience: float = 0.0) -> Any:
         """Return the next frame, which must be of one of these kinds. Raises FileFailedError, HostError.
 
         `patience`: seconds to wait beyond the usual limit.
@@ -127,11 +138,12 @@ class RemoteFolder:
         line = bytes(self._unread[:end])
         del self._unread[: end + 1]
         try:
-            frame: dict[str, Any] = parse(line, FROM_FILES)
+            frame: FromFiles = parse(line, FROM_FILES)
         except Malformed as why:
             raise self.refuse(f"sends what it should not: {why}") from None
         if frame["type"] == "failed":
             raise FileFailedError(_in_one_line(frame["error"]), frame["gone"])
+        kinds = [kind_of(kind) for kind in (one, two) if kind is not None]
         if frame["type"] not in kinds:
             raise self.refuse(f"sends what it should not: {frame['type']} where {' or '.join(kinds)} comes")
         return frame

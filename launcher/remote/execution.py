@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import ExitCode
 
+from ..agent.base.to_agent import ExecuteRequest
 from ..pod.errors import HostError
 from ..pod.fan_out import WINDOW, fan_out
 from ..pod.pod import Host, Pod
@@ -67,8 +68,7 @@ class Execution:
         self._transport = transport
         self._pod = pod
         self._timeout = timeout
-        request = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
-        self._request = request
+        self._request: ExecuteRequest = {"argv": list(argv), "env": dict(pod.env), "cwd": "~"}
         self._lock = threading.Lock()
         self._starting = threading.Semaphore(WINDOW)  # limits concurrent logins; the command runs on all hosts at once
         self._running: dict[str, Channel] = {}

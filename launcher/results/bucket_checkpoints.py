@@ -19,17 +19,18 @@ from podrun.runtime.safe_name import path_inside
 from podrun.runtime.storage.bucket_claim import Claim
 from podrun.runtime.storage.bucket_client import Bucket, BucketError, explained
 
+from ..agent.base.from_agent import Checkpoints
 from ..pod.errors import HostError
 from .bucket_folder import BucketFolder
 
-Ask = Callable[[Path], dict[str, Any]]
+Ask = Callable[[Path], Checkpoints]
 """Calls the agent's command `checkpoints` for a folder, and returns its answer."""
 _FOLDER = "checkpoints"
 
 
 def ask_bucket(
     url: str, action: str | None, names: tuple[str, ...], ask: Ask, say: Callable[[str], None]
-) -> dict[str, Any]:
+) -> Checkpoints:
     """Return the answer of the agent's command for the bucket. Raises UserError; HostError if the bucket is unreachable."""
     bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
     with (
@@ -42,7 +43,8 @@ def ask_bucket(
         answer = ask(Path(temporary))
         if action is not None and answer["error"] is None:
             copy.send_changes()
-        return {key: _with_url(value, temporary, url) for key, value in answer.items()}
+        shown: Checkpoints = _with_url(answer, temporary, url)
+        return shown
 
 
 def _read_files(action: str | None, names: tuple[str, ...]) -> Callable[[str], bool]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from podrun.runtime.contract import EventKind, UserError, profile_folder, profile_order
 from podrun.runtime.events import ProfileEvent
 
+from ..agent.base.from_agent import Error
 from ..agent.base.places import agent_folder
+from ..agent.base.to_agent import ProfileRequest
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask
@@ -134,10 +136,15 @@ class Profiling:
 
     def _ask(self, target: Target, steps: int) -> str | None:
         """Ask a worker for a trace; return its error, or None. Raises HostError."""
-        names = {"order": profile_order(target.process), "trace": self._trace(target)}
-        request = {"dir": self._path(target), "id": self._id, "steps": steps, **names}
-        error: str | None = ask(self._transport, self._pod, target.host, "profile", request=request).answer["error"]
-        return error
+        request: ProfileRequest = {
+            "dir": self._path(target),
+            "order": profile_order(target.process),
+            "trace": self._trace(target),
+            "id": self._id,
+            "steps": steps,
+        }
+        answer: Error = ask(self._transport, self._pod, target.host, "profile", request=request).answer
+        return answer["error"]
 
 
 def _bring_file(remote: RemoteFolder, path: str, folder: Path, host: Host) -> Path:

@@ -61,7 +61,7 @@ def stage_hosts(
             f"not sent: {names} (links that lead out of the project and on the hosts would lead elsewhere, or paths that "
             "are too long)"
         )
-    facts = {host: p.facts or {} for host, p in prepared.items()}
+    facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
     findings = apply_rules(pod, facts, program=plan.is_program)
     _warn(findings, note)
     failures = [

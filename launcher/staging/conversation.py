@@ -60,7 +60,7 @@ class HostConversation:
         """Record that the host is alive, or that the launcher is busy and expects no frame."""
         self._heard = time.monotonic()
 
-    def frames(self, kinds: Frames) -> Iterator[dict[str, Any]]:
+    def frames(self, kinds: Frames) -> Iterator[Any]:
         """Yield frames of these kinds until the agent ends. Raises HostError for a malformed frame."""
         try:
             for line in lines(self._channel, heard=self.hear):

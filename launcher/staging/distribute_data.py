@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ..agent.prepare.data_set import FROM_BRING, PIECE
+from ..agent.base.from_agent import FROM_BRING, FromBring
+from ..agent.base.to_agent import BringRequest
+from ..agent.prepare.data_set import PIECE
 from ..plan.data_set import DataFile, DataSet, megabytes
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -60,13 +62,14 @@ def distribute_data(
     routes = Routes([host.name for host in pod.hosts])
     pieces = Pieces(data)
     secret = secrets.token_hex(32)
-    request = {
+    request: BringRequest = {
         "home": pod.home,
         "set": data.name,
         "names": [list(name) for name in data.names],
         "files": [{"sha256": f.sha256, "size": f.size, "pieces": list(f.pieces)} for f in data.files],
         "secret": secret,
         "ports": list(pod.ports) if pod.ports else None,
+        "internal": None,
     }
     open_channels = Channels()
 
@@ -110,29 +113,29 @@ class _Transfer:
 
     def run(self) -> Received:
         """Answer the agent's frames until the transfer is complete. Raises HostError."""
+        frame: FromBring
         for frame in self._agent.frames(FROM_BRING):
-            kind = frame["type"]
-            if kind == "store":
+            if frame["type"] == "store":
                 self._assign(frame["id"])
-            elif kind == "holds":
+            elif frame["type"] == "holds":
                 self._missing = frame["missing"]
                 self._tell(f"{megabytes(self._missing)} of {megabytes(frame['total'])} are missing")
                 sources = self._routes.sources(self._host, self._missing, frame["address"], self._agent.hear)
                 self._agent.send_frame({"sources": sources})
-            elif kind == "want":
+            elif frame["type"] == "want":
                 self._send(frame["pieces"])
-            elif kind == "got":
+            elif frame["type"] == "got":
                 self._report(frame["bytes"], frame["source"])
-            elif kind in ("note", "changed"):
-                self._note(f"{self._host}: {frame['message']}{'; it is sent again' * (kind == 'changed')}")
-            elif kind == "complete":
+            elif frame["type"] == "note" or frame["type"] == "changed":
+                self._note(f"{self._host}: {frame['message']}{'; it is sent again' * (frame['type'] == 'changed')}")
+            elif frame["type"] == "complete":
                 self._received = Received(frame["received"])
                 self._tell("has the data")
                 self._routes.complete(self._host, self._agent.hear)
                 self._agent.send_frame({"end": True})
-            elif kind == "error":
+            elif frame["type"] == "error":
                 raise HostError(self._host, f"data: {frame['what']}; {frame['remedy']}")
-            elif kind == "done":
+            elif frame["type"] == "done":
                 return self._received
         raise self._agent.lost()
 

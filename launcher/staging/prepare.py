@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..agent.base.from_agent import FROM_PREPARE
+from ..agent.base.from_agent import FROM_PREPARE, Facts, FromPrepare
 from ..agent.base.protocol import short
+from ..agent.base.to_agent import FactsRequest, PrepareRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -38,7 +38,7 @@ class Prepared:
     sent: tuple[str, ...]
     """Names of the bundles that were sent."""
     bytes_sent: int
-    facts: dict[str, Any] | None
+    facts: Facts | None
     """Facts of the host, with the skew of its clock."""
     pruned: int = 0
     """Number of old bundles and environments that were removed."""
@@ -52,7 +52,7 @@ def prepare_hosts(
     project: str | None,
     subfolder: str,
     env: Mapping[str, str],
-    facts: Mapping[str, Any] | None,
+    facts: FactsRequest | None,
     tell: Tell,
 ) -> dict[str, Prepared | HostError]:
     """Prepare all hosts at once. Returns the result or the error of each host, in the order of the pod.
@@ -61,13 +61,18 @@ def prepare_hosts(
     `facts` is the request for the hosts' facts, or None. An interruption ends the commands on all hosts. Raises
     UserError, before any host is contacted, for unusable requirements.
     """
-    request = {
-        **_pod_request(pod),
+    text = requirements_text(pod)
+    request: PrepareRequest = {
+        "home": pod.home,
+        "python": pod.base_python,
+        "container": container_request(pod),
+        "requirements": None if text is None else environment_request(text, pod.base_python),
+        "setup": list(pod.setup),
         "bundles": [bundle.name for bundle in bundles],
         "env": dict(env),
         "project": project,
         "subfolder": subfolder,
-        "facts": None if facts is None else dict(facts),
+        "facts": facts,
     }
     refused = Refusal()
     hide = Mask(value for name, value in env.items() if pod.env.get(name) != value).text
@@ -104,33 +109,21 @@ def prepare_hosts(
     return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
 
 
-def _pod_request(pod: Pod) -> dict[str, Any]:
-    """Return the part of the request that comes from the pod file. Raises UserError for unusable requirements."""
-    text = requirements_text(pod)
-    return {
-        "home": pod.home,
-        "python": pod.base_python,
-        "container": container_request(pod),
-        "requirements": None if text is None else environment_request(text, pod.base_python),
-        "setup": list(pod.setup),
-    }
-
-
-def _for_host(request: Mapping[str, Any], host: Host) -> Mapping[str, Any]:
+def _for_host(request: PrepareRequest, host: Host) -> PrepareRequest:
     facts = request["facts"]
     return request if facts is None else {**request, "facts": {**facts, "internal": host.internal}}
 
 
 def _prepare(
-    agent: HostConversation, request: Mapping[str, Any], bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
+    agent: HostConversation, request: PrepareRequest, bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
 ) -> Prepared:
     """Send the request and answer the agent's frames until it is done. Raises HostError."""
     agent.send_frame(request)
     sent: list[Bundle] = []
     asked = 0.0
+    frame: FromPrepare
     for frame in agent.frames(FROM_PREPARE):
-        kind = frame["type"]
-        if kind == "need":
+        if frame["type"] == "need":
             unknown = [name for name in frame["bundles"] if name not in bundles]
             if unknown:
                 raise HostError(agent.host.name, f"sent a malformed frame: need: no bundle {short(unknown[0])}")
@@ -141,16 +134,16 @@ def _prepare(
                 agent.send(bundle.data)
             if not sent:
                 say("sync", "all there")
-        elif kind == "progress":
+        elif frame["type"] == "progress":
             say(frame["phase"], frame["message"])
-        elif kind == "ready":
+        elif frame["type"] == "ready":
             asked = time.time()
             agent.send_frame({})
-        elif kind == "error":
+        elif frame["type"] == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "
             raise HostError(agent.host.name, f"{what}{join}{frame['remedy']}")
-        elif kind == "done":
+        elif frame["type"] == "done":
             facts = frame["facts"]
             if facts is not None:
                 facts = with_skew(facts, asked, time.time())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import Any
 
 from podrun.runtime.contract import UserError
 
 from ..agent.base.places import environment_python
+from ..agent.base.to_agent import EnvironmentRequest
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
 
@@ -56,7 +56,7 @@ def environment_key(requirements_text: str, python: str) -> str:
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
 
 
-def environment_request(text: str, python: str) -> dict[str, Any]:
+def environment_request(text: str, python: str) -> EnvironmentRequest:
     """Return the part of the request that describes the environment to build."""
     return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
 

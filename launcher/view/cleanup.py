@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..agent.base.from_agent import Environment, LeftFolder, LeftProcess
 from ..pod.fold import fold
 from ..rundir.old_runs import OldRun
 from .printable import in_one_line
@@ -17,10 +17,10 @@ class Removable:
     """What ended runs left behind and `podrun clean` may remove."""
 
     runs: list[OldRun] = field(default_factory=list)
-    folders: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    folders: dict[str, list[LeftFolder]] = field(default_factory=dict)
     """Answers of `agent clean`, by host name."""
-    processes: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    environments: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    processes: dict[str, list[LeftProcess]] = field(default_factory=dict)
+    environments: dict[str, list[Environment]] = field(default_factory=dict)
     unreached: dict[str, str] = field(default_factory=dict)
 
     def of_host(self, host: str) -> list[str]:
@@ -31,7 +31,7 @@ class Removable:
         return bool(self.runs or any(self.folders.values()) or any(self.processes.values()) or self.due)
 
     @property
-    def due(self) -> list[dict[str, Any]]:
+    def due(self) -> list[Environment]:
         """Return the environments and data sets that no run has used recently."""
         return [e for environments in self.environments.values() for e in environments if e["due"]]
 
@@ -83,9 +83,8 @@ def kept_lines(removable: Removable, older_than: str) -> list[str]:
 def summary(removable: Removable) -> str:
     """Return a phrase for what would be removed: the object of `remove`."""
     bytes_here = sum(run.size for run in removable.runs)
-    folders, processes = (
-        [e for es in entries.values() for e in es] for entries in (removable.folders, removable.processes)
-    )
+    folders = [folder for of_host in removable.folders.values() for folder in of_host]
+    processes = [process for of_host in removable.processes.values() for process in of_host]
     parts = [f"{counted(len(removable.runs), 'run')} here ({size(bytes_here)})"] if removable.runs else []
     if folders:
         parts.append(f"{counted(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")

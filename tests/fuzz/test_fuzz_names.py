@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from podrun.launcher.agent.base.from_agent import FROM_BRING
 from podrun.launcher.agent.base.protocol import Malformed, parse
 from podrun.launcher.agent.base.safe_name import UnsafeNameError
-from podrun.launcher.agent.prepare.data_set import FROM_BRING
 from podrun.launcher.agent.prepare.named_data import make_set
 from podrun.runtime.storage.bucket_claim import _facts, _in_use
 

@@ -7,7 +7,7 @@ import re
 import socket
 from typing import Any, Dict, List, Optional
 
-from .schema import Malformed, short, text
+from .schema import Malformed, port, short, text
 
 ENV = "PODRUN_ADDRESS"
 _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # zone of an IPv6 address: an interface name or number
@@ -84,3 +84,13 @@ def ip(value: Any) -> None:
         accepted = False
     if not accepted:
         raise Malformed("%s, expected an IP address" % short(value))
+
+
+def peer(value: Any) -> None:
+    """Accept an address with a port: 10.0.0.1:2000 or [fd00::1]:2000."""
+    text(value)
+    host, _, number = value.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", number, re.ASCII):
+        raise Malformed("%s, expected an address and a port" % short(value))
+    port(int(number))
+    ip(host[1:-1] if host[:1] + host[-1:] == "[]" else host)

@@ -6,7 +6,7 @@ delivered once and in order over any number of connections. The agent imports th
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
-from .address import ip
+from .address import ip, peer
 from .message import (
     Count,
     ExitStatus,
@@ -18,19 +18,22 @@ from .message import (
     Version,
     Words,
     check_of,
+    fields_of,
     frame_checks,
 )
 from .protocol import LIMIT, readable
-from .schema import Check, both, count, loads, record
+from .schema import Check, both, count, either, loads, record
 
 if TYPE_CHECKING:
     from typing import Any, Literal
 
     Address = str
+    Peer = str
 else:
     from typing import Literal
 
     Address = ip
+    Peer = peer
 
 
 # --- frames of a run ---
@@ -219,16 +222,27 @@ class NotKnown(Message):
 
 
 class Disk(Message):
+    path: str
     folder: str
+    """The nearest existing folder above `path`."""
     free: Count
     total: Count
     files: Optional[Count]
     writable: bool
 
 
-class Clock(Message):
+class _Clock(Message):
     received: float
     answered: float
+
+
+class Clock(_Clock, total=False):
+    """Times at which the request was received and answered, by the host's clock."""
+
+    skew: float
+    """Seconds by which the host's clock is ahead, set by the launcher, as `uncertain` is."""
+    uncertain: float
+    """The most by which `skew` may be wrong."""
 
 
 class System(Message):
@@ -352,29 +366,43 @@ class Limits(Message):
 
 class _Facts(Message):
     clock: Clock
-    system: Union[System, NotKnown]
+    system: System
 
 
 class Facts(_Facts, total=False):
-    """The facts of a host, from `facts` and `prepare`."""
+    """The facts of a host, from `facts` and `prepare`. Each but the clock may be a NotKnown in place of its value."""
 
-    interpreter: Union[Interpreter, NotKnown]
-    driver: Union[Version, None, NotKnown]
-    disk_home: Union[Disk, None, NotKnown]
-    disk_tmp: Union[Disk, None, NotKnown]
-    disk_workdir: Union[Disk, None, NotKnown]
-    memory: Union[Memory, NotKnown]
-    devices: Union[DeviceFiles, NotKnown]
-    holders: Union[Holders, NotKnown]
-    gpus: Union[Gpus, None, NotKnown]
-    links: Union[Links, None, NotKnown]
-    lock_file: Union[LockFile, None, NotKnown]
-    run: Union[str, None, NotKnown]
-    claim: Union[str, None, NotKnown]
-    host_name: Union[HostName, NotKnown]
-    proxies: Union[Proxies, NotKnown]
-    huge_pages: Union[str, NotKnown]
-    limits: Union[Limits, NotKnown]
+    interpreter: Interpreter
+    driver: Optional[Version]
+    disk_home: Optional[Disk]
+    disk_tmp: Optional[Disk]
+    disk_workdir: Optional[Disk]
+    machine: str
+    """Id of the machine, or of a container with its own network."""
+    memory: Memory
+    devices: DeviceFiles
+    holders: Holders
+    gpus: Optional[Gpus]
+    links: Optional[Links]
+    lock_file: Optional[LockFile]
+    run: Optional[str]
+    claim: Optional[str]
+    host_name: HostName
+    proxies: Proxies
+    huge_pages: str
+    limits: Limits
+
+
+_REQUIRED, _OPTIONAL = fields_of(Facts)
+_UNKNOWN = check_of(NotKnown)
+FACTS: Check = record(
+    {"clock": _REQUIRED["clock"], "system": either(_REQUIRED["system"], _UNKNOWN)},
+    {name: either(check, _UNKNOWN) for name, check in _OPTIONAL.items()},
+)
+if TYPE_CHECKING:
+    Gathered = Facts
+else:
+    Gathered = FACTS
 
 
 # --- frames of `prepare` ---
@@ -404,7 +432,7 @@ class Prepared(Message):
 class Done(Message):
     type: Literal["done"]
     python: str
-    facts: Optional[Facts]
+    facts: Optional[Gathered]
     pruned: Count
 
 
@@ -457,6 +485,64 @@ class NotSent(Message):
     type: Literal["failed"]
     error: Words
     gone: bool
+
+
+# --- frames of `bring` ---
+
+
+class Store(Message):
+    """`id` is the same on hosts that share a home."""
+
+    type: Literal["store"]
+    id: str
+
+
+class Changed(Message):
+    """A file here was changed, and is sent again."""
+
+    type: Literal["changed"]
+    message: str
+
+
+class Holds(Message):
+    """Bytes that this host lacks, and the address at which it serves the others; None: it does not."""
+
+    type: Literal["holds"]
+    missing: Count
+    total: Count
+    address: Optional[Peer]
+
+
+class Want(Message):
+    """Pieces that the launcher is to send."""
+
+    type: Literal["want"]
+    pieces: List[Count]
+
+
+class Got(Message):
+    type: Literal["got"]
+    bytes: Count
+    source: str
+
+
+class Remark(Message):
+    type: Literal["note"]
+    message: str
+
+
+class Complete(Message):
+    """All data is here. `received`: bytes by source."""
+
+    type: Literal["complete"]
+    received: Dict[str, Count]
+
+
+class Served(Message):
+    """The transfer is over."""
+
+    type: Literal["done"]
+    pruned: Count
 
 
 # --- answers of one line ---
@@ -548,6 +634,7 @@ State = Union[Hello, Waiting, Refused, Ready, Probed, Started, Unreadable, Exit,
 FromAgent = Union[State, Output, Pong, Progress, Usage]
 
 FromPrepare = Union[Need, Phase, Alive, Prepared, Done, Failed]
+FromBring = Union[Store, Changed, Holds, Want, Got, Remark, Alive, Complete, Served, Failed]
 FromFiles = Union[Folder, File, Listed, Sending, Data, Sent, NotSent]
 
 
@@ -557,8 +644,8 @@ FROM_AGENT: Frames = {
 }
 USAGE = tuple(Measured.__annotations__)
 """Names of the fields of Measured."""
-FACTS: Check = check_of(Facts)
 FROM_PREPARE: Frames = frame_checks(FromPrepare)
+FROM_BRING: Frames = frame_checks(FromBring)
 FROM_FILES: Frames = frame_checks(FromFiles)
 ANSWERS: Frames = {
     "facts": FACTS,
@@ -575,9 +662,8 @@ ANSWERS: Frames = {
 """Maps each command that answers with one line to the check of its answer."""
 
 
-def parse_answer(line: bytes, command: str) -> "Dict[str, Any]":
+def parse_answer(line: bytes, command: str) -> "Any":
     """Return a host's answer to a command of ANSWERS. Raises Malformed."""
     sent = loads(line, LIMIT)
     ANSWERS[command](sent)
-    answer: "Dict[str, Any]" = readable(sent, line)
-    return answer
+    return readable(sent, line)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Dict, Tuple
 
 from .schema import (
     Check,
+    Malformed,
     anything,
     count,
     each,
@@ -20,6 +21,7 @@ from .schema import (
     python_version,
     raw,
     record,
+    short,
     table,
     text,
     version,
@@ -41,6 +43,7 @@ __all__ = [
     "fields_of",
     "frame_checks",
     "kind_of",
+    "one_of",
 ]
 
 if TYPE_CHECKING:
@@ -114,6 +117,18 @@ def fields_of(message: Any) -> Tuple[Dict[str, Check], Dict[str, Check]]:
 def frame_checks(frames: Any) -> Frames:
     """Return the checks of a Union of frames, by the kind of each."""
     return {kind_of(frame): check_of(frame) for frame in frames.__args__}
+
+
+def one_of(frames: Frames) -> Check:
+    """Return the check that accepts each of the frames."""
+
+    def check(frame: Any) -> None:
+        kind = frame.get("type") if isinstance(frame, dict) else None
+        if not isinstance(kind, str) or kind not in frames:
+            raise Malformed("unknown type %s" % short(kind))
+        frames[kind](frame)
+
+    return check
 
 
 def kind_of(frame: Any) -> str:

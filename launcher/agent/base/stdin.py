@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Tuple
+
+from .schema import Check, Malformed, loads
+from .to_agent import REQUESTS
 
 CHUNK = 1 << 16
 
@@ -21,13 +23,12 @@ class Stdin:
         self.fd = fd
         self._unread = b""
 
-    def frame(self) -> Dict[str, Any]:
-        """Return the next line as a frame. Raises GoneError."""
+    def frame(self, check: Check) -> Any:
+        """Return the next line, an object that `check` accepts; the command ends at any other. Raises GoneError."""
         while b"\n" not in self._unread:
             self.fill()
         line, _, self._unread = self._unread.partition(b"\n")
-        frame: Dict[str, Any] = json.loads(line)
-        return frame
+        return _checked(line, check)
 
     def take(self, size: int) -> bytes:
         """Return at least one and at most `size` bytes. Raises GoneError."""
@@ -60,12 +61,26 @@ class Part:
         return data
 
 
+def read_request(command: str) -> Any:
+    """Return the request of a command, a line on stdin. The command ends if it is malformed."""
+    return _checked(read_line(0)[0], REQUESTS[command])
+
+
+def _checked(line: bytes, check: Check) -> Any:
+    try:
+        request = loads(line, len(line))
+        check(request)
+    except Malformed as why:
+        sys.exit("malformed request: %s" % why)
+    return request
+
+
 def read_line(fd: int, data: bytes = b"") -> Tuple[bytes, bytes]:
     """Return the first line of `fd`, and the bytes read beyond it. `data` are bytes read before. Exits at the end."""
     while b"\n" not in data:
         chunk = os.read(fd, CHUNK)
         if not chunk:
-            sys.exit("the connection ended before the spec arrived")
+            sys.exit("the connection ended before the request arrived")
         data += chunk
     line, _, rest = data.partition(b"\n")
     return line, rest

@@ -1,21 +1,37 @@
-"""Declare every frame that the launcher sends to an agent during a run, and derive the agent's checks.
+"""Declare everything that the launcher sends to an agent, and derive the agent's checks: frames of a run, and requests.
 
-A frame is a line of JSON with its kind under `type`.
+A frame is a line of JSON with its kind under `type`. A request is the line of JSON with which a command begins.
 """
 
 from typing import TYPE_CHECKING, Dict, List, Optional, Union
 
-from .message import Count, Frames, Message, check_of, frame_checks
-from .schema import each, port, text
+from .message import Count, Frames, Message, check_of, frame_checks, one_of
+from .schema import Malformed, each, either, port, text
 
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Any, Literal, final
 
     Command = List[str]
+    Hex = str
+    NameAndFile = List[str]
 else:
-    from typing import Literal
+    from typing import Literal, final
 
     Command = each(text, 1)
+
+    def Hex(value: "Any") -> None:
+        """Accept hexadecimal digits."""
+        text(value)
+        try:
+            bytes.fromhex(value)
+        except ValueError:
+            raise Malformed("not hexadecimal digits")
+
+    def NameAndFile(value: "Any") -> None:
+        """Accept a list of a name and the SHA-256 of its file."""
+        each(text, 2)(value)
+        if len(value) > 2:
+            raise Malformed("longer than a name and a digest")
 
 
 class Container(Message):
@@ -33,15 +49,20 @@ class Container(Message):
     """The user's mounts."""
 
 
-class _Expected(Message):
-    process: Count
+class Program(Message):
+    """What to execute."""
+
     argv: Command
     env: Dict[str, str]
+    cwd: str
+
+
+class _Expected(Program):
+    process: Count
     path: Dict[str, List[str]]
     """Folders to put before the host's own in a variable such as PATH."""
     threads: Optional[Count]
     """Threads that XLA's CPU client needs at least; None on other platforms."""
-    cwd: str
 
 
 class Expected(_Expected, total=False):
@@ -184,3 +205,217 @@ First = Union[Spec, PrestartFrame]
 TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
+ATTACH: Frames = {"attach": TO_AGENT["attach"]}
+"""What begins `rest`."""
+
+
+# --- requests ---
+
+
+class FactsRequest(Message, total=False):
+    """Gather the facts of this host."""
+
+    python: str
+    """The workers' interpreter."""
+    python_before: Optional[str]
+    """The interpreter that a missing environment is built from."""
+    container: Optional[Container]
+    env: Dict[str, str]
+    home: str
+    workdir: Optional[str]
+    requirements: Optional[str]
+    platform: str
+    internal: Optional[str]
+    """Address of this host for the others, if it is known."""
+
+
+class ExecuteRequest(Program):
+    """Run a command of the user's."""
+
+
+class ProfileRequest(Message):
+    """Order a trace from a worker; with 0 steps, cancel the order and remove the trace."""
+
+    dir: str
+    """Folder of the run on this host."""
+    order: str
+    """Name of the file with the order, in `dir`."""
+    trace: str
+    """Name of the folder for the trace, in `dir`."""
+    id: str
+    steps: Count
+
+
+class CleanRequest(Message):
+    """List or remove what ended runs left on this host."""
+
+    home: str
+    host: str
+    """The launcher's name for this host: hosts may share a home, and only folders of that name belong to it."""
+    older_than: float
+    run: Optional[str]
+    """The only run to look for; None: all."""
+    remove: Optional[List[str]]
+    """Runs to remove, if they are still left over; None: only list."""
+
+
+class CheckpointsRequest(Message):
+    """List and verify the checkpoints of a workdir, after an action if there is one."""
+
+    workdir: str
+    action: Optional[str]
+    """`drop`, `keep`, `unpin` or `restore`."""
+    names: List[str]
+    """Steps, or names of checkpoints that were set aside, such as `20.damaged-1`."""
+
+
+class BucketRequest(Message):
+    """Try a bucket with the workers' interpreter."""
+
+    python: str
+    container: Optional[Container]
+    env: Dict[str, str]
+    url: str
+    files: Dict[str, str]
+    """Sources, by path, of the package that tries it: podrun's runtime is not on a host before a run."""
+
+
+REQUESTS: Frames = {
+    "facts": check_of(FactsRequest),
+    "execute": check_of(ExecuteRequest),
+    "profile": check_of(ProfileRequest),
+    "clean": check_of(CleanRequest),
+    "checkpoints": check_of(CheckpointsRequest),
+    "bucket": check_of(BucketRequest),
+}
+"""Maps each command that reads one request to the check of it."""
+
+
+# --- what `prepare` reads ---
+
+
+class ExpectedPython(Message):
+    python: str
+
+
+@final
+class ExpectedRequest(Message):
+    """The interpreter to ask while the request is still made."""
+
+    expected: ExpectedPython
+
+
+class EnvironmentRequest(Message):
+    key: str
+    text: str
+    """The requirements."""
+    space: Count
+
+
+@final
+class PrepareRequest(Message):
+    """Prepare this host for a run."""
+
+    home: str
+    python: str
+    container: Optional[Container]
+    requirements: Optional[EnvironmentRequest]
+    setup: List[str]
+    bundles: List[str]
+    env: Dict[str, str]
+    project: Optional[str]
+    """The bundle that setup commands find as PODRUN_PROJECT."""
+    subfolder: str
+    facts: Optional[FactsRequest]
+
+
+class BundleHead(Message):
+    """The bytes of a bundle follow."""
+
+    bundle: str
+    bytes: Count
+
+
+# --- what `files` reads ---
+
+
+class FolderRequest(Message):
+    folder: str
+
+
+class ListFiles(Message):
+    type: Literal["list"]
+
+
+class GetFile(Message):
+    type: Literal["get"]
+    path: str
+    have: Count
+    """Bytes that the launcher has already."""
+    digest: str
+    """SHA-256 of these."""
+
+
+FileRequest = Union[ListFiles, GetFile]
+
+
+# --- what `bring` reads ---
+
+
+class DataFile(Message):
+    sha256: str
+    size: Count
+    pieces: List[str]
+
+
+class BringRequest(Message):
+    """Get a set of data."""
+
+    home: str
+    set: str
+    secret: Hex
+    """Of this transfer: a host that knows it may ask for pieces."""
+    names: List[NameAndFile]
+    files: List[DataFile]
+    internal: Optional[str]
+    ports: Optional[PortRange]
+
+
+class Role(Message):
+    role: str
+    """`wait` for a host that shares its home with another that gets the data."""
+
+
+class Source(Message):
+    host: str
+    address: str
+
+
+class Sources(Message):
+    sources: List[Source]
+
+
+@final
+class PieceHead(Message):
+    """The bytes of a piece follow."""
+
+    piece: Count
+    bytes: Count
+
+
+@final
+class End(Message):
+    """No host needs this one any more."""
+
+    end: bool
+
+
+FIRST_REQUEST = either(check_of(PrepareRequest), check_of(ExpectedRequest))
+PREPARE_REQUEST = check_of(PrepareRequest)
+BUNDLE_HEAD = check_of(BundleHead)
+FOLDER_REQUEST = check_of(FolderRequest)
+FILE_REQUEST = one_of(frame_checks(FileRequest))
+BRING_REQUEST = check_of(BringRequest)
+ROLE = check_of(Role)
+SOURCES = check_of(Sources)
+PIECE_OR_END = either(check_of(PieceHead), check_of(End))

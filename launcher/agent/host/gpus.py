@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, List, Mapping, Optional, Sequence, Tuple
 
 from ..base.private import user_name
 from .usage import MEBIBYTE, number, nvidia_smi
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Gpu, Gpus, GpuUser
 
 LIMIT = 10.0  # seconds; without persistence mode nvidia-smi first starts the driver, which takes seconds for each GPU
 _MOST = 64  # most rows of an answer that are read
@@ -17,10 +20,8 @@ _FORMAT = "--format=csv,noheader,nounits"
 _GPUS = "index,uuid,memory.total,memory.free,ecc.mode.current,ecc.errors.uncorrected.volatile.total,name"
 _USERS = "gpu_uuid,pid,process_name"
 
-Row = Dict[str, Any]
 
-
-def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
+def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Gpus]:
     """Return the state of the GPUs that workers with the variables `env` may use; None without nvidia-smi.
 
     `rows` are the GPUs and `users` the processes that compute on them. `why` is nvidia-smi's error message, if any; `late`
@@ -45,17 +46,27 @@ def read_gpus(env: Mapping[str, str], limit: float = LIMIT) -> Optional[Row]:
     return {"rows": rows, "users": _users(users_answer or "", rows), "why": _complaint(answer), "late": False}
 
 
-def parse_gpus(answer: str) -> List[Row]:
+def parse_gpus(answer: str) -> List[Gpu]:
     """Return a row for each GPU in nvidia-smi's output. Skips other lines."""
-    rows = []
+    rows: List[Gpu] = []
     for line in answer.splitlines()[:_MOST]:
         words = [word.strip() for word in line.split(",", 6)]
-        if len(words) < 7 or number(words[0]) is None:
+        index = number(words[0])
+        if len(words) < 7 or index is None:
             continue
         total, free = (None if size is None else size * MEBIBYTE for size in map(number, words[2:4]))
         ecc = words[4] if words[4] in ("Enabled", "Disabled") else None
-        row = {"index": number(words[0]), "uuid": words[1], "name": words[6][:_COMMAND], "memory": total, "free": free}
-        rows.append(dict(row, ecc=ecc, errors=number(words[5])))
+        rows.append(
+            {
+                "index": index,
+                "uuid": words[1],
+                "name": words[6][:_COMMAND],
+                "memory": total,
+                "free": free,
+                "ecc": ecc,
+                "errors": number(words[5]),
+            }
+        )
     return rows
 
 
@@ -80,7 +91,7 @@ def _output(process: "subprocess.Popen[bytes]", deadline: float) -> Optional[str
     return output.decode("utf-8", "replace")
 
 
-def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
+def _visible(rows: List[Gpu], chosen: Optional[str]) -> List[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES selects; all if it is not set or selects parts of GPUs (MIG)."""
     if chosen is None:
         return rows
@@ -94,26 +105,27 @@ def _visible(rows: List[Row], chosen: Optional[str]) -> List[Row]:
     return visible or rows
 
 
-def _users(answer: str, rows: Sequence[Row]) -> List[Row]:
+def _users(answer: str, rows: Sequence[Gpu]) -> List[GpuUser]:
     """Return the processes of all users that compute on these GPUs."""
     numbers = {row["uuid"]: row["index"] for row in rows}
-    users = []
+    users: List[GpuUser] = []
     for line in answer.splitlines()[:_MOST]:
         words = [word.strip() for word in line.split(",", 2)]
         pid = number(words[1]) if len(words) == 3 else None
         if pid is not None and words[0] in numbers:
-            users.append(dict(_describe(pid, words[2]), gpu=numbers[words[0]], pid=pid))
+            user, command = _describe(pid, words[2])
+            users.append({"gpu": numbers[words[0]], "pid": pid, "user": user, "command": command})
     return users
 
 
-def _describe(pid: int, name: str) -> Row:
+def _describe(pid: int, name: str) -> Tuple[Optional[str], str]:
     """Return user and command of a process. A pid of another PID namespace has the user None and the command `name`."""
     folder = "/proc/%d" % pid
     try:
         with open(folder + "/cmdline", "rb") as file:
             command = file.read().rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
         if not command.startswith(name):
-            return {"user": None, "command": name[:_COMMAND]}
-        return {"user": user_name(os.stat(folder).st_uid), "command": command[:_COMMAND]}
+            return None, name[:_COMMAND]
+        return user_name(os.stat(folder).st_uid), command[:_COMMAND]
     except OSError:
-        return {"user": None, "command": name[:_COMMAND]}
+        return None, name[:_COMMAND]

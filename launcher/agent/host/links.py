@@ -8,10 +8,13 @@ import re
 import socket
 import struct
 import subprocess
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, List, Mapping, Optional
 
 from ..base.protocol import IFNAME
 from .usage import nvidia_smi
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Infiniband, Links, Nvlink
 
 _LIMIT = 10.0  # seconds for nvidia-smi
 _MOST = 256  # most interfaces, and ports, that are reported
@@ -19,10 +22,8 @@ _ADDRESS_OF = 0x8915  # SIOCGIFADDR of linux/sockios.h
 _GPU = re.compile(r"GPU (\d{1,4}): ")
 _LINK = re.compile(r"\s+Link \d{1,4}: (<inactive>|[\d.]+ GB/s)")
 
-Row = Dict[str, Any]
 
-
-def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/sys/class") -> Row:
+def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/sys/class") -> Links:
     """Return the links of this host: network `interfaces`, `infiniband` ports and `nvlink` links.
 
     `used` is the interface with `address`, this host's address for the others, and `chosen` the one that NCCL is told to use.
@@ -39,9 +40,9 @@ def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/s
     }
 
 
-def parse_nvlink(answer: str) -> List[Row]:
+def parse_nvlink(answer: str) -> List[Nvlink]:
     """Return the number of links, and of active ones, of each GPU that has links."""
-    rows: List[Row] = []
+    rows: List[Nvlink] = []
     for line in answer.splitlines():
         gpu, link = _GPU.match(line), _LINK.match(line)
         if gpu:
@@ -52,7 +53,7 @@ def parse_nvlink(answer: str) -> List[Row]:
     return [row for row in rows if row["links"]]
 
 
-def _nvlink() -> List[Row]:
+def _nvlink() -> List[Nvlink]:
     program = nvidia_smi()
     if program is None:
         return []
@@ -68,8 +69,8 @@ def _nvlink() -> List[Row]:
     return parse_nvlink(output.decode("utf-8", "replace"))
 
 
-def _ports(folder: str) -> List[Row]:
-    ports = []
+def _ports(folder: str) -> List[Infiniband]:
+    ports: List[Infiniband] = []
     for device in sorted(_names(folder))[:_MOST]:
         below = os.path.join(folder, device, "ports")
         for number in sorted(_names(below))[:_MOST]:

@@ -1,41 +1,11 @@
-"""Files, pieces and frames of a transfer of data to hosts, declared for launcher and agent."""
+"""Files and pieces of a transfer of data to hosts, declared for launcher and agent."""
 
 from __future__ import annotations
 
-import re
-from typing import Any, List, NamedTuple, Tuple
-
-from ..base.address import ip
-from ..base.message import Frames
-from ..base.schema import Malformed, count, each, maybe, port, record, short, table, text
+from typing import List, NamedTuple, Tuple
 
 PIECE = 2 << 20
 """Bytes of a piece; the last one of a file may have fewer."""
-
-
-def peer(value: Any) -> None:
-    """Accept an address with a port: 10.0.0.1:2000 or [fd00::1]:2000."""
-    text(value)
-    host, _, number = value.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", number, re.ASCII):
-        raise Malformed("%s, expected an address and a port" % short(value))
-    port(int(number))
-    ip(host[1:-1] if host[:1] + host[-1:] == "[]" else host)
-
-
-FROM_BRING: Frames = {
-    "store": record({"id": text}),
-    "changed": record({"message": text}),
-    "holds": record({"missing": count, "total": count, "address": maybe(peer)}),
-    "want": record({"pieces": each(count)}),
-    "got": record({"bytes": count, "source": text}),
-    "note": record({"message": text}),
-    "alive": record({}),
-    "complete": record({"received": table(count)}),
-    "done": record({"pruned": count}),
-    "error": record({"what": text, "remedy": text}),
-}
-"""Frames of `agent bring`, as `agent/prepare/receive_data.py` describes them."""
 
 
 class File(NamedTuple):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import resource
 import socket
 import threading
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from ..base.address import is_own, peer_address, resolve_or_raise
 from ..base.boot import boot_id
@@ -21,7 +20,9 @@ from ..host.lock import claimed_by_others, current_holder
 from .packages import InterpreterError, ask_interpreter
 from .store import is_complete
 
-Facts = Dict[str, Any]
+if TYPE_CHECKING:
+    from ..base.from_agent import Disk, Facts, HostName, Interpreter, Limits, Links, Memory, Proxies, System
+    from ..base.to_agent import FactsRequest
 
 LIMIT = 15.0  # seconds for a fact: a dead network file system or name server never answers
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
@@ -29,16 +30,15 @@ _DRIVER = "/proc/driver/nvidia/version"
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 
 
-def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable[[], Facts]] = None) -> Facts:
+def gather(
+    request: FactsRequest, devices: str = "/dev", interpreter: Optional[Callable[[], Interpreter]] = None
+) -> Facts:
     """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
 
     The fact `clock` has this host's time when the request was `received` and `answered`.
 
     Args:
-        request: may have `python`, the workers' interpreter (default python3); `env`, its environment variables; `home`,
-            podrun's folder; `workdir`; `platform` (cpu, cuda or tpu); `internal`, this host's address for other hosts, if
-            it is not that of the connection; `container`, whose image `python` is in. If a run will build `python` first:
-            `python_before`, the interpreter to build it with, and the text of its `requirements`. Paths may begin with `~/`.
+        request: the values that the facts depend on. Paths may begin with `~/`.
         devices: folder of the device nodes.
         interpreter: returns the facts of `python` if they have been gathered already.
     """
@@ -66,14 +66,15 @@ def gather(request: Facts, devices: str = "/dev", interpreter: Optional[Callable
         "huge_pages": _huge_pages,
         "limits": _limits,
     }
-    facts = _ask_all(questions)
+    facts: Any = _ask_all(questions)
     facts["clock"] = {"received": received, "answered": time.time()}
-    return facts
+    gathered: Facts = facts
+    return gathered
 
 
-def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
+def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
     """Call all functions at once, each in its own thread: one that hangs costs only its own fact."""
-    facts: Facts = {}
+    facts: Dict[str, Any] = {}
 
     def ask(name: str, question: Callable[[], Any]) -> None:
         try:
@@ -92,7 +93,7 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Facts:
     return {name: answered.get(name, late) for name in questions}
 
 
-def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
+def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     """Return version, executable and packages of the workers' interpreter.
 
     `packages` is None if the environment is missing, unfinished, or of another Python, so that a run will build it.
@@ -105,10 +106,10 @@ def _interpreter(request: Facts, env: Dict[str, str]) -> Facts:
     built = _ask_environment(python, env)
     if built is not None and built["version"] == base["version"]:
         return built
-    return dict(base, packages=None, extends=_can_extend(request, base["version"]))
+    return {**base, "packages": None, "extends": _can_extend(request, base["version"])}
 
 
-def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Facts]:
+def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Interpreter]:
     """Return the facts of an environment's interpreter; None if the environment is missing or unfinished."""
     if not is_complete(os.path.dirname(os.path.dirname(os.path.expanduser(python)))):
         return None  # an interrupted build leaves an interpreter without packages
@@ -118,7 +119,7 @@ def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Facts]:
         return None
 
 
-def _can_extend(request: Facts, version: str) -> bool:
+def _can_extend(request: FactsRequest, version: str) -> bool:
     from .environment import extendable
 
     envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
@@ -126,11 +127,9 @@ def _can_extend(request: Facts, version: str) -> bool:
     return any(words[:1] == [version] for words in versions)
 
 
-def _system() -> Facts:
+def _system() -> System:
     return {
         "host": socket.gethostname(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -151,7 +150,7 @@ def _driver() -> Optional[str]:
     return match.group(1) if match else text.strip()
 
 
-def _disk(path: Optional[str]) -> Optional[Facts]:
+def _disk(path: Optional[str]) -> Optional[Disk]:
     """Return the free space of the nearest existing folder above `path`; None if `path` is not a local folder."""
     if not path or "://" in path:
         return None
@@ -169,13 +168,13 @@ def _disk(path: Optional[str]) -> Optional[Facts]:
     }
 
 
-def _memory() -> Facts:
+def _memory() -> Memory:
     with open("/proc/meminfo") as file:
         kilobytes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in file)}
     return {"total": kilobytes["MemTotal"] * 1024, "available": kilobytes["MemAvailable"] * 1024}
 
 
-def _host_name(internal: Optional[str]) -> Facts:
+def _host_name(internal: Optional[str]) -> HostName:
     """Resolve this host's own name to `addresses`.
 
     `used` is the first that belongs to this host: programs take it for the address at which other hosts reach them. `peers`
@@ -190,13 +189,13 @@ def _host_name(internal: Optional[str]) -> Facts:
     return {"name": name, "addresses": addresses, "used": next(filter(is_own, addresses), None), "peers": peers}
 
 
-def _links(request: Facts, env: Dict[str, str]) -> Optional[Facts]:
+def _links(request: FactsRequest, env: Dict[str, str]) -> Optional[Links]:
     if request.get("platform") != "cuda":
         return None
     return read_links(peer_address(request.get("internal")), dict(os.environ, **env))
 
 
-def _proxies(env: Dict[str, str]) -> Facts:
+def _proxies(env: Dict[str, str]) -> Proxies:
     """Return the names of the proxy variables that are set, without values, which may hold a password."""
     names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
     return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
@@ -209,7 +208,7 @@ def _huge_pages() -> str:
     return text.partition("[")[2].partition("]")[0] or text.strip()
 
 
-def _limits() -> Facts:
+def _limits() -> Limits:
     """Return the soft limits of this process; None: unlimited."""
 
     def soft(which: int) -> Optional[int]:

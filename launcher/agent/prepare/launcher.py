@@ -6,10 +6,14 @@ import json
 import os
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Union
 
+from ..base.problem import Problem
 from ..base.stdin import GoneError, Stdin
 from ..base.tool import ALIVE
+
+if TYPE_CHECKING:
+    from ..base.from_agent import FromBring, FromPrepare
 
 
 class Launcher:
@@ -20,9 +24,9 @@ class Launcher:
         self._last_sent = time.monotonic()
         self._sending = threading.Lock()
 
-    def answer(self, kind: str, **fields: Any) -> None:
+    def answer(self, frame: Union[FromPrepare, FromBring]) -> None:
         """Send a frame. Raises GoneError."""
-        data = json.dumps(dict(fields, type=kind)).encode() + b"\n"
+        data = json.dumps(frame).encode() + b"\n"
         with self._sending:
             try:
                 while data:
@@ -31,14 +35,14 @@ class Launcher:
                 raise GoneError()
             self._last_sent = time.monotonic()
 
-    def try_to_answer(self, kind: str, **fields: Any) -> None:
-        """Send a frame, if the launcher is still there."""
+    def report(self, problem: Problem) -> None:
+        """Send an `error`, if the launcher is still there."""
         try:
-            self.answer(kind, **fields)
+            self.answer({"type": "error", "what": problem.what, "remedy": problem.remedy})
         except GoneError:
             pass
 
     def alive(self) -> None:
         """Send `alive` if nothing was sent for a while. Raises GoneError."""
         if time.monotonic() - self._last_sent > ALIVE:
-            self.answer("alive")
+            self.answer({"type": "alive"})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from ..base.container import container_env, inside
 
 if TYPE_CHECKING:
+    from ..base.from_agent import Interpreter
     from ..base.to_agent import Container
 
 PACKAGES = [
@@ -77,7 +78,7 @@ class InterpreterError(Exception):
     """The interpreter does not work; the message says why."""
 
 
-def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Container] = None) -> Dict[str, Any]:
+def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Container] = None) -> Interpreter:
     """Return version, executable and packages (name to version or `missing`) of `python`, in the container if there is one.
 
     Raises InterpreterError.
@@ -101,7 +102,11 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Contai
         raise InterpreterError("%s does not answer within %g s" % (program, _LIMIT))
     try:
         answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
-        return dict(answer, packages=dict(answer["packages"]))
+        return {
+            "version": answer["version"],
+            "executable": answer["executable"],
+            "packages": dict(answer["packages"]),
+        }
     except (ValueError, IndexError, KeyError, TypeError):
         raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
 

@@ -1,12 +1,8 @@
 """`agent prepare`: unpack code and build the environment for a run, then report the host's facts.
 
-The launcher sends a request (one JSON line), then for each needed bundle a line {"bundle", "bytes"} and the bytes. If it
-requests facts, the agent sends `ready`, and the launcher an empty object. Frames of the agent:
-
-    need {bundles} | progress {phase, message} | alive | ready | done {python, facts, pruned} | error {what, remedy}
-
-A prestarted agent may get a line {"expected": {"python"}} before the request, to query the interpreter at once. The command
-ends when its stdin ends, and kills every process that it has started.
+The launcher sends a request, then for each needed bundle its head and its bytes. If it requests facts, the agent sends
+`ready`, and the launcher an empty object. A prestarted agent may get the expected interpreter before the request, to query
+it at once. The command ends when its stdin ends, and kills every process that it has started.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
 
 from ..base.container import container_env, inside
 from ..base.places import BUNDLES, bundle_folder
@@ -23,7 +19,9 @@ from ..base.private import UnsafeError, private_path
 from ..base.problem import Problem, cannot_write
 from ..base.processes import adopt_orphans, kill_descendants, reap
 from ..base.protocol import ENV_PROJECT
+from ..base.schema import anything
 from ..base.stdin import GoneError, Part, Stdin
+from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, PREPARE_REQUEST
 from ..base.tool import ToolError, Tools
 from .environment import Environments, find_python
 from .launcher import Launcher
@@ -31,7 +29,8 @@ from .packages import InterpreterError, ask_interpreter
 from .store import missing, prune, unpack
 
 if TYPE_CHECKING:
-    from ..base.to_agent import Container
+    from ..base.from_agent import Done, Facts, Interpreter
+    from ..base.to_agent import BundleHead, Container, ExpectedRequest, FactsRequest, PrepareRequest
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
 IMAGE_LIMIT = 1800.0  # seconds to pull an image and start it
@@ -45,7 +44,7 @@ def prepare() -> None:
     problem: Optional[Problem] = None
     finished = False
     try:
-        launcher.answer("done", **Preparation(launcher).run())
+        launcher.answer(Preparation(launcher).run())
         finished = True  # background processes of setup commands keep running
     except GoneError:
         pass
@@ -57,7 +56,7 @@ def prepare() -> None:
         if not finished:
             _kill_all()
     if problem is not None:
-        launcher.try_to_answer("error", what=problem.what, remedy=problem.remedy)
+        launcher.report(problem)
     if not finished:
         sys.exit(1)
 
@@ -87,17 +86,16 @@ class InterpreterQuery:
         except Exception as error:
             self._answer = error
 
-    def fits(self, request: Dict[str, Any]) -> bool:
-        """Return whether the request has the same interpreter, without changes to its environment."""
-        bare = not (request["env"] or request["setup"] or request["container"])
-        return bool(bare and request["python"] == self._python)
+    def fits(self, request: PrepareRequest, python: str) -> bool:
+        """Return whether the request leads to the same interpreter, without changes to its environment."""
+        return not (request["env"] or request["setup"] or request["container"]) and python == self._python
 
-    def answer(self) -> Dict[str, Any]:
+    def answer(self) -> Interpreter:
         """Wait for the facts of the interpreter. Raises InterpreterError."""
         self._thread.join()
         if isinstance(self._answer, Exception):
             raise self._answer
-        answer: Dict[str, Any] = self._answer
+        answer: Interpreter = self._answer
         return answer
 
 
@@ -107,10 +105,12 @@ class Preparation:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._query: Optional[InterpreterQuery] = None
-        request = launcher.stdin.frame()
-        if "expected" in request:
-            self._query = InterpreterQuery(request["expected"]["python"])
-            request = launcher.stdin.frame()
+        first: Union[ExpectedRequest, PrepareRequest] = launcher.stdin.frame(FIRST_REQUEST)
+        if "expected" in first:
+            self._query = InterpreterQuery(first["expected"]["python"])
+            request: PrepareRequest = launcher.stdin.frame(PREPARE_REQUEST)
+        else:
+            request = first
         self._request = request
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
         self._env: Dict[str, str] = dict(os.environ, **request["env"])
@@ -123,20 +123,20 @@ class Preparation:
         self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
         self._used: List[str] = []
 
-    def run(self) -> Dict[str, Any]:
-        """Prepare the host and return the fields of `done`. Raises Problem, GoneError."""
+    def run(self) -> Done:
+        """Prepare the host. Raises Problem, GoneError."""
         self._receive_bundles()
         python = self._find_python()
         self._set_up()
         facts = self._facts(python)
-        return {"python": python, "facts": facts, "pruned": prune(self._home, self._used)}
+        return {"type": "done", "python": python, "facts": facts, "pruned": prune(self._home, self._used)}
 
     def _receive_bundles(self) -> None:
-        names: List[str] = self._request["bundles"]
+        names = self._request["bundles"]
         needed = missing(self._home, names)
-        self._launcher.answer("need", bundles=needed)
+        self._launcher.answer({"type": "need", "bundles": needed})
         for _ in needed:
-            head = self._launcher.stdin.frame()
+            head: BundleHead = self._launcher.stdin.frame(BUNDLE_HEAD)
             unpack(self._home, head["bundle"], Part(self._launcher.stdin, head["bytes"]))
         self._used += [bundle_folder(self._home, name) for name in names]
 
@@ -145,7 +145,7 @@ class Preparation:
         if self._request["container"]:
             return self._try_container(self._request["container"])
         python = find_python(self._request["python"], self._env)
-        wanted: Optional[Dict[str, Any]] = self._request["requirements"]
+        wanted = self._request["requirements"]
         if wanted is None:
             return python
         environments = Environments(self._home, self._tools, self._say("environment"))
@@ -158,7 +158,7 @@ class Preparation:
 
     def _try_container(self, container: Container) -> str:
         """Start the interpreter in the image, which pulls the image if necessary. Returns the interpreter. Raises Problem."""
-        python: str = self._request["python"]
+        python = self._request["python"]
         image = container["command"][-1]
         env = container_env(container, self._env, self._request["env"])
         say = self._say("environment")
@@ -176,23 +176,31 @@ class Preparation:
         if self._request["project"] is not None:
             self._env[ENV_PROJECT] = bundle_folder(self._home, self._request["project"])
         for command in self._request["setup"]:
-            self._launcher.answer("progress", phase="setup", message=command)
+            self._say("setup")(command)
             try:
                 self._tools.run(["sh", "-c", command], self._say("setup"), SETUP_LIMIT, user_command=True)
             except ToolError as error:
                 raise Problem("the setup command `%s` %s" % (command, error), "see `setup:` in the pod file")
 
-    def _facts(self, python: str) -> Optional[Dict[str, Any]]:
-        wanted: Optional[Dict[str, Any]] = self._request["facts"]
+    def _facts(self, python: str) -> Optional[Facts]:
+        wanted = self._request["facts"]
         if wanted is None:
             return None
         from .facts import gather
 
-        self._launcher.answer("ready")
-        self._launcher.stdin.frame()  # the launcher measures the clock difference from the time when it sent this
-        request = dict(self._request, **dict(wanted, python=python))
-        query = self._query if self._query and self._query.fits(request) else None
+        self._launcher.answer({"type": "ready"})
+        self._launcher.stdin.frame(
+            anything
+        )  # the launcher measures the clock difference from the time when it sent this
+        request: FactsRequest = {
+            **wanted,
+            "python": python,
+            "container": self._request["container"],
+            "env": self._request["env"],
+            "home": self._request["home"],
+        }
+        query = self._query if self._query and self._query.fits(self._request, python) else None
         return gather(request, interpreter=None if query is None else query.answer)
 
     def _say(self, phase: str) -> Any:
-        return lambda line: self._launcher.answer("progress", phase=phase, message=line)
+        return lambda line: self._launcher.answer({"type": "progress", "phase": phase, "message": line})

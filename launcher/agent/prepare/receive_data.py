@@ -1,14 +1,8 @@
 """`agent bring`: receive data from other hosts or the launcher, and send it to other hosts.
 
-The launcher sends a request (one JSON line: the data set, and the secret of this transfer), then `role`, then `sources`, then
-the pieces that this host requests, each after a line {"piece", "bytes"}, and {"end"} when no host needs this one any more.
-Frames of the agent:
-
-    store {id} | changed {message} | holds {missing, total, address} | want {pieces} | got {bytes, source} | note {message}
-    | alive | complete {received} | done {pruned} | error {what, remedy}
-
-The role is `wait` for a host that shares its home with another one that receives the data. The command ends when its stdin
-ends. Pieces that have arrived stay, and the next transfer resumes with them.
+The launcher sends a request, then the role, then the sources, then the pieces that this host requests, each after its head,
+and an end when no host needs this one any more. The command ends when its stdin ends. Pieces that have arrived stay, and the
+next transfer resumes with them.
 """
 
 from __future__ import annotations
@@ -18,7 +12,7 @@ import os
 import signal
 import threading
 from collections import deque
-from typing import Any, Deque, Dict, List, Set
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Set, Union
 
 from ..base.address import only_address, peer_address
 from ..base.disk import ROOM
@@ -26,11 +20,15 @@ from ..base.places import data_set_folder
 from ..base.private import UnsafeError
 from ..base.problem import Problem, cannot_write
 from ..base.stdin import GoneError, Part, Stdin
+from ..base.to_agent import BRING_REQUEST, PIECE_OR_END, ROLE, SOURCES
 from .data_files import DataFiles, DigestError, store_id
 from .data_set import File
 from .launcher import Launcher
 from .old_data import prune_data
 from .peers import BrokenError, Server, fetch, listen
+
+if TYPE_CHECKING:
+    from ..base.to_agent import BringRequest, End, PieceHead, Source
 
 _IN_FLIGHT = 4  # pieces requested from the launcher at once
 _TICK = 1.0  # seconds between two reports
@@ -75,7 +73,8 @@ class Transfer:
 
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
-        self._request = request = launcher.stdin.frame()
+        self._request: BringRequest = launcher.stdin.frame(BRING_REQUEST)
+        request = self._request
         self._home = os.path.abspath(os.path.expanduser(request["home"]))
         self._secret = bytes.fromhex(request["secret"])
         files = [File(f["sha256"], f["size"], tuple(f["pieces"])) for f in request["files"]]
@@ -94,16 +93,15 @@ class Transfer:
     def _give_up(self, error: Exception) -> None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             self._files.discard()
-        problem = _problem(error)
-        self._launcher.try_to_answer("error", what=problem.what, remedy=problem.remedy)
+        self._launcher.report(_problem(error))
 
     def _run(self) -> None:
         self._files.open()
-        self._launcher.answer("store", id=store_id(self._home))
-        if self._launcher.stdin.frame()["role"] != "wait":
+        self._launcher.answer({"type": "store", "id": store_id(self._home)})
+        if self._launcher.stdin.frame(ROLE)["role"] != "wait":
             self._scan()
             server = self._serve()
-            sources = self._launcher.stdin.frame()["sources"]
+            sources: List[Source] = self._launcher.stdin.frame(SOURCES)["sources"]
             threading.Thread(target=self._fetch, args=(sources,), name="fetch", daemon=True).start()
             threading.Thread(target=self._report_progress, name="progress", daemon=True).start()
             self._take_pieces()
@@ -113,13 +111,13 @@ class Transfer:
         else:
             self._take_pieces()
         keep = data_set_folder(self._home, self._request["set"])
-        self._launcher.answer("done", pruned=prune_data(self._home, [keep]))
+        self._launcher.answer({"type": "done", "pruned": prune_data(self._home, [keep])})
 
     def _scan(self) -> None:
         """Find the pieces that are present, and report changed files."""
         self._files.scan(self._launcher.alive)
         for message in self._files.changed:
-            self._launcher.answer("changed", message=message)
+            self._launcher.answer({"type": "changed", "message": message})
         if not self._files.missing():
             self._files.complete()
 
@@ -133,13 +131,14 @@ class Transfer:
             address = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
         pieces = self._files.pieces
         missing = sum(pieces[number].size for number in self._files.missing())
-        self._launcher.answer("holds", missing=missing, total=sum(piece.size for piece in pieces), address=address)
+        total = sum(piece.size for piece in pieces)
+        self._launcher.answer({"type": "holds", "missing": missing, "total": total, "address": address})
         return Server(listener, self._secret, self._files) if listener else None
 
     def _take_pieces(self) -> None:
         """Write the pieces that the launcher sends, until it sends {"end"}."""
         while True:
-            frame = self._launcher.stdin.frame()
+            frame: Union[PieceHead, End] = self._launcher.stdin.frame(PIECE_OR_END)
             if "end" in frame:
                 return
             part = Part(self._launcher.stdin, frame["bytes"])
@@ -148,7 +147,7 @@ class Transfer:
 
     # --- the thread that fetches the missing pieces ---
 
-    def _fetch(self, sources: List[Dict[str, str]]) -> None:
+    def _fetch(self, sources: List[Source]) -> None:
         try:
             for source in sources:
                 self._fetch_from(source)
@@ -156,13 +155,13 @@ class Transfer:
             self._fetch_from_launcher()
             if self._received:
                 self._files.complete()
-            self._launcher.answer("complete", received=self._received)
+            self._launcher.answer({"type": "complete", "received": self._received})
         except GoneError:
             pass
         except Exception as error:  # any error must end this command, which otherwise sends `alive` forever
             self._give_up(error)
 
-    def _fetch_from(self, source: Dict[str, str]) -> None:
+    def _fetch_from(self, source: Source) -> None:
         """Fetch missing pieces from another host. A failure is only reported: other sources follow."""
         missing = self._files.missing()
         if not missing:
@@ -173,7 +172,7 @@ class Transfer:
                 self._write(number, data, source["host"])
         except (BrokenError, DigestError) as error:
             what = "cannot get data from %s at %s: %s" % (source["host"], source["address"], error)
-            self._launcher.answer("note", message=what)
+            self._launcher.answer({"type": "note", "message": what})
 
     def _fetch_from_launcher(self) -> None:
         wanted: Deque[int] = deque(self._files.missing())
@@ -182,7 +181,7 @@ class Transfer:
         while wanted or asked:
             batch = [wanted.popleft() for _ in range(min(len(wanted), _IN_FLIGHT - len(asked)))]
             if batch:
-                self._launcher.answer("want", pieces=batch)
+                self._launcher.answer({"type": "want", "pieces": batch})
                 asked.update(batch)
             arrived = self._files.wait_for_pieces(known, _TICK)
             known += len(arrived)
@@ -201,7 +200,7 @@ class Transfer:
             got = sum(self._received.values())
             try:
                 if got != reported:
-                    self._launcher.answer("got", bytes=got, source=self._source)
+                    self._launcher.answer({"type": "got", "bytes": got, "source": self._source})
                     reported = got
                 self._launcher.alive()
             except GoneError:

@@ -1,8 +1,4 @@
-"""`agent bucket`: test access to a bucket with the workers' interpreter.
-
-The request, a JSON line, is {"python", "env", "url", "files", "container"}; `files` maps paths to the sources of the package
-that runs the test, because podrun's runtime is not on a host before a run. The answer is {"errors", "unreachable"}.
-"""
+"""`agent bucket`: test access to a bucket with the workers' interpreter."""
 
 from __future__ import annotations
 
@@ -12,17 +8,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from typing import Any, Dict
+from typing import TYPE_CHECKING, Any, Dict
 
 from ..base.container import container_env, inside
-from ..base.stdin import read_line
+from ..base.stdin import read_request
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Bucket
+    from ..base.to_agent import BucketRequest
 
 LIMIT = 150.0  # seconds, for several tries of an unreachable server
 _MODULE = "podrun.runtime.storage.bucket_check"
 
 
 def try_bucket() -> None:
-    request = json.loads(read_line(0)[0])
+    request: BucketRequest = read_request("bucket")
     folder = tempfile.mkdtemp(prefix="podrun-bucket-")
     try:
         answer = _ask(folder, request)
@@ -32,7 +32,7 @@ def try_bucket() -> None:
     sys.stdout.flush()
 
 
-def _ask(folder: str, request: Dict[str, Any]) -> Dict[str, Any]:
+def _ask(folder: str, request: BucketRequest) -> Bucket:
     for path, text in request["files"].items():
         place = os.path.join(folder, path)
         os.makedirs(os.path.dirname(place), exist_ok=True)

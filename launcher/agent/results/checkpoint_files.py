@@ -7,10 +7,13 @@ import json
 import math
 import os
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..base.manifests import LIMIT, files_in, first_unlisted, parse_manifest
 from ..base.safe_name import UnsafeNameError, open_inside
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Checkpoint
 
 MANIFEST = "podrun-manifest.json"
 PINNED = "podrun-pinned"
@@ -31,9 +34,9 @@ def step_of(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
+def list_checkpoints(folder: str) -> List[Checkpoint]:
     """Return a row for each checkpoint. Verifies its files by its manifest."""
-    rows = []
+    rows: List[Checkpoint] = []
     before: Any = None
     for name in names_of(folder):
         path = os.path.join(folder, name)
@@ -42,16 +45,24 @@ def list_checkpoints(folder: str) -> List[Dict[str, Any]]:
             time = os.stat(path).st_mtime
         except OSError:
             continue  # a run has removed it meanwhile
-        row = {"name": name, "step": step_of(name), "time": time, "bytes": _size(path)}
-        row["loss"] = _finite(loss)
-        row["pinned"] = os.path.exists(os.path.join(path, PINNED))
         try:
-            row["verified"], row["problem"] = verify(path)
+            verified, problem = verify(path)
         except Exception as error:  # list the other checkpoints nevertheless
-            row["verified"], row["problem"] = False, "its files cannot be compared: %s" % type(error).__name__
-        row["changes"] = _changes(before, config) if before is not None and config is not None else []
+            verified, problem = False, "its files cannot be compared: %s" % type(error).__name__
+        rows.append(
+            {
+                "name": name,
+                "step": step_of(name),
+                "time": time,
+                "bytes": _size(path),
+                "loss": _finite(loss),
+                "pinned": os.path.exists(os.path.join(path, PINNED)),
+                "verified": verified,
+                "problem": problem,
+                "changes": _changes(before, config) if before is not None and config is not None else [],
+            }
+        )
         before = config if config is not None else before
-        rows.append(row)
     return rows
 
 

@@ -1,10 +1,4 @@
-"""`agent checkpoints`: list and verify the checkpoints of a workdir, or change some.
-
-The request, a JSON line, is {"workdir", "action", "names"}; `action` is null, "drop", "keep", "unpin" or "restore". A name is
-a step, or the name of a checkpoint that was set aside: `20.damaged-1`, `20.aside-1`.
-
-The answer is {"error", "workdir", "done", "rows"}: a text for each change, and the checkpoints after the action.
-"""
+"""`agent checkpoints`: list and verify the checkpoints of a workdir, or change some."""
 
 from __future__ import annotations
 
@@ -15,10 +9,14 @@ import json
 import os
 import shutil
 import sys
-from typing import Any, Dict, List
+from typing import TYPE_CHECKING, List
 
-from ..base.stdin import read_line
+from ..base.stdin import read_request
 from .checkpoint_files import NAME, PINNED, list_checkpoints, names_of, step_of, verify
+
+if TYPE_CHECKING:
+    from ..base.from_agent import Checkpoints
+    from ..base.to_agent import CheckpointsRequest
 
 REMOVED = ".podrun-removed"
 FOLDER = "checkpoints"
@@ -32,9 +30,9 @@ class RequestError(Exception):
 
 
 def checkpoints() -> None:
-    request = json.loads(read_line(0)[0])
+    request: CheckpointsRequest = read_request("checkpoints")
     workdir = os.path.abspath(os.path.expanduser(request["workdir"]))
-    answer: Dict[str, Any] = {"error": None, "workdir": workdir, "done": [], "rows": []}
+    answer: Checkpoints = {"error": None, "workdir": workdir, "done": [], "rows": []}
     try:
         folder = _folder(workdir)
         if request["action"] is not None:

@@ -1,8 +1,6 @@
 """`agent files`: list the files of a folder, and send requested ones, resuming partial downloads.
 
-Requests are lines of JSON: {"folder"} first, then any number of {"type": "list"} and {"type": "get", "path", "have",
-"digest"}: the launcher already has the first `have` bytes, with the SHA-256 `digest`. The answers are frames of FROM_FILES;
-`size` raw bytes of the file follow a frame `data`.
+The first line names the folder; any number of requests follow. `size` raw bytes of the file follow a frame `data`.
 """
 
 from __future__ import annotations
@@ -13,12 +11,17 @@ import json
 import os
 import stat
 import sys
-from typing import Any, Iterator
+from typing import TYPE_CHECKING, Any, Iterator
 
 from ..base.protocol import FILES_LIMIT, PIECE
 from ..base.safe_name import UnsafeNameError, open_inside, why_unsafe
 from ..base.stdin import GoneError, Stdin
+from ..base.to_agent import FILE_REQUEST, FOLDER_REQUEST
 from .checkpoints import LOCK
+
+if TYPE_CHECKING:
+    from ..base.from_agent import FromFiles
+    from ..base.to_agent import FileRequest
 
 
 class _ChangedError(Exception):
@@ -29,12 +32,12 @@ def send_files() -> None:
     """Answer requests until stdin ends."""
     stdin = Stdin()
     try:
-        folder = os.path.abspath(os.path.expanduser(stdin.frame()["folder"]))
+        folder = os.path.abspath(os.path.expanduser(stdin.frame(FOLDER_REQUEST)["folder"]))
         if not os.path.isdir(folder):
-            return _send("failed", error="there is no folder %s" % folder, gone=True)
-        _send("folder", path=folder, run=_last_run(folder))
+            return _fail("there is no folder %s" % folder, gone=True)
+        _send({"type": "folder", "path": folder, "run": _last_run(folder)})
         while True:
-            request = stdin.frame()
+            request: FileRequest = stdin.frame(FILE_REQUEST)
             if request["type"] == "list":
                 _list(folder)
             else:
@@ -43,9 +46,13 @@ def send_files() -> None:
         pass
 
 
-def _send(kind: str, **fields: Any) -> None:
-    sys.stdout.buffer.write(json.dumps(dict(fields, type=kind)).encode() + b"\n")
+def _send(frame: FromFiles) -> None:
+    sys.stdout.buffer.write(json.dumps(frame).encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def _fail(error: str, gone: bool = False) -> None:
+    _send({"type": "failed", "error": error, "gone": gone})
 
 
 def _last_run(folder: str) -> Any:
@@ -66,9 +73,9 @@ def _list(folder: str) -> None:
             continue
         number += 1
         if number > FILES_LIMIT:
-            return _send("failed", error="%s has more than %d files" % (folder, FILES_LIMIT), gone=False)
-        _send("file", path=path, size=status.st_size)
-    _send("listed", left_out=left_out)
+            return _fail("%s has more than %d files" % (folder, FILES_LIMIT))
+        _send({"type": "file", "path": path, "size": status.st_size})
+    _send({"type": "listed", "left_out": left_out})
 
 
 def _walk(folder: str) -> "Iterator[tuple[str, Any]]":
@@ -88,9 +95,9 @@ def _get(folder: str, path: str, have: int, digest: str) -> None:
         with open(open_inside(folder, path), "rb") as file:
             _send_from(file, os.fstat(file.fileno()).st_size, have, digest)
     except OSError as error:
-        _send("failed", error=error.strerror or str(error), gone=error.errno in (errno.ENOENT, errno.ENOTDIR))
+        _fail(error.strerror or str(error), error.errno in (errno.ENOENT, errno.ENOTDIR))
     except (_ChangedError, UnsafeNameError) as why:
-        _send("failed", error=str(why), gone=False)
+        _fail(str(why))
 
 
 def _send_from(file: Any, size: int, have: int, digest: str) -> None:
@@ -102,12 +109,12 @@ def _send_from(file: Any, size: int, have: int, digest: str) -> None:
     if not 0 < have <= size or sha.hexdigest() != digest:
         have, sha = 0, hashlib.sha256()
         file.seek(0)
-    _send("sending", offset=have, size=size)
+    _send({"type": "sending", "offset": have, "size": size})
     for data in _read(file, size - have):
         sha.update(data)
-        _send("data", size=len(data))
+        _send({"type": "data", "size": len(data)})
         sys.stdout.buffer.write(data)
-    _send("sent", digest=sha.hexdigest())
+    _send({"type": "sent", "digest": sha.hexdigest()})
 
 
 def _read(file: Any, size: int) -> Iterator[bytes]:

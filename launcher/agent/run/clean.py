@@ -1,9 +1,4 @@
-"""`agent clean`: list or remove folders and processes of finished runs, and old environments and data sets.
-
-The request, a JSON line, is {"home", "host", "older_than", "run", "remove"}. `host` is the launcher's name for this host:
-hosts may share a home, so only folders with that name belong to it. `run` limits the search to one run. `remove` lists the
-runs to remove, unless they have an agent by now; null removes nothing. The answer is `base.from_agent.CleanAnswer`.
-"""
+"""`agent clean`: list or remove folders and processes of finished runs, and old environments and data sets."""
 
 from __future__ import annotations
 
@@ -17,12 +12,13 @@ from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 from ..base.places import RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
 from ..base.protocol import ENV_HOST, ENV_RUN
-from ..base.stdin import read_line
+from ..base.stdin import read_request
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
 
 if TYPE_CHECKING:
     from ..base.from_agent import CleanAnswer, Environment, LeftFolder, LeftProcess
+    from ..base.to_agent import CleanRequest
 
 _MARK = ENV_RUN.encode() + b"="
 IN_USE = 900.0  # seconds since the last use for which an environment counts as used; runs mark theirs more often
@@ -30,7 +26,7 @@ _COMMAND_LENGTH = 200  # characters of a command line that are reported
 
 
 def clean() -> None:
-    request = json.loads(read_line(0)[0])
+    request: CleanRequest = read_request("clean")
     home = os.path.abspath(os.path.expanduser(request["home"]))
     finished = FinishedRuns(home, request["host"], request["older_than"], request["run"])
     environments = [] if request["run"] else list_environments(home, request["older_than"])

@@ -1,21 +1,23 @@
 """`agent execute`: run one command of the user, relay its output as it comes, and exit with its code.
 
-The request is a JSON line on stdin: {"argv", "env", "cwd"}. If stdin ends first, the command and all its descendants are
-killed. If the command ends by itself, its background processes keep running.
+If stdin ends before the command, the command and all its descendants are killed. If the command ends by itself, its
+background processes keep running.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import select
 import signal
-from typing import Any, List, Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap
-from ..base.stdin import read_line
+from ..base.stdin import read_request
 from .worker import become_worker
+
+if TYPE_CHECKING:
+    from ..base.to_agent import ExecuteRequest
 
 CHUNK = 1 << 16
 NOT_FOUND, NOT_PERMITTED = 127, 126  # as in shells
@@ -28,7 +30,7 @@ class GoneError(Exception):
 
 def execute() -> int:
     """Run the command of the request and return its exit code, or 128 + N for signal N."""
-    request = json.loads(read_line(0)[0])
+    request: ExecuteRequest = read_request("execute")
     adopt_orphans()
     wake, wake_in = os.pipe()
     for fd in (wake, wake_in):
@@ -51,9 +53,9 @@ def _end(number: int, frame: Any) -> None:
 
 
 class _Command:
-    def __init__(self, request: Any) -> None:
-        argv = [os.path.expanduser(request["argv"][0]), *request["argv"][1:]]
-        request = dict(request, argv=argv, cwd=os.path.expanduser(request["cwd"]))
+    def __init__(self, request: ExecuteRequest) -> None:
+        request["argv"][0] = os.path.expanduser(request["argv"][0])
+        request["cwd"] = os.path.expanduser(request["cwd"])
         self._code: Optional[int] = None
         self._output, output_in = os.pipe()
         os.set_blocking(self._output, False)
@@ -63,7 +65,7 @@ class _Command:
         if self._pid == 0:
             try:
                 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-                become_worker(agent, False, request, dict(os.environ, **request["env"]), output_in)
+                become_worker(agent, request, dict(os.environ, **request["env"]), output_in)
             except OSError as error:
                 os.write(failure_in, b"%d" % (error.errno or errno.EIO))
             finally:

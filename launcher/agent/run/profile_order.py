@@ -1,8 +1,6 @@
 """`agent profile`: order a profiler trace from a worker of this host, or cancel the order.
 
-The request, a JSON line, is {"dir", "order", "trace", "id", "steps"}: the run's folder, the names in it of the order's file
-and the trace's folder, the order's id, and the number of steps; without steps the order is canceled and the trace removed.
-The answer is {"error"}. A worker of podrun's runtime looks for an order between its steps, and reports by events.
+A worker of podrun's runtime looks for an order between its steps, and reports by events.
 """
 
 from __future__ import annotations
@@ -11,14 +9,17 @@ import json
 import os
 import shutil
 import sys
-from typing import Any, Dict, Optional
+from typing import TYPE_CHECKING, Optional
 
 from ..base.run_folder import SOCKET
-from ..base.stdin import read_line
+from ..base.stdin import read_request
+
+if TYPE_CHECKING:
+    from ..base.to_agent import ProfileRequest
 
 
 def profile() -> None:
-    request = json.loads(read_line(0)[0])
+    request: ProfileRequest = read_request("profile")
     folder = os.path.expanduser(request["dir"])
     try:
         os.chdir(folder)
@@ -33,7 +34,7 @@ def profile() -> None:
     sys.stdout.flush()
 
 
-def _order(request: Dict[str, Any]) -> Optional[str]:
+def _order(request: ProfileRequest) -> Optional[str]:
     """Write the order, unless there is one already. Returns the error, or None."""
     if not os.path.exists(SOCKET):
         return "the run has no agent on this host any more"
@@ -49,7 +50,7 @@ def _order(request: Dict[str, Any]) -> Optional[str]:
     return None
 
 
-def _cancel(request: Dict[str, Any], folder: str) -> None:
+def _cancel(request: ProfileRequest, folder: str) -> None:
     """Remove the request's own order and its trace, then the run's folder if it is empty, as after the end of the run."""
     try:
         with open(request["order"]) as file:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from typing import TYPE_CHECKING
 
-from ..base import protocol
 from ..base.connection import CHUNK
+from ..base.protocol import Malformed, parse
 from ..base.stdin import read_line
-from ..base.to_agent import TO_AGENT
+from ..base.to_agent import ATTACH
 from .outbox import open_stream
+
+if TYPE_CHECKING:
+    from ..base.to_agent import Attach
 
 
 def send_unsent_output(directory: str) -> None:
@@ -18,7 +22,10 @@ def send_unsent_output(directory: str) -> None:
 
     All processes of the agent must have ended before, so that the files no longer grow.
     """
-    request = protocol.parse(read_line(0)[0], TO_AGENT)
+    try:
+        request: Attach = parse(read_line(0)[0], ATTACH)
+    except Malformed as why:
+        sys.exit("malformed request: %s" % why)
     try:
         os.chdir(os.path.expanduser(directory))
         streams = sorted(name for name in os.listdir(".") if name.endswith((".events", ".out")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from ..base.container import container_env
 from ..base.private import restore_umask
@@ -12,7 +12,7 @@ from ..base.processes import die_with_parent, mount_own_proc, parent, take_host_
 from ..base.protocol import ENV_DIR, ENV_MAIN_PID, ENV_PID, MULTISLICE, OTHER_LAUNCHERS
 
 if TYPE_CHECKING:
-    from ..base.to_agent import Expected, WorkerSpec
+    from ..base.to_agent import Expected, Program, WorkerSpec
 
 
 class Worker:
@@ -60,7 +60,7 @@ def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int,
     if pid == 0:
         try:
             os.dup2(stdin, 0)
-            become_worker(agent, isolated, spec, env, out)
+            become_worker(agent, spec, env, out, isolated, spec.get("names"))
         except BaseException as error:
             os.write(failure_in, start_failure(error, spec["argv"][0]).encode("utf-8", "replace")[:1000])
         finally:
@@ -71,7 +71,14 @@ def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int,
     return pid, reason
 
 
-def become_worker(agent: int, isolated: bool, spec: Expected, env: Dict[str, str], out: int) -> None:
+def become_worker(
+    agent: int,
+    program: Program,
+    env: Dict[str, str],
+    out: int,
+    isolated: bool = False,
+    names: Optional[List[str]] = None,
+) -> None:
     """Execute the worker in this forked child, in its own session; it is killed with the agent. Output goes to `out`."""
     os.setsid()
     die_with_parent()
@@ -79,16 +86,16 @@ def become_worker(agent: int, isolated: bool, spec: Expected, env: Dict[str, str
         os._exit(127)
     env[ENV_PID] = visible_pid()
     env[ENV_MAIN_PID] = str(os.getpid())
-    if isolated and mount_own_proc() and spec.get("names"):
-        take_host_name(spec["names"])
+    if isolated and mount_own_proc() and names:
+        take_host_name(names)
     restore_umask()
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    os.chdir(spec["cwd"])
-    os.execvpe(spec["argv"][0], spec["argv"], env)
+    os.chdir(program["cwd"])
+    os.execvpe(program["argv"][0], program["argv"], env)
 
 
 def visible_pid() -> str:

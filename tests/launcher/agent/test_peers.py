@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.agent.base.from_agent import FROM_BRING
 from podrun.launcher.agent.base.protocol import Malformed, parse
 from podrun.launcher.agent.prepare import peers
 from podrun.launcher.agent.prepare.data_files import DataFiles
-from podrun.launcher.agent.prepare.data_set import FROM_BRING, PIECE, File
+from podrun.launcher.agent.prepare.data_set import PIECE, File
 from podrun.launcher.agent.prepare.peers import BrokenError, Server, fetch
 
 pytestmark = pytest.mark.timeout(120)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.agent.base import stdin
 from podrun.launcher.agent.base.from_agent import parse_answer
 from podrun.launcher.agent.results import checkpoint_files, checkpoints
 from podrun.launcher.agent.results.checkpoint_files import list_checkpoints, verify
@@ -55,7 +56,7 @@ def ask(workdir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
     def asker(action: str | None = None, *names: str, folder: Path = workdir) -> dict[str, Any]:
         request = json.dumps({"workdir": str(folder), "action": action, "names": names}).encode()
-        monkeypatch.setattr(checkpoints, "read_line", lambda fd: (request, b""))
+        monkeypatch.setattr(stdin, "read_line", lambda fd: (request, b""))
         checkpoints.checkpoints()
         return parse_answer(capsys.readouterr().out.encode(), "checkpoints")
 
