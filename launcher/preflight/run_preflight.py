@@ -6,18 +6,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import ExitCode
 
-from ..agent.base.from_agent import Facts
+from ..agent.base.from_agent import Error, Facts
 from ..agent.base.to_agent import FactsRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.pod import Host, Pod
-from ..remote.ask import ask, asking
+from ..remote.ask import Reply, ask, asking
 from ..remote.clock import with_skew
 from ..staging.requirements import requirements_text, worker_python
 from ..transport.base import Transport
@@ -25,6 +25,7 @@ from .base import Finding, group, unless_mounted
 from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
+T = TypeVar("T")
 Say = Callable[[str, int, int, list[str]], None]
 """Called with (activity, number of hosts done, number of hosts, names of pending hosts), by one thread at a time."""
 
@@ -96,15 +97,13 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
     report.findings += [Finding(hosts, reason, "", True, "reached") for reason, hosts in group(report.unreached)]
 
 
-def ask_all(
-    hosts: tuple[Host, ...], question: Callable[[Host], Any], doing: str, say: Say
-) -> dict[str, Any | HostError]:
+def ask_all(hosts: tuple[Host, ...], question: Callable[[Host], T], doing: str, say: Say) -> dict[str, T | HostError]:
     """Return the answer or the HostError of every host, by name. Raises other exceptions, which are bugs of podrun."""
     waiting = [host.name for host in hosts]
     counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))
 
-    def tracked(host: Host) -> Any:
+    def tracked(host: Host) -> T:
         try:
             return question(host)
         finally:
@@ -112,11 +111,12 @@ def ask_all(
                 waiting.remove(host.name)
                 say(doing, len(hosts) - len(waiting), len(hosts), list(waiting))
 
-    answers = fan_out(tracked, hosts)
-    for answer in answers:
+    answers: dict[str, T | HostError] = {}
+    for host, answer in zip(hosts, fan_out(tracked, hosts), strict=True):
         if isinstance(answer, Exception) and not isinstance(answer, HostError):
             raise answer
-    return {host.name: answer for host, answer in zip(hosts, answers, strict=True)}
+        answers[host.name] = answer
+    return answers
 
 
 def _reached(report: Report) -> tuple[Host, ...]:
@@ -139,7 +139,7 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
             address = _join(first.internal or listener["address"] or first.address, listener["port"])
             answers = ask_all(
                 _reached(report),
-                lambda h: ask(transport, pod, h, "reach", address).answer,
+                lambda h: _error(ask(transport, pod, h, "reach", address)),
                 "trying the coordinator",
                 say,
             )
@@ -179,7 +179,7 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
                 return
             path = writer["path"]
             answers = ask_all(
-                _reached(report), lambda h: ask(transport, pod, h, "see", path).answer, "trying the workdir", say
+                _reached(report), lambda h: _error(ask(transport, pod, h, "see", path)), "trying the workdir", say
             )
     except HostError as error:
         report.findings.append(Finding((first.name,), error.reason, "run it again", True, "workdir"))
@@ -201,7 +201,12 @@ def _workdir_remedy(pod: Pod, remedy: str) -> str:
     return remedy if pod.workdir else f"{remedy}, or for all runs with `workdir:` in the pod file"
 
 
-def _errors(answers: dict[str, Any]) -> dict[str, str]:
+def _error(reply: Reply) -> str | None:
+    answer: Error = reply.answer
+    return answer["error"]
+
+
+def _errors(answers: dict[str, str | HostError | None]) -> dict[str, str]:
     """Return the errors by host, without the hosts that succeeded."""
-    errors = {h: a.reason if isinstance(a, HostError) else a["error"] for h, a in answers.items()}
+    errors = {host: answer.reason if isinstance(answer, HostError) else answer for host, answer in answers.items()}
     return {host: error for host, error in errors.items() if error}
