@@ -68,7 +68,7 @@ class Upload:
         self.case = case
         self.bundle = case.bundles()[0]
         self.channel = open_agent(LocalTransport(case.pod), case.pod, case.pod.hosts[0], "prepare")
-        keys = dict.fromkeys(["requirements", "project", "facts"])
+        keys = dict.fromkeys(["container", "requirements", "project", "facts"])
         request = {"home": case.pod.home, "bundles": [self.bundle.name], "python": "python3", "setup": [], "env": {}}
         self.channel.send(json.dumps({**keys, **request, "subfolder": "."}).encode() + b"\n")
 
