@@ -20,6 +20,8 @@ from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch, StateDict, TrainState
 from podrun.runtime.tasks import make_task
 
+from ..tiers import mostly_long
+
 DEVICES = 4
 
 SECTIONS: dict[str, Any] = {
@@ -34,6 +36,14 @@ SECTIONS: dict[str, Any] = {
 """Ways of training one model. Section `parallel` of the config."""
 
 every_strategy = pytest.mark.parametrize("name", SECTIONS)
+every_strategy_in_parts = pytest.mark.parametrize(
+    ("name", "accumulate"),
+    mostly_long(
+        [(name, accumulate) for accumulate in (1, 2) for name in SECTIONS],
+        lambda _, case: case[1] == 1 or case[0] in ("jit fsdp 2", "shard_map"),
+    ),
+)
+"""With batches in one part and in two."""
 
 WIDTH, FEATURES = 160, 640  # the matrix between them is large enough to be divided
 

@@ -9,7 +9,7 @@ import pytest
 from podrun.runtime.data.pipeline import TrainBatches
 from podrun.runtime.state import Batch, Params
 
-from ..strategies import assert_close, dataset, every_strategy, job, make, place, strategy, train
+from ..strategies import assert_close, dataset, every_strategy_in_parts, job, make, place, strategy, train
 from .reference import initial, plain, text, text_job, text_reference
 
 SIZE = 6  # 4 devices do not divide it
@@ -25,8 +25,7 @@ def expected() -> tuple[Params, list[dict[str, float]]]:
     return plain(job("single"), dataset(), initial()["params"], batches(1))
 
 
-@every_strategy
-@pytest.mark.parametrize("accumulate", [1, 2])
+@every_strategy_in_parts
 def test_training_on_padded_batches_is_that_on_the_examples(name: str, accumulate: int) -> None:
     params, history = expected()
     one = strategy(name, accumulate=accumulate, batch_size=SIZE)

@@ -24,6 +24,7 @@ from ..strategies import (
     copies,
     dataset,
     every_strategy,
+    every_strategy_in_parts,
     job,
     make,
     place,
@@ -33,8 +34,7 @@ from ..strategies import (
 from .reference import SAME_DEVICES, batches, initial, reference, text, text_job, text_reference
 
 
-@every_strategy
-@pytest.mark.parametrize("accumulate", [1, 2])
+@every_strategy_in_parts
 def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None:
     """Losses, gradient norms and parameters are those of a plain jit of the same global batches, in one part or two."""
     params, expected = reference()
@@ -123,8 +123,7 @@ class Draw(Task):
         raise NotImplementedError
 
 
-@every_strategy
-@pytest.mark.parametrize("accumulate", [1, 2])
+@every_strategy_in_parts
 def test_each_device_draws_with_its_own_key(name: str, accumulate: int) -> None:
     """In each step, device d uses the key for (step, d); the parts of an accumulated batch use different ones."""
     config = job(name, accumulate=accumulate, seed=3)
