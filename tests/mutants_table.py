@@ -26,6 +26,11 @@ GROUPS = [
         "launcher/attempt/test_failure.py launcher/attempt/test_failures.py launcher/attempt/test_stop_deadline.py "
         "launcher/attempt/test_suspend_clock.py",
     ),
+    _group(
+        "attempt",
+        "launcher/attempt/state.py launcher/attempt/watch.py",
+        "launcher/attempt/test_state.py launcher/attempt/test_hang.py launcher/attempt/test_stragglers.py",
+    ),
     _group("plan", "launcher/plan/plan.py", "launcher/plan/test_values.py launcher/plan/test_plan.py"),
     _group(
         "pod",

@@ -10,7 +10,7 @@ from ..remote.session import SILENCE, OnFrame, Session
 from .heartbeat import Heartbeat
 
 
-class KeptAgents:
+class ReusableAgents:
     """The sessions of agents that wait for the next attempt. They live on as long as these are pinged."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _PEER_IS_GONE = re.compile(
 )
 
 
-class Sign(Enum):
+class FailureKind(Enum):
     """Possible origin of a failure."""
 
     CAUSE = auto()
@@ -57,7 +57,7 @@ class Failure:
     """One-line description: `ValueError: boom in step 5`."""
     code: int
     """Exit code that podrun ends with if this is the first cause."""
-    sign: Sign = Sign.CAUSE
+    kind: FailureKind = FailureKind.CAUSE
     details: str = ""
     """A traceback, or a message of several lines."""
     late: bool = False
@@ -68,7 +68,7 @@ class Failure:
     @property
     def consequence(self) -> bool:
         """Return True if it followed, or may have followed, from another failure, for which to wait a moment."""
-        return self.late or self.sign in (Sign.ABORTED, Sign.ASKED, Sign.PEER_LOST)
+        return self.late or self.kind in (FailureKind.ABORTED, FailureKind.ASKED, FailureKind.PEER_LOST)
 
     @property
     def who(self) -> str:
@@ -101,14 +101,14 @@ def first_cause(evidence: Evidence) -> Failure:
     another process, it is a silent host, or the process that was sent a signal, or the first that was seen.
     """
     first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
-    if first.sign is Sign.UNHEARD and evidence.slept:
+    if first.kind is FailureKind.UNHEARD and evidence.slept:
         what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
-        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, Sign.UNHEARD)
-    if first.sign is Sign.ASKED and first.process is not None and evidence.signalled:
+        return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, FailureKind.UNHEARD)
+    if first.kind is FailureKind.ASKED and first.process is not None and evidence.signalled:
         host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
         return replace(first, host=host, process=process)
-    silent = {failed.host for failed in evidence.failures if failed.sign is Sign.SILENT}
-    if first.sign is Sign.SILENT and len(silent) == evidence.hosts > 1:
+    silent = {failed.host for failed in evidence.failures if failed.kind is FailureKind.SILENT}
+    if first.kind is FailureKind.SILENT and len(silent) == evidence.hosts > 1:
         what = f"heard nothing from any of the {len(silent)} hosts: its own network is down, or theirs ({first.what})"
         return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
     return first
@@ -117,28 +117,28 @@ def first_cause(evidence: Evidence) -> Failure:
 def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
     """Rank a failure: the lower, the more likely the first cause; the second number is the order of signals."""
     who = (failed.host, failed.process)
-    if failed.sign is Sign.SILENT:
+    if failed.kind is FailureKind.SILENT:
         return (2 if failed.late else 0), 0
     if failed.late:
         return 5, 0
-    if failed.sign is Sign.UNHEARD and evidence.slept:
+    if failed.kind is FailureKind.UNHEARD and evidence.slept:
         return 0, 1  # what has failed by itself meanwhile comes first
-    if failed.sign is Sign.ASKED and failed.process is None:  # its machine asked for the stop of all
+    if failed.kind is FailureKind.ASKED and failed.process is None:  # its machine asked for the stop of all
         return 3, -1
-    if failed.sign is Sign.ASKED and who in evidence.signalled:
+    if failed.kind is FailureKind.ASKED and who in evidence.signalled:
         return 3, evidence.signalled.index(who)
-    if failed.sign in (Sign.EXITED, Sign.ABORTED):
+    if failed.kind in (FailureKind.EXITED, FailureKind.ABORTED):
         elsewhere = any(
-            (other.sign is Sign.SILENT and other.host != failed.host)
-            or (other.sign is Sign.UNHEARD and evidence.slept)  # the hosts do not end at the same moment
+            (other.kind is FailureKind.SILENT and other.host != failed.host)
+            or (other.kind is FailureKind.UNHEARD and evidence.slept)  # the hosts do not end at the same moment
             for other in evidence.failures
         )
         if who not in evidence.peer_loss_reporters and not elsewhere:
             program = any(
-                other.sign is Sign.EXITED for other in evidence.failures
+                other.kind is FailureKind.EXITED for other in evidence.failures
             )  # a user program may abort by itself
-            return (1 if failed.sign is Sign.ABORTED and not program else 0), 0
-    elif failed.sign not in (Sign.ASKED, Sign.PEER_LOST):
+            return (1 if failed.kind is FailureKind.ABORTED and not program else 0), 0
+    elif failed.kind not in (FailureKind.ASKED, FailureKind.PEER_LOST):
         return 0, 0
     return 4, 0
 
@@ -159,10 +159,10 @@ def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
         at = ""  # its message names the step
     if kind is ErrorKind.PEER_LOST:
         what = f"lost another process{at}: {lines[0]}"
-        return Failure(host, process, what, kind.exit_code, Sign.PEER_LOST, details)
+        return Failure(host, process, what, kind.exit_code, FailureKind.PEER_LOST, details)
     code = failure_code(int(error.get("code") or kind.exit_code))
-    sign = Sign.EXITED if error.get("program") else Sign.CAUSE
-    return Failure(host, process, f"{lines[0]}{at}", code, sign, details)
+    origin = FailureKind.EXITED if error.get("program") else FailureKind.CAUSE
+    return Failure(host, process, f"{lines[0]}{at}", code, origin, details)
 
 
 def from_exit(
@@ -188,23 +188,23 @@ def from_exit(
     if code == ExitCode.PREEMPTED and not is_foreign:
         saved = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
         what = f"was asked to stop from outside{when}{saved}"
-        return Failure(host, process, what, code, Sign.ASKED)
+        return Failure(host, process, what, code, FailureKind.ASKED)
     if code == ExitCode.DONE:
         return Failure(host, process, f"exited with code 0{when}, before training was done", ExitCode.FAILED)
     if code > 0:
         lost = code == ExitCode.PEER_LOST and not is_program
-        sign = Sign.PEER_LOST if lost else Sign.EXITED if is_program else Sign.CAUSE
-        return Failure(host, process, f"exited with code {code}{when}{lack}", failure_code(code), sign)
+        kind = FailureKind.PEER_LOST if lost else FailureKind.EXITED if is_program else FailureKind.CAUSE
+        return Failure(host, process, f"exited with code {code}{when}{lack}", failure_code(code), kind)
     number = -code
     try:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    sign = Sign.ABORTED if number == signal.SIGABRT else Sign.CAUSE
+    kind = FailureKind.ABORTED if number == signal.SIGABRT else FailureKind.CAUSE
     what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}{lack}"
     if number == signal.SIGKILL:
         what = _describe_kill(when, out_of_memory, memory)
-    return Failure(host, process, what, failure_code(128 + number), sign)
+    return Failure(host, process, what, failure_code(128 + number), kind)
 
 
 def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
@@ -218,8 +218,8 @@ def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
 
 def from_lost_agent(host: str, reason: str) -> Failure:
     """Return the failure of a host whose agent has ended or been given up; `reason` is the agent's own if it gave one."""
-    sign = Sign.UNHEARD if UNHEARD in reason else Sign.CAUSE
-    return Failure(host, None, reason, ExitCode.UNAVAILABLE, sign)
+    kind = FailureKind.UNHEARD if UNHEARD in reason else FailureKind.CAUSE
+    return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind)
 
 
 def preempted_host(
@@ -243,13 +243,13 @@ def preempted_host(
     else:
         end = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
     at = "" if step is None else f" after step {step}"
-    return Failure(host, None, f"was asked to stop ({why}){at}{end}", ExitCode.PREEMPTED, Sign.ASKED)
+    return Failure(host, None, f"was asked to stop ({why}){at}{end}", ExitCode.PREEMPTED, FailureKind.ASKED)
 
 
 def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:
     """Return the failure of a silent host; `trouble`: why it could not be reached again."""
     what = f"has not answered for {silence:.0f} s{f' ({trouble})' if trouble else ''}: it is down, or its network is"
-    return Failure(host, None, what, ExitCode.UNAVAILABLE, Sign.SILENT, late=late)
+    return Failure(host, None, what, ExitCode.UNAVAILABLE, FailureKind.SILENT, late=late)
 
 
 def _when(step: int | None, phase: str | None) -> str:

@@ -15,7 +15,7 @@ _NO_FRAME = "<no Python frame>"
 _MOST = 300  # characters of a message
 
 
-def last_words(output: bytes) -> str | None:
+def failure_summary(output: bytes) -> str | None:
     """Return `ValueError: boom (train.py:12)` of the last traceback, or `in train.py:12` of a crash in native code.
 
     None if there is neither. Source of the second: https://docs.python.org/3/library/faulthandler.html.

@@ -1,31 +1,29 @@
-"""Collect the failures of one attempt, and decide when they are enough."""
+"""PURE: collect the failures of one attempt, and decide when they are enough."""
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
-from .cause import Evidence, Failure, Sign, first_cause, is_peer_loss
-from .suspend_clock import AwakeClock
+from .cause import Evidence, Failure, FailureKind, first_cause, is_peer_loss
+from .messages import Moment
 
 SETTLE = 2.0  # seconds to wait for the cause when only consequences have been seen
 SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
+Printed = Callable[[str, int], bytes]
+"""Returns what a process of a host has printed last."""
 
 
 class Failures:
     """Collect failures; `cause` returns the first cause."""
 
-    def __init__(self, clock: AwakeClock, printed: Callable[[str, int], bytes] = lambda host, process: b"") -> None:
-        """Collect none yet. `printed`: returns what a process of a host has printed last."""
+    def __init__(self) -> None:
         self.seen: list[Failure] = []
         """In the order in which they happened, as far as that is known."""
         self._times: list[float] = []  # at which they happened
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
-        self._clock = clock
-        self._printed = printed
         self._settle_until = 0.0
         self._stopping = False
         self._user_stops = False
@@ -33,15 +31,15 @@ class Failures:
     def __bool__(self) -> bool:
         return bool(self.seen)
 
-    def add(self, failed: Failure, since: float | None = None) -> None:
-        """Add what a process says of itself, which is late if it was asked to stop by then; see `exited`.
+    def add(self, failed: Failure, now: Moment, since: float | None = None) -> None:
+        """Add a failure. That of a process which had been asked to stop is late; see `exited`.
 
         `since`: the time.monotonic() at which it happened, if that was noticed only later.
         """
         late = self._stopping and (self._user_stops or failed.process is not None)
         if not self.seen:
-            self._settle_until = self._clock.now() + SETTLE
-        happened = time.monotonic() if since is None else since
+            self._settle_until = now.awake + SETTLE
+        happened = now.monotonic if since is None else since
         position = bisect_right(self._times, happened)
         self._times.insert(position, happened)
         self.seen.insert(position, replace(failed, late=failed.late or late))
@@ -62,27 +60,31 @@ class Failures:
         if not asked and not self._user_stops:
             self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
 
-    def decided(self, saving: bool) -> bool:
-        """Return True if there is a first cause, or no hope for one any more.
+    def decided(self, awake: float, saving: bool, printed: Printed) -> bool:
+        """Return True if there is a first cause, or none is expected any more.
 
-        `saving`: processes that were preempted may finish their save first.
+        Args:
+            awake: the time now.
+            saving: processes are saving; those that were preempted may finish first.
+            printed: returns what a process has printed last.
         """
-        if not self.seen or not all(f.consequence or self._blames_peer(f) for f in self.seen):
+        if not self.seen or not all(f.consequence or _blames_peer(f, printed) for f in self.seen):
             return bool(self.seen)
-        patience = SAVE_GRACE if saving and all(f.sign is Sign.ASKED for f in self.seen) else 0.0
-        return self._clock.now() > self._settle_until + patience
+        save = SAVE_GRACE if saving and all(f.kind is FailureKind.ASKED for f in self.seen) else 0.0
+        return awake > self._settle_until + save
 
     @property
     def only_consequences(self) -> bool:
         return all(f.consequence for f in self.seen)
 
-    def cause(self, hosts: int, slept: float) -> Failure:
-        """Return the first cause of all that was seen, which is something."""
-        reporters = [(f.host, f.process) for f in self.seen if self._blames_peer(f)]
+    def cause(self, hosts: int, slept: float, printed: Printed) -> Failure:
+        """Return the first cause of the failures, of which there is at least one."""
+        reporters = [(f.host, f.process) for f in self.seen if _blames_peer(f, printed)]
         return first_cause(Evidence(self.seen, hosts, self.signalled, reporters, slept))
 
-    def _blames_peer(self, failed: Failure) -> bool:
-        """Return True for a process that may have failed by itself, and says that it has lost another one."""
-        if failed.process is None or failed.sign not in (Sign.ABORTED, Sign.EXITED):
-            return False
-        return is_peer_loss(failed.what.encode()) or is_peer_loss(self._printed(failed.host, failed.process))
+
+def _blames_peer(failed: Failure, printed: Printed) -> bool:
+    """Return True for a process that may have failed by itself, and says that it has lost another one."""
+    if failed.process is None or failed.kind not in (FailureKind.ABORTED, FailureKind.EXITED):
+        return False
+    return is_peer_loss(failed.what.encode()) or is_peer_loss(printed(failed.host, failed.process))

@@ -1,4 +1,4 @@
-"""Inject the faults that only the launcher can, and keep account of which have struck (`podrun --inject`)."""
+"""Inject the faults that only the launcher can, and record which have struck (`podrun --inject`)."""
 
 from __future__ import annotations
 
@@ -18,19 +18,26 @@ from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, I
 from ..rundir.events import Event
 from ..transport.base import Transport
 from ..transport.faulty_transport import FaultyTransport
-from .frames import Observer
+from .observers import Observer
 from .outcome import Outcome
 
 _SOMEBODY = re.compile(r" \((out of memory, or )?killed by somebody[^()]*\)")
 
 
-class Rehearsal:
-    """The injected faults of a run. It observes all events, and passes them on."""
+class FaultInjection:
+    """An observer that injects the faults of a run."""
 
     def __init__(
         self, injections: Sequence[str], observer: Observer, transport: Transport, struck: Collection[str] = ()
     ) -> None:
-        """Begin with those that have not struck yet; `struck` are texts of those that have."""
+        """Begin with the faults that have not struck yet.
+
+        Args:
+            injections: all faults of the run, as the user typed them.
+            observer: is told of each strike, which this object itself need not hear.
+            transport: the transport whose connections can be cut.
+            struck: texts of the faults that have struck in earlier attempts.
+        """
         self._left = {
             text: injection for text in injections if text not in struck for injection in parse_checked([text])
         }
@@ -48,7 +55,6 @@ class Rehearsal:
         return tuple(self._left)
 
     def event(self, event: Event) -> None:
-        self._observer.event(event)
         if event["event"] == EventKind.NOTE and "injected" in event:
             self._left.pop(event["injected"], None)
             if "process" in event:
@@ -63,7 +69,7 @@ class Rehearsal:
 
     @contextmanager
     def during(self, attempt: int) -> Iterator[None]:
-        """Strike in this attempt, and no more after it."""
+        """Strike while this attempt lasts, and not after it."""
         self._attempt = attempt
         self._struck_now.clear()
         try:
@@ -75,7 +81,7 @@ class Rehearsal:
             self._timers.clear()
 
     def explain(self, outcome: Outcome) -> Outcome:
-        """Return the outcome of an attempt with podrun itself as the one who has killed a process."""
+        """Return the outcome with podrun itself, in place of somebody, as the one who killed a process."""
         cause = outcome.cause
         if cause is None or cause.process not in self._struck_now:
             return outcome

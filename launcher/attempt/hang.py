@@ -35,7 +35,7 @@ class Standing:
     phase: str | None
     idle: float
     """Seconds since its last sign of progress."""
-    beat: ProgressRecord | None = None
+    record: ProgressRecord | None = None
     """None for most user programs."""
     state: str = ""
     """State of the process as `ps` shows it; empty if that was not asked."""
@@ -53,18 +53,20 @@ class Standing:
     @property
     def borrows(self) -> bool:
         """Return True if it waits for a program that another process compiles."""
-        return self.beat is not None and self.beat.borrows
+        return self.record is not None and self.record.borrows
 
     @property
     def compiles(self) -> bool:
         """Return True if it needs nobody for what it does now, which is to compile the step."""
-        return self.phase == Phase.COMPILE and self.beat is not None and self.beat.part > 0 and not self.beat.arrived
+        return (
+            self.phase == Phase.COMPILE and self.record is not None and self.record.part > 0 and not self.record.arrived
+        )
 
     @property
     def position(self) -> tuple[int, int, int, int]:
         """Return how far it has come. All processes pass the same positions in the same order."""
-        beat = self.beat
-        return (beat.arrived, beat.entered, beat.part, beat.completed) if beat else (0, 0, 0, 0)
+        record = self.record
+        return (record.arrived, record.entered, record.part, record.completed) if record else (0, 0, 0, 0)
 
 
 class Pace:
@@ -131,15 +133,15 @@ def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
     busy = [s for s in standings if (s.load or 0.0) > _BUSY]
     if len(busy) == 1 and all(s.load is not None and s.load < _IDLE for s in standings if s is not busy[0]):
         return busy[0], "it computes while the others wait" if len(standings) > 1 else "it computes"
-    if len(standings) == 1 or first.beat is None:
+    if len(standings) == 1 or first.record is None:
         return first, ""
-    at = f"step {first.beat.arrived}" if first.phase == Phase.TRAIN else "there"
+    at = f"step {first.record.arrived}" if first.phase == Phase.TRAIN else "there"
     return first, f"all {len(standings)} processes have come {'to ' * (at != 'there')}{at}, and all wait"
 
 
 def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standing]) -> str:
     """Say how the others are ahead of `first`."""
-    assert first.beat is not None
+    assert first.record is not None
     furthest = max(ahead, key=lambda s: s.position)
     others = f"{len(ahead)} others have" if len(ahead) > 1 else f"{furthest.who} has"
     alike = f"; so have {len(behind) - 1} more" if len(behind) > 1 else ""
@@ -147,7 +149,7 @@ def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standin
     if furthest.position == first.position:
         does = "to wait for a program that it compiles" if furthest.borrows else "to compile, and compiles still"
         return f"{'' if furthest.borrows else 'it does nothing, while '}{others} come {does}{alike}"
-    if arrived > first.beat.arrived:
+    if arrived > first.record.arrived:
         return f"it has stopped before step {arrived}, to which {others} come{alike}"
     if furthest.phase != first.phase:
         return f"it has stopped there, while {others} come to phase {furthest.phase}{alike}"
@@ -179,7 +181,7 @@ def describe(stuck: Standing, why: str, stall_timeout: float, seconds: float, is
 
 
 def _where(stuck: Standing) -> str:
-    step = stuck.beat.arrived if stuck.beat else 0
+    step = stuck.record.arrived if stuck.record else 0
     if stuck.phase is None:
         return "and no output"
     return f"in phase {stuck.phase}" + (f" after step {step}" if step else "")

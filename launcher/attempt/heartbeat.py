@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from ..remote.session import Session
-from .suspend_clock import AwakeClock
+from .suspend_clock import SuspendClock
 
 _EVERY = 2.5  # seconds between two rounds of pings; agents answer each
 MOST = 250  # pings in a round, so that pings of a thousand hosts do not take the time in which they should get on
@@ -16,17 +16,17 @@ MOST = 250  # pings in a round, so that pings of a thousand hosts do not take th
 class Heartbeat:
     """Thread that renews the leases, so that none depends on how long it takes to show or record an event."""
 
-    def __init__(self, active: Callable[[], list[Session]], lease: float, patience: float | None = None) -> None:
+    def __init__(self, active: Callable[[], list[Session]], lease: float, answer: float | None = None) -> None:
         """Start the thread. `active`: the sessions to keep alive; `lease`: seconds that agents live without a ping.
 
-        `patience`: seconds for a host to answer, if that is not the lease.
+        `answer`: seconds for a host to answer, if that is not the lease.
         """
         self._active = active
         self._lease = lease
         self._every = min(_EVERY, lease / 4)
-        self._patience = (patience or lease) - self._every
+        self._answer = (answer or lease) - self._every
         self._next = 0  # session that is pinged first in the next round
-        self._clock = AwakeClock(limit=2 * self._every)
+        self._clock = SuspendClock(limit=2 * self._every)
         self._finished = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
 
@@ -59,7 +59,7 @@ class Heartbeat:
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
         """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""
         # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
-        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._patience]
+        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._answer]
         if not silent:
             return
         cut_off = len(silent) == len(sessions)

@@ -27,10 +27,10 @@ class Process:
     cut_off: bool = False
     """True if it ended after being asked to stop, so its exit code does not prove that its work was done."""
     error: ErrorEvent | None = None
-    beat: ProgressRecord | None = None
-    """Where it is, by its beat file; None until its agent has sent that, and for most user programs."""
+    record: ProgressRecord | None = None
+    """Its progress record; None until its agent has sent one, and for most user programs."""
     signs: int = 0
-    """Counts its signs of life: events and beats, and the output of a user program."""
+    """Number of its signs of life: events, and changes of its progress record."""
     age: float = 0.0
     """Seconds that the last of them was old when it came here."""
     state: str = ""
@@ -65,7 +65,7 @@ def doing(processes: Iterable[Process], besides: Failure) -> str:
         failed = p.host == besides.host and besides.process in (None, p.process)
         if p.phase is None or failed:
             continue
-        step = p.beat.arrived if p.beat else p.step
+        step = p.record.arrived if p.record else p.step
         groups.setdefault(PHASES.get(p.phase, p.phase) + (f", step {step}" if step else ""), []).append(p.host)
     rows = [f"{fold(hosts)}: {what}" for what, hosts in groups.items()]
     return "; ".join(rows[:_GROUPS]) + " ..." * (len(rows) > _GROUPS)

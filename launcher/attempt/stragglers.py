@@ -42,21 +42,21 @@ def late_in_window(
 
     All of them have completed steps in between.
     """
-    steps = {key: last[key].completed - beat.completed for key, beat in first.items()}
-    waits = {key: (last[key].waiting - beat.waiting) / steps[key] for key, beat in first.items()}
+    steps = {key: last[key].completed - record.completed for key, record in first.items()}
+    waits = {key: (last[key].waiting - record.waiting) / steps[key] for key, record in first.items()}
     longest = max(waits, key=waits.__getitem__)
     step_seconds = (_accounted(last[longest]) - _accounted(first[longest])) / steps[longest]
     noise = max(_SHARE * step_seconds, _LEAST)
     return {key: behind for key, behind in behind_others(waits).items() if behind > noise}, step_seconds
 
 
-def _accounted(beat: ProgressRecord) -> float:
+def _accounted(record: ProgressRecord) -> float:
     """Return the seconds of steps so far. Of one who waits that is nearly all; evaluations and saves do not count."""
-    return beat.data + beat.dispatch + beat.waiting
+    return record.data + record.dispatch + record.waiting
 
 
 class Stragglers:
-    """Look at the beats of all processes in one window of steps after the other."""
+    """Look at the progress records of all processes in one window of steps after the other."""
 
     def __init__(self) -> None:
         self.late: Late | None = None
@@ -66,22 +66,22 @@ class Stragglers:
         self._streaks: dict[Key, tuple[float, int]] = {}
         """Windows in a row in which a process was late, up to the last one: when they began, and how many they are."""
 
-    def see(self, beats: Mapping[Key, ProgressRecord], now: float) -> bool:
-        """Look at the beats of all processes that run. Return True if that ends a window, after which `late` is new."""
-        if not all(beat.phase == Phase.TRAIN for beat in beats.values()):
+    def see(self, records: Mapping[Key, ProgressRecord], now: float) -> bool:
+        """Look at the progress records of all running processes. Return True if that ends a window; `late` is then new."""
+        if not all(record.phase == Phase.TRAIN for record in records.values()):
             return False
-        if beats.keys() != self._first.keys():
-            self._first, self._began = dict(beats), now
+        if records.keys() != self._first.keys():
+            self._first, self._began = dict(records), now
             return False
-        if now - self._began < _SECONDS or len(beats) < 2:
+        if now - self._began < _SECONDS or len(records) < 2:
             return False
-        if any(beat.completed - self._first[key].completed < _STEPS for key, beat in beats.items()):
+        if any(record.completed - self._first[key].completed < _STEPS for key, record in records.items()):
             return False
-        behind, step_seconds = late_in_window(self._first, beats)
+        behind, step_seconds = late_in_window(self._first, records)
         streaks = {key: self._streaks.get(key, (self._began, 0)) for key in behind}
         self._streaks = {key: (since, windows + 1) for key, (since, windows) in streaks.items()}
         self.late = self._named(behind, step_seconds)
-        self._first, self._began = dict(beats), now
+        self._first, self._began = dict(records), now
         return True
 
     def _named(self, behind: Mapping[Key, float], step_seconds: float) -> Late | None:

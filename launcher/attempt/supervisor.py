@@ -6,47 +6,52 @@ barrier (all agents ready) -> go -> watch -> all done, or the first failure -> s
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
-from podrun.runtime.contract import (
-    ENV_COORDINATOR,
-    EventKind,
-    ExitCode,
-    Phase,
-)
+from podrun.runtime.contract import EventKind, output_stream
 
-from ..plan.base_env import multislice_coordinator
+from ..agent.base.to_agent import ToAgent
 from ..plan.plan import LaunchPlan, attached_lease
-from ..plan.program import coordinator_env
+from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
-from ..remote.session import Session
+from ..remote.opening import Opening
+from ..remote.session import Delivered, Session
 from ..rundir.adoption import Adoption
+from ..rundir.events import Event
 from ..rundir.logs import Logs
 from ..transport.base import Transport
-from . import cause
-from .agent_reuse import KeptAgents
-from .cause import Failure, Sign
-from .failure_summary import abort_reason, last_words
-from .failures import SAVE_GRACE
-from .frames import AgentFrames, Observer
+from . import messages
+from .agent_reuse import ReusableAgents
+from .cause import Failure, FailureKind
+from .failure_summary import abort_reason, failure_summary
 from .heartbeat import MOST, Heartbeat
-from .outcome import Outcome, doing
-from .stop_deadline import Patience
-from .watch import ProgressWatch, least_far
+from .messages import Message, Moment, Send, Step
+from .observers import Observer
+from .outcome import Outcome
+from .state import FAILURE_GRACE, READY_TIMEOUT, AttemptState, HostState
+from .stop_deadline import StopDeadline
+from .suspend_clock import ASLEEP, SuspendClock
 
-READY_TIMEOUT = 60.0  # seconds for an agent to answer
-FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 DUMP_TIMEOUT = 10.0  # seconds for processes to print their stacks
 TICK = 0.2
+LOOK = 0.25  # seconds between two looks at the progress of all processes
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
+MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
+TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why it ends
 
 
-class Supervisor(AgentFrames):
-    """Execute one plan. `interrupt` is the user's wish to stop: once gracefully, twice at once."""
+class Supervisor:
+    """Execute one plan: it waits, sends and stops, and the state of the attempt says what follows from what happens.
+
+    `interrupt` is the user's wish to stop: once gracefully, twice at once.
+    """
 
     def __init__(
         self,
@@ -55,19 +60,43 @@ class Supervisor(AgentFrames):
         logs: Logs,
         observer: Observer,
         adoption: Adoption | None = None,
-        kept: KeptAgents | None = None,
+        kept: ReusableAgents | None = None,
     ) -> None:
-        super().__init__(plan, transport, logs, observer, adoption, kept)
-        self._patience = Patience(self._clock)
-        self._watch = ProgressWatch(self._processes.values(), self._clock, plan.launch, plan.is_program)
-        self._is_stuck = False
+        """Prepare an attempt. `kept`: agents of this run's last attempt, and the place for those of this one."""
+        self.state = AttemptState(plan, adoption, wants_standbys=kept is not None and kept.wanted)
+        self._plan = plan
+        self._transport = transport
+        self._logs = logs
+        self._observer = observer
+        self._adoption = adoption
+        self._kept = kept
+        self._pending: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
+        self._finished = False  # messages are no longer handled
+        self._sessions = {
+            h.host.name: (kept and kept.session(h, self._on_frame)) or Session(transport, plan.pod, h, self._on_frame)
+            for h in plan.hosts
+        }
+        self._openings: list[Opening] = []
+        self._log_names = {
+            (h.host.name, output_stream(process)): h.log_name(process) for h in plan.hosts for process in h.processes
+        }
+        offsets = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
+        self._log_starts = {
+            name: logs.size(name) - offsets.get(host, {}).get(stream, 0)
+            for (host, stream), name in self._log_names.items()
+        }
+        self._outputs = dict.fromkeys(self.state.processes, 0)  # pieces of output, counted in the sessions' threads
+        self._clock = SuspendClock(ASLEEP)
+        self._looked = 0.0
+        self._deadline = StopDeadline()
         self._hurried = False  # the user does not want to wait for the output
         self._interrupts: list[int] = []
 
     def interrupt(self, number: int) -> None:
         """Note that the user wants to stop. Called from a signal handler."""
         self._interrupts.append(number)
-        self._pending.put(self._tell_stopping)
+        self._pending.put(Step.INTERRUPTED_AGAIN if len(self._interrupts) > 1 else Step.INTERRUPTED)
 
     def run(self) -> Outcome:
         grace, lease = FAILURE_GRACE, self._plan.lease
@@ -76,12 +105,12 @@ class Supervisor(AgentFrames):
             self._open_sessions()
             self._get_ready()
             if not self._should_end():
-                self._go()
-                self._wait(self._all_joined, self._plan.launch.start_timeout, self._name_unjoined)
-                self._wait(self._all_exited, check=self._check_progress)
+                self._apply(Step.GO)
+                self._wait(self.state.all_joined, self._plan.launch.start_timeout, self._name_unjoined)
+                self._wait(self.state.all_exited, check=self._check_progress)
             if self._was_asked_to_stop():
-                grace = self._grace()
-            elif self._is_stuck and not self._plan.is_program:
+                grace = self.state.grace
+            elif self.state.is_stuck and not self._plan.is_program:
                 grace = 0.0  # its processes wait in vain, and have nothing to save
         finally:
             self._stop(grace)
@@ -99,44 +128,23 @@ class Supervisor(AgentFrames):
         for session in sessions:
             self._tell(EventKind.HOST, host=session.host, phase="reach")
         self._open(sessions)
-        while self._start.unopened and not self._interrupts:  # wait for all, so that every failing host is named
+        while not (self.state.all_opened() or self._interrupts):  # wait for all, so that every failing host is named
             self._pump()
 
     def _get_ready(self) -> None:
         """Wait until all agents are ready and reach the coordinator, also those that are started again meanwhile."""
         while not self._should_end():
-            self._wait(self._all_ready, READY_TIMEOUT, self._name_unready)
+            self._wait(self.state.all_ready, READY_TIMEOUT, lambda: self._apply(Step.NOT_READY))
             if not self._should_end():
                 self._probe()
-            if self._all_ready():
+            if self.state.all_ready():
                 return
 
     def _probe(self) -> None:
-        """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
         if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
             return
-        coordinator, address = self._coordinator()
-        self._start.probing = others = self._sessions.keys() - {coordinator}
-        for name in others - self._start.probed:
-            self._sessions[name].send({"type": "probe", "address": address})
-        self._wait(lambda: others <= self._start.probed or not self._all_ready(), PROBE_TIMEOUT)
-
-    def _go(self) -> None:
-        if not self._should_end():
-            name, address = self._coordinator()
-            env = {ENV_COORDINATOR: address, **multislice_coordinator(self._plan.pod, address)}
-            if self._plan.is_program:
-                env |= coordinator_env(address, self._ready[name].get("second_port"))
-                self._tell_shared_name()
-            self._start.went = True
-            self._send_all({"type": "go", "env": env})
-
-    def _tell_shared_name(self) -> None:
-        """Say that simulated hosts have the name of this machine, if their programs may take them for one."""
-        shares = not all(frame.get("isolated", True) for frame in self._ready.values())
-        if shares and self._plan.pod.traits.is_one_machine and len(self._sessions) > 1:
-            what = "all simulated hosts have this machine's name, because names of their own need root and namespaces"
-            self._tell(EventKind.NOTE, message=what)
+        self._apply(Step.PROBE)
+        self._wait(lambda: self.state.all_probed() or not self.state.all_ready(), PROBE_TIMEOUT)
 
     def _wait(
         self,
@@ -145,7 +153,7 @@ class Supervisor(AgentFrames):
         name_missing: Callable[[], None] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Handle frames until `done`, a failure, or the user's wish to stop. `check` is called all the time."""
+        """Handle messages until `done`, a failure, or the user's wish to stop. `check` is called all the time."""
         deadline = self._clock.now() + timeout
         while not done() and not self._should_end():
             if self._clock.now() > deadline:
@@ -156,228 +164,208 @@ class Supervisor(AgentFrames):
             self._pump()
 
     def _check_progress(self) -> None:
-        if late := self._watch.late():
-            self._tell(EventKind.LATE, **late)
-        if self._watch.is_stuck(self._hears):
-            self._tell(EventKind.NOTE, message="nothing moves any more: all processes print their stacks to the logs")
-            self._ask_for_stacks()
-            self._wait_for_stacks(self._looked_at)
-            self._is_stuck = True
-            failure = self._watch.failure()
-            self._tell_early(failure)
-            self._wait_for_stacks(self._dumped)  # native ones take longer
-            self._failures.add(failure)
+        now = self._clock.now()
+        if now - self._looked < LOOK:
+            return
+        self._looked = now
+        self._apply(messages.Tick({host for host in self._sessions if self._hears(host)}, dict(self._outputs)))
+        if self.state.is_stuck:
+            self._wait_for_stacks(lambda host: host.looked_at)
+            failure = self.state.stall()
+            self._note(f"{failure}; stopping all")  # the stop may take long where a host does not answer
+            self._wait_for_stacks(lambda host: host.dumped)  # native ones take longer
+            self._apply(messages.Failed(failure))
+
+    def _name_unjoined(self) -> None:
+        silent = self.state.someone_is_silent
+        if not silent:
+            self._dump_stacks()  # which also tells the states of processes
+        self._apply(Step.NOT_JOINED)
+        if silent:
+            self._dump_stacks()
 
     def _hears(self, host: str) -> bool:
         return self._sessions[host].silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
 
     def _should_end(self) -> bool:
-        return bool(self._interrupts) or self._failures.decided(self._is_saving())
+        return bool(self._interrupts) or self.state.is_decided(self._clock.now(), self._end_of_log)
+
+    def _was_asked_to_stop(self) -> bool:
+        return self.state.asked_to_stop(by_user=bool(self._interrupts))
 
     def _stop(self, grace: float) -> None:
         """End every worker on every host, and wait until the agents have confirmed it and all output has arrived.
 
         There is no limit while output arrives, only one for hosts that send nothing new.
         """
-        self._stopping = True
-        self._failures.stop(user=bool(self._interrupts))
-        for opening in self._start.openings:
-            self._unreached.update(opening.cancel())
+        unopened = [host for opening in self._openings for host in opening.cancel()]
+        self._apply(messages.StopBegun(bool(self._interrupts), unopened))
         self._grant(grace)
-        while not self._all_stopped() and self._patience.lasts(self._unconfirmed()):
+        while not self.state.all_over() and not self._deadline.is_over(self._clock.now(), self._newest()):
             if len(self._interrupts) > 1:
                 if not self._hurried:
                     self._hurried = True
                     self._grant(0.0)
-            elif (self._was_stopped_first() or self._was_asked_to_stop()) and self._grace() != self._patience.granted:
-                self._grant(self._grace())  # a save has begun, or is over
-            if self._patience.is_to_be_told():
+            elif self._follows_the_workers() and self.state.grace != self._deadline.granted:
+                self._grant(self.state.grace)  # a save has begun, or is over
+            if self._deadline.is_to_be_told(self._clock.now()):
                 self._tell_waiting()
             self._pump()
         self._finished = True
-        self._frame_slots.release(len(self._sessions))  # frames are no longer handled, so no session may wait for that
+        self._frame_slots.release(len(self._sessions))  # no session may wait for a frame to be handled any more
         fan_out(self._leave, list(self._sessions.values()))
-        for host in self._stopped.keys() - self._incomplete:  # no session writes to their logs any more
-            for stream in self._streams[host]:
-                self._end_log(host, stream)
+        for (host, _), name in self._log_names.items():
+            if self.state.hosts[host].stopped and not self.state.hosts[host].incomplete:
+                self._end_log(host, name)  # no session writes to it any more
+
+    def _follows_the_workers(self) -> bool:
+        """Return True if what the workers do decides how much time they get: nothing has failed before the stop."""
+        stopped_first = bool(self._interrupts) and self.state.failures.only_consequences
+        return stopped_first or self._was_asked_to_stop()
+
+    def _newest(self) -> float:
+        """Return the time at which a host that is awaited last sent something new."""
+        return max((self._sessions[host.name].progressed for host in self.state.awaited), default=0.0)
 
     def _leave(self, session: Session) -> None:
         """Keep an agent for the next attempt, if there may be one and nothing is left there; else let it end."""
-        reusable = session.has_stopped and session.host in self._reusable
-        kept = self._kept if reusable and self._failures and not self._interrupts else None
+        reusable = session.has_stopped and self.state.hosts[session.host].is_reusable
+        kept = self._kept if reusable and self.state.failures and not self._interrupts else None
         if kept is None or not kept.wanted or not kept.keep(session):
             session.close(5.0 if session.has_stopped else 0.5)
 
-    def _grace(self) -> float:
-        """Return the seconds that the workers need to end, once the user wants to stop."""
-        alive = [p for p in self._processes.values() if p.exit_code is None]
-        if any(p.saving for p in alive):
-            return SAVE_GRACE
-        if self._plan.is_program:
-            return self._plan.launch.stop_grace if self._is_training() else FAILURE_GRACE
-        leaving = bool(alive) and all(p.phase == Phase.DONE for p in alive)
-        training = any(p.training for p in alive)
-        return self._plan.launch.stop_grace if training or leaving else FAILURE_GRACE
-
     def _grant(self, grace: float) -> None:
-        self._send_all({"type": "stop", "grace": self._patience.grant(grace), "hurry": self._hurried})
-
-    def _unconfirmed(self) -> list[Session]:
-        gone = self._stopped.keys() | self._lost.keys() | self._unreached
-        return [session for host, session in self._sessions.items() if host not in gone]
+        granted = self._deadline.grant(grace, self._clock.now())
+        self._send_all({"type": "stop", "grace": granted, "hurry": self._hurried})
 
     def _tell_waiting(self) -> None:
-        hosts = [s.host for s in self._unconfirmed()]
+        hosts = [host.name for host in self.state.awaited]
         what = f"waiting for the rest of what {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)} printed"
-        self._tell(EventKind.NOTE, message=f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'}: not)")
+        self._note(f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'}: not)")
 
     def _outcome(self) -> Outcome:
-        left = [f"{host}: pids {', '.join(map(str, pids))}" for host, pids in self._stopped.items() if pids]
-        left += [f"{host}: {reason}" for host, reason in self._lost.items() if reason]
-        silent = self._sessions.keys() - self._stopped.keys() - self._lost.keys() - self._unreached
-        left += [f"{host}: its agent does not answer" for host in sorted(silent)]
-        self._blame_silent(silent)
-        finished = self._all_done() and not (left or self._lost or self._incomplete)
-        if not (finished or self._failures or self._interrupts):
-            self._blame_unfinished(silent)
-        outcome = Outcome(ExitCode.DONE, failures=self._failures.seen, saved_step=self._saved_step, left_behind=left)
-        outcome.finished = self._all_done()
-        outcome.all_ended_well = all(process.exit_code == 0 for process in self._processes.values())
-        outcome.no_checkpoint = self._started_fresh and self._saved_step is None
-        if finished:
-            return outcome
-        if self._failures and not self._was_stopped_first():
-            slept = self._heartbeat.slept(RECENT)
-            first = self._failures.cause(len(self._sessions), slept)
-            outcome.cause = self._with_last_words(first)
-            outcome.code = first.code
-            outcome.others = doing(self._processes.values(), besides=first)
-        elif self._interrupts:
-            outcome.interrupted_by = self._interrupts[0]
-            outcome.code = 128 + self._interrupts[0]
+        sessions = {host: self._sessions[host] for host in self._sessions if not self._hears(host)}
+        silent = {host: (session.silence, session.trouble) for host, session in sessions.items()}
+        self._apply(messages.StopEnded(bool(self._interrupts), silent))
+        outcome = self.state.outcome(self._interrupts, self._heartbeat.slept(RECENT), self._end_of_log)
+        if outcome.cause is not None:
+            outcome.cause = self._with_summary(outcome.cause)
         return outcome
 
-    def _was_stopped_first(self) -> bool:
-        """Return True if the user's wish to stop came before any failure that is not a consequence of it."""
-        return bool(self._interrupts) and self._failures.only_consequences
-
-    def _blame_silent(self, hosts: set[str]) -> None:
-        """Add failures of hosts that have not confirmed the stop and have been silent for a while."""
-        limit = max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
-        for host in sorted(hosts):
-            session = self._sessions[host]
-            if session.silence > limit:
-                self._failures.add(cause.silent_host(host, session.silence, session.trouble, late=True))
-
-    def _blame_unfinished(self, silent: set[str]) -> None:
-        """Add failures of hosts that are not done although nothing has failed."""
-        unconfirmed = silent | self._incomplete | {host for host, pids in self._stopped.items() if pids}
-        for host in sorted(unconfirmed):
-            self._fail(host, "its agent has not confirmed that all has ended, and that all output is here")
-        for host in sorted({p.host for p in self._processes.values() if not self._is_done(p)} - unconfirmed):
-            self._fail(host, "not all of its processes have finished")
-
-    def _with_last_words(self, first: Failure) -> Failure:
+    def _with_summary(self, first: Failure) -> Failure:
         """Add what a process printed last to the bare fact that it has ended."""
-        process = None if first.process is None else self._processes[first.host, first.process]
+        process = None if first.process is None else self.state.processes[first.host, first.process]
         if process is None or process.error is not None or process.exit_code is None:
             return first
         output = self._end_of_log(process.host, process.process)
-        reason = f" ({abort_reason(output)})" if first.sign is cause.Sign.ABORTED else ""
-        words = last_words(output) if self._plan.is_program else None
+        reason = f" ({abort_reason(output)})" if first.kind is FailureKind.ABORTED else ""
+        words = failure_summary(output) if self._plan.is_program else None
         return replace(first, what=f"{first.what}{reason}{f': {words}' if words else ''}")
 
-    # --- state ---
-
-    def _all_joined(self) -> bool:
-        """Return True if all processes have joined. A user program reports no phases: it has joined once started."""
-        if self._plan.is_program:
-            return all(p.pid or p.exit_code is not None for p in self._processes.values())
-        return all(p.joined or p.exit_code is not None for p in self._processes.values())
-
-    def _all_exited(self) -> bool:
-        return all(p.exit_code is not None for p in self._processes.values())
-
-    def _all_done(self) -> bool:
-        return all(self._is_done(p) for p in self._processes.values())
-
-    def _all_stopped(self) -> bool:
-        # Asked at every frame: the exact answer, which takes hosts' names, is not needed before the end.
-        if len(self._stopped) + len(self._lost) + len(self._unreached) < len(self._sessions):
-            return False
-        return len(self._stopped.keys() | self._lost.keys() | self._unreached) == len(self._sessions)
-
-    def _is_saving(self) -> bool:
-        return any(p.saving for p in self._processes.values())
-
-    def _was_asked_to_stop(self) -> bool:
-        """Return True if the user, or a SIGTERM to a process, asked for the stop and there is something to save."""
-        if not self._failures:
-            return bool(self._interrupts) and self._is_training()
-        return all(f.sign is Sign.ASKED for f in self._failures.seen)
-
-    def _is_training(self) -> bool:
-        return any(p.training or (self._plan.is_program and p.pid) for p in self._processes.values())
-
-    def _name_unready(self) -> None:
-        for host in self._sessions.keys() - self._ready.keys():
-            self._fail(host, f"its agent did not answer within {READY_TIMEOUT:g} s")
-
-    def _name_unjoined(self) -> None:
-        limit = self._plan.launch.start_timeout
-        missing = [p for p in self._processes.values() if not p.joined]
-        silent = [p for p in missing if p.phase is None]
-        if not silent:
-            self._dump_stacks()  # which also tells their states
-        for p in silent or least_far(missing):
-            doing = f"is still in phase {p.phase}" if p.phase else "did not say anything"
-            what = f"{doing} {limit:g} s after its start (launch.start_timeout)"
-            failure = Failure(p.host, p.process, what, ExitCode.UNAVAILABLE)
-            if not self._failures:
-                self._tell_early(failure)
-            self._failures.add(failure)
-        if silent:
-            self._dump_stacks()
-
-    def _tell_early(self, failure: Failure) -> None:
-        """Name who is to blame before the stop, which may take long where a host does not answer."""
-        self._tell(EventKind.NOTE, message=f"{failure}; stopping all")
-
-    # --- sessions ---
-
-    def _active(self) -> list[Session]:
-        """Return the sessions whose agents are to live on: also those that have confirmed, until they are closed."""
-        gone = self._lost.keys() | self._unreached
-        return [session for host, session in self._sessions.items() if session.is_open and host not in gone]
-
-    def _dump_stacks(self) -> None:
-        """Let all processes print their stacks to the logs, and wait until they have, on hosts that answer and run any."""
-        self._ask_for_stacks()
-        self._wait_for_stacks(self._dumped)
-
-    def _ask_for_stacks(self) -> None:
-        self._dumped.clear()
-        self._looked_at.clear()
-        self._send_all({"type": "dump"})
-
-    def _wait_for_stacks(self, answered: set[str]) -> None:
-        running = {p.host for p in self._processes.values() if p.pid and p.exit_code is None}
-        end = self._clock.now() + DUMP_TIMEOUT
-        while self._clock.now() < end and not self._interrupts:
-            awaited = (s.host for s in self._unconfirmed() if s.host in running and self._hears(s.host))
-            if answered.issuperset(awaited):
-                return
-            self._pump()
+    # --- messages in, events and orders out ---
 
     def _pump(self) -> None:
-        """Handle one frame, or wait for a moment."""
+        """Handle one message, or wait for a moment."""
         try:
-            handle = self._pending.get(timeout=TICK)
+            message = self._pending.get(timeout=TICK)
         except queue.Empty:
             return
         self._frame_slots.release()
-        handle()
+        self._apply(message)
 
-    def _tell_stopping(self) -> None:
-        again = "" if len(self._interrupts) > 1 else " (Ctrl-C again: at once)"
-        self._tell(EventKind.NOTE, message=f"stopping{again}")
+    def _apply(self, message: Message) -> None:
+        now = Moment(self._clock.now(), time.monotonic(), time.time())
+        for effect in self.state.apply(message, now):
+            if isinstance(effect, messages.StartAgent):
+                self._start_again(effect.host)
+            elif not isinstance(effect, Send):
+                self._report(effect)
+            elif effect.host is None:
+                self._send_all(effect.frame)
+            else:
+                self._sessions[effect.host].send(effect.frame)
+
+    def _tell(self, kind: EventKind, **fields: Any) -> None:
+        self._report(cast(Event, {"event": kind, **fields}))
+
+    def _report(self, event: Event) -> None:
+        """Report an event; those of workers have a time already."""
+        if "time" not in event:
+            event = cast(Event, {"event": event["event"], "time": time.time(), **event})
+        self._observer.event(event)
+
+    def _note(self, message: str) -> None:
+        self._tell(EventKind.NOTE, message=message)
+
+    # --- sessions ---
+
+    def _on_frame(self, host: str, frame: Delivered) -> None:
+        """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
+
+        A host that sends too fast is throttled here. Raises IncompleteWriteError if the output could not be written.
+        """
+        if frame["type"] == "output" and frame["stream"].endswith(".out"):
+            if self._plan.is_program:
+                self._outputs[host, int(frame["stream"].removesuffix(".out"))] += 1
+            try:
+                self._logs.write(self._log_names[host, frame["stream"]], frame["data"])
+            except OSError as error:
+                self._pending.put(messages.LogFailed(host, str(error.strerror)))
+                raise
+            return
+        if self._finished:
+            return
+        if frame["type"] != "lost":
+            self._frame_slots.acquire()
+        self._pending.put(messages.Received(host, frame))
+
+    def _active(self) -> list[Session]:
+        """Return the sessions whose agents are to live on: also those that have confirmed, until they are closed."""
+        hosts = self.state.hosts
+        return [session for name, session in self._sessions.items() if session.is_open and not hosts[name].is_gone]
+
+    def _send_all(self, frame: ToAgent) -> None:
+        for host, session in self._sessions.items():
+            if not self.state.hosts[host].is_gone:
+                session.send(frame)
+
+    def _open(self, sessions: Sequence[Session]) -> None:
+        """Start the agents of these sessions, in the background."""
+        self._openings.append(Opening(sessions, self._transport.window, self._on_open))
+
+    def _on_open(self, host: str, error: Exception | None) -> None:
+        """Queue the result of starting a host's agent. Called from another thread."""
+        reason = error.reason if isinstance(error, HostError) else None if error is None else str(error)
+        self._pending.put(messages.Opened(host, reason))
+
+    def _start_again(self, host: str) -> None:
+        plan = next(h for h in self._plan.hosts if h.host.name == host)
+        before = self._sessions[host]
+        session = Session(self._transport, self._plan.pod, plan, self._on_frame, before)
+        self._sessions[host] = session
+        self._open([session])
+
+    def _dump_stacks(self) -> None:
+        """Let all processes print their stacks to the logs, and wait until they have, on hosts that answer and run any."""
+        self._apply(Step.DUMP)
+        self._wait_for_stacks(lambda host: host.dumped)
+
+    def _wait_for_stacks(self, is_done: Callable[[HostState], bool]) -> None:
+        end = self._clock.now() + DUMP_TIMEOUT
+        while self._clock.now() < end and not self._interrupts:
+            if all(is_done(host) for host in self.state.running if self._hears(host.name)):
+                return
+            self._pump()
+
+    # --- logs ---
+
+    def _end_log(self, host: str, name: str) -> None:
+        try:
+            self._logs.end(name)
+        except OSError as error:
+            self._apply(messages.LogFailed(host, str(error.strerror)))
+
+    def _end_of_log(self, host: str, process: int) -> bytes:
+        """Return what a process has printed last in this attempt."""
+        name = self._log_names[host, output_stream(process)]
+        return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))

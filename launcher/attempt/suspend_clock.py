@@ -16,7 +16,7 @@ def boottime() -> float:
 ASLEEP = 5.0  # seconds between two looks at a clock after which this process must have been stopped, or its machine suspended
 
 
-class AwakeClock:
+class SuspendClock:
     """A clock that must be read all the time: after more than `limit` seconds without, its reader was asleep.
 
     Not thread-safe: each thread would hide a sleep from the others.

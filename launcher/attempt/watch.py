@@ -1,9 +1,8 @@
-"""Watch the progress of all processes from outside, on the launcher's clock."""
+"""PURE: watch the progress of all processes from outside, on the launcher's clock."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +12,11 @@ from podrun.runtime.contract import ExitCode
 from . import hang
 from .cause import Failure
 from .hang import Pace, Standing
+from .messages import Moment, Tick
 from .outcome import Process
 from .stragglers import Late, Stragglers
-from .suspend_clock import AwakeClock
 
-_LOOK = 0.25  # seconds between two looks at all processes
-_COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send no more beats than that
+_COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send no more records than that
 
 
 @dataclass
@@ -35,49 +33,46 @@ class ProgressWatch:
     Time in which the launcher sleeps, or in which a host does not answer, counts for nobody: that is another failure.
     """
 
-    def __init__(self, processes: Iterable[Process], clock: AwakeClock, launch: Launch, is_program: bool) -> None:
+    def __init__(self, processes: Iterable[Process], launch: Launch, is_program: bool) -> None:
         self._processes = list(processes)
-        self._clock = clock
         self._timeout = launch.stall_timeout or (None if is_program else hang.STALL_TIMEOUT)
         self._is_program = is_program
         self._pace = Pace()
         self._stragglers = Stragglers()
-        self._compared = clock.now()
-        self._looked = clock.now()
+        self._compared = 0.0
+        self._looked = 0.0
         self._stuck: list[Standing] = []  # all processes, when they were last looked at
         self._idle: dict[int, _Idle] = {}
 
-    def is_stuck(self, hears: Callable[[str], bool]) -> bool:
-        """Return True if no process has made progress for longer than it may. `hears` tells whether a host answers."""
-        now = self._clock.now()
-        passed = now - self._looked
-        if self._timeout is None or passed < _LOOK:
+    def is_stuck(self, now: float, tick: Tick) -> bool:
+        """Return True if no process has made progress for longer than it may. `now`: seconds awake."""
+        if self._timeout is None:
             return False
-        self._looked = now
+        passed, self._looked = now - self._looked, now
         alive = [p for p in self._processes if p.exit_code is None]
         for process in alive:
-            idle = self._idle.setdefault(process.process, _Idle(now, process.signs))
-            if process.signs != idle.signs:
-                idle.since, idle.signs = max(idle.since, now - process.age), process.signs
-            elif not hears(process.host):
+            signs = process.signs + tick.outputs.get((process.host, process.process), 0)
+            idle = self._idle.setdefault(process.process, _Idle(now, signs))
+            if signs != idle.signs:
+                idle.since, idle.signs = max(idle.since, now - process.age), signs
+            elif process.host not in tick.answering:
                 idle.since += passed
-        leader = next((p for p in alive if p.beat is not None), None)
-        if leader is not None and leader.beat is not None:
-            self._pace.see(leader.beat.completed, leader.beat.phase, now)
-        if not self._is_program and any(p.beat is None for p in alive):
-            return False  # it could not make its beat file
+        leader = next((p for p in alive if p.record is not None), None)
+        if leader is not None and leader.record is not None:
+            self._pace.see(leader.record.completed, leader.record.phase, now)
+        if not self._is_program and any(p.record is None for p in alive):
+            return False  # it could not make its progress record
         self._stuck = self._standings()
         return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 
-    def late(self) -> dict[str, Any] | None:
+    def late(self, now: Moment) -> dict[str, Any] | None:
         """Return the fields of an event if it has changed which process keeps the others waiting."""
-        now = self._clock.now()
-        if now - self._compared < _COMPARE:
+        if now.awake - self._compared < _COMPARE:
             return None
-        self._compared = now
-        beats = {(p.host, p.process): p.beat for p in self._processes if p.exit_code is None and p.beat}
+        self._compared = now.awake
+        records = {(p.host, p.process): p.record for p in self._processes if p.exit_code is None and p.record}
         before = self._stragglers.late
-        if not self._stragglers.see(beats, time.time()):
+        if not self._stragglers.see(records, now.wall):
             return None
         late = self._stragglers.late
         if _key(late) == _key(before):
@@ -118,12 +113,12 @@ def least_far(processes: Sequence[Process]) -> list[Process]:
     """Return those that the other processes wait for: they are stopped, or have come least far; all if nothing shows it."""
     standings = {p.process: _standing(p) for p in processes}
     stopped = [p for p in processes if standings[p.process].stopped]
-    least = min(standing.position for standing in standings.values())
+    least = min((standing.position for standing in standings.values()), default=None)
     return stopped or [p for p in processes if standings[p.process].position == least]
 
 
 def _standing(p: Process, idle: float = 0.0) -> Standing:
-    return Standing(p.host, p.process, p.beat.phase if p.beat else p.phase, idle, p.beat, p.state, p.load)
+    return Standing(p.host, p.process, p.record.phase if p.record else p.phase, idle, p.record, p.state, p.load)
 
 
 def _key(late: Late | None) -> tuple[str, int] | None:

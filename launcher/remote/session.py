@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Literal, TypedDict
 
 from podrun.runtime.contract import events_stream, output_stream
 
 from ..agent.base import protocol
-from ..agent.base.from_agent import FROM_AGENT
+from ..agent.base.from_agent import FROM_AGENT, FromAgent, Progress, State, Usage
 from ..agent.base.protocol import NO_AGENT, NOT_STARTED, Malformed
 from ..agent.base.to_agent import ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
@@ -21,14 +21,37 @@ from .ask import ask
 from .conversation import deadline, drain, lines, send_frame
 from .open_agent import open_agent
 
-Frame = dict[str, Any]
-OnFrame = Callable[[str, Frame], None]
+
+class OutputRead(TypedDict):
+    """A piece of a stream, as bytes."""
+
+    type: Literal["output"]
+    stream: str
+    data: bytes
+
+
+class Lost(TypedDict):
+    """The end of an agent that is lost. It follows the agent's own frames, and no host can send it."""
+
+    type: Literal["lost"]
+    reason: str
+    left: list[int] | None
+    """Pids that remain there; None if the host could not be searched for leftover processes."""
+    silent: bool
+    """The host does not answer."""
+    silence: float
+    """Seconds since the agent last sent anything."""
+    trouble: str
+    """Why it could not be reached again."""
+    ended: float | None
+    """Time (time.monotonic()) at which the last connection ended on which it was heard."""
+
+
+Delivered = State | Progress | Usage | OutputRead | Lost
+OnFrame = Callable[[str, Delivered], None]
 """Callback for (host name, frame), called from the session's thread, which it may block.
 
-Raises IncompleteWriteError for output that could not be recorded. Frames are those of `agent.base.from_agent`, for processes
-of this host. For a lost agent the session itself makes the last frame: `{"type": "lost", "reason": ...,
-"left": [pids] | None, "silent": bool}`. `left` is None if the host could not be searched for leftover processes; `silent` is
-true if the host does not answer."""
+The frames are about processes of this host. Raises IncompleteWriteError for output that could not be recorded."""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
@@ -315,7 +338,16 @@ class Session:
         with self._ending:
             if not self._closed:
                 self._closed = True
-                self._on_frame(self.host, {"type": "lost", "reason": reason, "left": left, "silent": silent})
+                lost: Lost = {
+                    "type": "lost",
+                    "reason": reason,
+                    "left": left,
+                    "silent": silent,
+                    "silence": self.silence,
+                    "trouble": self.trouble,
+                    "ended": self.ended,
+                }
+                self._on_frame(self.host, lost)
 
     def _stay_connected(self) -> str:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
@@ -401,30 +433,33 @@ class Session:
         self._heard = time.monotonic()
         self.trouble = ""
 
-    def _parse(self, line: bytes) -> Frame:
+    def _parse(self, line: bytes) -> FromAgent:
         """Parse a frame and check that this host may send it. Raises Malformed."""
-        frame: Frame = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
-        kind = frame["type"]
-        if kind in ("output", "unreadable") and frame["stream"] not in self._streams:
-            raise Malformed(f"{kind}: no stream {protocol.short(frame['stream'])} on this host")
-        if kind in ("started", "exit") and frame["process"] not in self._processes:
-            raise Malformed(f"{kind}: process {frame['process']} is not of this host")
-        if kind == "progress" and not {str(number) for number in self._processes} >= frame["beats"].keys():
-            raise Malformed("progress: of processes that are not of this host")
-        if kind == "dumped" and not self._processes >= {row["process"] for row in frame["processes"]}:
-            raise Malformed("dumped: processes that are not of this host")
-        if kind == "ready" and self._spec["coordinator"] and frame["port"] is None:
+        frame: FromAgent = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
+        if frame["type"] == "output" or frame["type"] == "unreadable":
+            if frame["stream"] not in self._streams:
+                raise Malformed(f"{frame['type']}: no stream {protocol.short(frame['stream'])} on this host")
+        elif frame["type"] == "started" or frame["type"] == "exit":
+            if frame["process"] not in self._processes:
+                raise Malformed(f"{frame['type']}: process {frame['process']} is not of this host")
+        elif frame["type"] == "progress":
+            if not {str(number) for number in self._processes} >= frame["beats"].keys():
+                raise Malformed("progress: of processes that are not of this host")
+        elif frame["type"] == "dumped":
+            if not self._processes >= {row["process"] for row in frame["processes"]}:
+                raise Malformed("dumped: processes that are not of this host")
+        elif frame["type"] == "ready" and self._spec["coordinator"] and frame["port"] is None:
             raise Malformed("ready: port is missing")
         return frame
 
-    def _deliver(self, frame: Frame) -> None:
+    def _deliver(self, frame: FromAgent) -> None:
         if frame["type"] == "output":
             data = frame["data"].encode("utf-8", "surrogateescape")
             offset = self._offsets.get(frame["stream"], 0)
             if frame["offset"] != offset:  # sent before the agent knew our offsets
                 return
             try:
-                self._on_frame(self.host, {**frame, "data": data})
+                self._on_frame(self.host, {"type": "output", "stream": frame["stream"], "data": data})
             except IncompleteWriteError as error:
                 # The rest is not recorded, so the agent keeps it and sends it again.
                 self._offsets[frame["stream"]] = offset + error.written
@@ -432,7 +467,7 @@ class Session:
             self._offsets[frame["stream"]] = offset + len(data)
         elif frame["type"] == "pong":
             return
-        elif frame["type"] in ("progress", "usage"):
+        elif frame["type"] == "progress" or frame["type"] == "usage":
             self._on_frame(self.host, frame)
             return
         else:
@@ -440,7 +475,8 @@ class Session:
                 return
             self._next += 1
             self._spoken.set()
-            self._boot = frame.get("boot", self._boot)
+            if frame["type"] == "hello":
+                self._boot = frame.get("boot", self._boot)
             self.has_stopped |= frame["type"] == "stopped"
             self._on_frame(self.host, frame)
         self._progressed = time.monotonic()

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
 
-from ..attempt.agent_reuse import KeptAgents
+from ..attempt.agent_reuse import ReusableAgents
 from ..attempt.cause import LAUNCHER, Failure
-from ..attempt.fault_injection import Rehearsal
-from ..attempt.frames import Observer
+from ..attempt.fault_injection import FaultInjection
+from ..attempt.observers import Observers
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
@@ -133,18 +134,20 @@ class _Run:
         self._transport = transport
         self._secrets = secrets
         self._renewal = renewal
-        self._progress = AttemptHistory(view)
+        self._history = AttemptHistory()
+        self._observers = Observers(self._history, view)
+        """Observers of all events; an attempt has more."""
         self._attempts: list[Attempt] = []
         """Attempts that were followed by another one."""
         self._resized = False  # the last attempt was stopped to use returned hosts
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared, and that the run can do without."""
         self._is_new_here = True  # this process has not run an attempt yet
-        self._kept = KeptAgents()
-        self._rehearsal: Rehearsal | None = None
+        self._kept = ReusableAgents()
+        struck = directory.struck() if spec.inject else ()
+        self._injection = FaultInjection(spec.inject, self._observers, transport, struck)
         if spec.inject:
-            self._rehearsal = Rehearsal(spec.inject, self._progress, transport, directory.struck())
-            self._transport = self._rehearsal.transport
+            self._transport = self._injection.transport
         self._strays = StrayProcesses(directory, self._transport, logs, self._note)
         self._bundles: Sequence[Bundle] = ()
         self._later: list[Transport] = []
@@ -157,7 +160,7 @@ class _Run:
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
         adoption = self._directory.adoption(plan) if adopt else None
         if last is not None:
-            self._attempts = recorded_attempts(self._directory.read_events(), self._progress)
+            self._attempts = recorded_attempts(self._directory.read_events(), self._history)
         prepare: Prepare | None = None if adopt else partial(self._prepare_first, plan)
         while True:
             outcome = self._attempt(plan, adoption, prepare)
@@ -175,13 +178,13 @@ class _Run:
             from .pull_results import pull_results
 
             pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
-        if self._rehearsal and self._rehearsal.left:
-            left = ", ".join(self._rehearsal.left)
+        if self._injection.left:
+            left = ", ".join(self._injection.left)
             self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
-        attempt = self._progress.attempt(outcome, plan, time.time())
+        attempt = self._history.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._attempts, attempt], self._spec.pod)):
             self._view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
             return ExitCode.DONE
@@ -214,7 +217,7 @@ class _Run:
                 what = f"cannot write to {self._directory.path}: {error.strerror}"
                 failed = Failure(LAUNCHER, None, what, ExitCode.FAILED)
                 return Outcome(failed.code, failed, [failed], unprepared=True)
-            self._progress.event(start_event(plan, self._directory.logs, time.time()))
+            self._observers.event(start_event(plan, self._directory.logs, time.time()))
             if remark:
                 self._note(remark)
             if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.run.job)):
@@ -228,7 +231,7 @@ class _Run:
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
         """Return the plan of the next attempt and the function that prepares its hosts, or the final outcome."""
-        attempt = self._progress.attempt(outcome, plan, time.time(), self._resized)
+        attempt = self._history.attempt(outcome, plan, time.time(), self._resized)
         if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
             attempt = replace(attempt, ending=Ending.UNFIT)
         if following := self._renew_if_taken(plan, outcome, attempt):
@@ -260,7 +263,7 @@ class _Run:
         if self._signals.received:
             number = self._signals.received[0]
             return outcome.without_restart(128 + number, interrupted_by=number)
-        self._spec = replace(self._spec, inject=self._rehearsal.left if self._rehearsal else ())
+        self._spec = replace(self._spec, inject=self._injection.left)
         if change := describe_change(pod, plan.pod.hosts, hosts):
             self._note(change)
         next_plan = self._plan(plan.attempt + 1, hosts)
@@ -337,7 +340,7 @@ class _Run:
         self._kept.dismiss()
 
     def _tell(self, kind: EventKind, **fields: object) -> None:
-        self._progress.event(cast(Event, {"event": kind, "time": time.time(), **fields}))
+        self._observers.event(cast(Event, {"event": kind, "time": time.time(), **fields}))
 
     def _note(self, text: str) -> None:
         self._tell(EventKind.NOTE, message=text)
@@ -346,23 +349,19 @@ class _Run:
         free = (Ending.PREEMPTED, *NO_FAILURE)
         failed = sum(attempt.ending not in free for attempt in self._attempts)
         self._kept.wanted = failed < budget_of(plan).failures
-        observer = self._rehearsal or self._progress
-        rejoin = self._watch_missing(plan, observer)
-        supervisor = Supervisor(plan, self._transport, self._logs, rejoin or observer, adoption, self._kept)
+        rejoin = self._watch_missing(plan, lambda: supervisor.interrupt(signal.SIGTERM))
+        observers = Observers(self._history, self._view, self._injection, rejoin)
+        supervisor = Supervisor(plan, self._transport, self._logs, observers, adoption, self._kept)
         self._kept.dismiss()  # ends kept agents of hosts that take no part in this attempt
-        rehearsal = self._rehearsal.during(plan.attempt) if self._rehearsal else nullcontext()
-        explain: Callable[[Outcome], Outcome] = self._rehearsal.explain if self._rehearsal else lambda outcome: outcome
-        with self._signals.to(supervisor.interrupt), rehearsal:
-            if rejoin is None:
-                return explain(supervisor.run())
-            rejoin.watch(supervisor)
+        with self._signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
             try:
-                return explain(supervisor.run())
+                return self._injection.explain(supervisor.run())
             finally:
-                rejoin.close()
-                self._resized = rejoin.has_stopped and not self._signals.received
+                if rejoin is not None:
+                    rejoin.close()
+                    self._resized = rejoin.has_stopped and not self._signals.received
 
-    def _watch_missing(self, plan: LaunchPlan, observer: Observer) -> RejoinWatch | None:
+    def _watch_missing(self, plan: LaunchPlan, stop: Callable[[], None]) -> RejoinWatch | None:
         """Return an observer that waits for missing hosts; None if the attempt has all hosts of the pod."""
         pod = self._spec.pod
         self._resized = False
@@ -370,6 +369,5 @@ class _Run:
             return None
         missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
-        return RejoinWatch(
-            missing, lambda hosts: host_wait.away(hosts, self._is_stopped, quiet=True), observer, self._note
-        )
+        away = partial(host_wait.away, stopped=self._is_stopped, quiet=True)
+        return RejoinWatch(missing, away, self._note, stop)

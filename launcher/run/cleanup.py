@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from math import inf
 
-from ..attempt.frames import Observer
+from ..attempt.observers import Observer, Observers
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
@@ -18,7 +18,7 @@ from ..plan.spec import RunSpec
 from ..pod.pod import Host
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
-from ..rundir.events import EndEvent, Event
+from ..rundir.events import EndEvent
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory
 from ..transport.base import Transport, load_transport
@@ -91,7 +91,7 @@ class StrayProcesses:
         return True
 
     def _end(self, stray: _Stray) -> list[str]:
-        return end_rest(stray.plan, stray.adoption, [stray.row], self._transport, self._logs, _NullObserver())
+        return end_rest(stray.plan, stray.adoption, [stray.row], self._transport, self._logs, Observers())
 
 
 def end_strays(spec: RunSpec, directory: RunDirectory, end: EndEvent) -> list[str]:
@@ -141,10 +141,3 @@ def _host(row: str) -> str:
 
 def _names(hosts: Collection[Host]) -> set[str]:
     return {host.name for host in hosts}
-
-
-class _NullObserver:
-    """Observer that ignores all events, for work that is not part of the run."""
-
-    def event(self, event: Event) -> None:
-        pass

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from podrun.runtime.contract import EventKind, ExitCode, Phase
 
-from ..attempt.cause import LAUNCHER, Sign
-from ..attempt.frames import Observer
+from ..attempt.cause import LAUNCHER, FailureKind
 from ..attempt.outcome import Outcome
 from ..plan.plan import LaunchPlan
 from ..rundir.events import Event, RestartEvent
@@ -28,10 +27,9 @@ def budget_of(plan: LaunchPlan) -> Budget:
 
 
 class AttemptHistory:
-    """An observer that records the progress of an attempt, and passes its events on."""
+    """An observer that records the progress of an attempt."""
 
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
+    def __init__(self) -> None:
         self._started: float | None = None
         self._ended: float | None = None
         self._uses_loop = False
@@ -39,11 +37,6 @@ class AttemptHistory:
         self._saved: int | None = None
 
     def event(self, event: Event) -> None:
-        self.note(event)
-        self._observer.event(event)
-
-    def note(self, event: Event) -> None:
-        """Record an event."""
         if event["event"] == EventKind.START:
             self._begin()
         elif event["event"] == EventKind.HOST and event["phase"] == "started":
@@ -83,12 +76,12 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
     if cause is None:
         return Ending.STOPPED
     if cause.host == LAUNCHER:
-        return Ending.ASLEEP if cause.sign is Sign.UNHEARD else Ending.LAUNCHER
+        return Ending.ASLEEP if cause.kind is FailureKind.UNHEARD else Ending.LAUNCHER
     if outcome.unprepared:
         return Ending.UNPREPARED
     if outcome.code == ExitCode.BAD_CONFIG and not plan.is_program:
         return Ending.CONFIG
-    if cause.sign is Sign.ASKED:
+    if cause.kind is FailureKind.ASKED:
         return Ending.PREEMPTED
     return Ending.LOST if cause.process is None else Ending.FAILED
 
@@ -110,10 +103,10 @@ def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
 
 
 def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list[Attempt]:
-    """Return the attempts that another one followed. The events of the last attempt are passed to `progress.note`."""
+    """Return the attempts that another one followed. The events of the last attempt are passed to `progress`."""
     attempts = []
     for event in events:
-        progress.note(event)
+        progress.event(event)
         if event["event"] == EventKind.RESTART and event["ending"] in list(Ending):
             attempts.append(
                 Attempt(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from podrun.runtime.contract import EventKind
 
 from ..attempt.outcome import Outcome
-from ..attempt.suspend_clock import ASLEEP, AwakeClock
+from ..attempt.suspend_clock import ASLEEP, SuspendClock
 from ..plan.plan import LaunchPlan
 from ..pod.in_thread import InThread
 from ..transport.base import Transport
@@ -33,7 +33,7 @@ class Preparation:
         self._bundles = bundles
         self._signals = signals
         self._tell = tell
-        self._clock = AwakeClock(ASLEEP)
+        self._clock = SuspendClock(ASLEEP)
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
         """Stage code, data and environment on remote hosts. Returns the outcome if that failed."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from podrun.runtime.contract import EventKind
 
-from ..attempt.frames import Observer
 from ..pod.pod import Host
 from ..preflight.base import name_hosts
 from ..rundir.events import Event
@@ -17,12 +14,8 @@ from ..rundir.events import Event
 EVERY = 20.0  # seconds between two tries
 
 
-class Interruptible(Protocol):
-    def interrupt(self, number: int) -> None: ...
-
-
 class RejoinWatch:
-    """An observer of an attempt without some hosts. It passes events on, and stops the attempt when a host is back.
+    """An observer of an attempt without some hosts, which stops the attempt when a host is back.
 
     It stops the attempt just after a checkpoint, so that no work is lost. A run that saves none is not stopped.
     """
@@ -31,36 +24,38 @@ class RejoinWatch:
         self,
         missing: Sequence[Host],
         away: Callable[[Sequence[Host]], dict[str, str] | None],
-        observer: Observer,
         note: Callable[[str], None],
+        stop: Callable[[], None],
         every: float = EVERY,
     ) -> None:
-        """Start watching. `away` returns the unreachable hosts with reasons; None: shutdown requested."""
+        """Start watching.
+
+        Args:
+            missing: the hosts to wait for.
+            away: returns the unreachable ones of some hosts, with reasons; None: shutdown requested.
+            note: tells the user something.
+            stop: asks the attempt to stop.
+            every: seconds between two tries.
+        """
         self._missing = missing
         self._away = away
-        self._observer = observer
         self._note = note
+        self._stop = stop
         self._every = every
         self._ended = threading.Event()
         self._back: list[str] = []
-        self._attempt: Interruptible | None = None
         self.has_stopped = False
         """True after the attempt was asked to stop."""
         self.thread = threading.Thread(target=self._look, name="rejoin", daemon=True)
         self.thread.start()
 
-    def watch(self, attempt: Interruptible) -> None:
-        """Set the attempt to stop."""
-        self._attempt = attempt
-
     def event(self, event: Event) -> None:
-        self._observer.event(event)
-        if event["event"] == EventKind.CHECKPOINT and self._back and self._attempt and not self.has_stopped:
+        if event["event"] == EventKind.CHECKPOINT and self._back and not self.has_stopped:
             self.has_stopped = True
             self._note(
                 f"{name_hosts(self._back)}: back; the run stops at this checkpoint to go on with all that answer"
             )
-            self._attempt.interrupt(signal.SIGTERM)
+            self._stop()
 
     def close(self) -> None:
         self._ended.set()

@@ -9,7 +9,7 @@ from functools import partial
 from podrun.runtime.contract import ExitCode
 
 from ..attempt.cause import Failure
-from ..attempt.suspend_clock import ASLEEP, AwakeClock
+from ..attempt.suspend_clock import ASLEEP, SuspendClock
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.in_thread import InThread
@@ -52,7 +52,7 @@ class HostWait:
         self._limit = limit
         self._unfit = frozenset(unfit)
         self._what = what
-        self._clock = AwakeClock(ASLEEP)
+        self._clock = SuspendClock(ASLEEP)
         self._told: set[str] = set()
         """Hosts that were announced to the user as awaited."""
         self.waited = False

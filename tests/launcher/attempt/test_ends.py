@@ -69,7 +69,7 @@ def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Pa
     def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
         if event.get("phase") == "hello":
             pids[event["host"]] = event["pid"]
-        elif event.get("phase") == "ready" and len(supervisor._ready) == 2:
+        elif event.get("phase") == "ready" and supervisor.state.all_ready():
             os.kill(pids["host-0"], signal.SIGKILL)
         elif event.get("phase") == "started" and event["host"] == "host-1":
             wait_until(lambda: supervisor._sessions["host-0"].ended is not None, "the end of the connection", 20)

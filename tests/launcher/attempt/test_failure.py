@@ -13,7 +13,7 @@ from podrun.launcher.attempt.cause import (
     LAUNCHER,
     Evidence,
     Failure,
-    Sign,
+    FailureKind,
     first_cause,
     from_error,
     from_exit,
@@ -239,9 +239,12 @@ def test_the_end_of_a_program_of_the_users_own(code: int, step: int | None, phas
 def test_a_program_that_saves_and_stops() -> None:
     """With podrun's loop its exit code 75 is podrun's; another program may mean anything by it."""
     saved = from_exit("host-2", 2, ExitCode.PREEMPTED, 4, Phase.SAVE, is_program=True)
-    assert (saved.what, saved.sign) == ("was asked to stop from outside after step 4, and saved first", Sign.ASKED)
+    assert (saved.what, saved.kind) == (
+        "was asked to stop from outside after step 4, and saved first",
+        FailureKind.ASKED,
+    )
     foreign = from_exit("host-2", 2, ExitCode.PREEMPTED, None, None, is_program=True)
-    assert (foreign.what, foreign.sign) == ("exited with code 75", Sign.EXITED)
+    assert (foreign.what, foreign.kind) == ("exited with code 75", FailureKind.EXITED)
 
 
 def test_a_host_without_a_process() -> None:
@@ -292,6 +295,6 @@ def test_a_host_whose_machine_asked_for_a_stop(
 ) -> None:
     """It is the cause, whatever processes on other hosts say, which stopped because of it."""
     host = preempted_host("host-1", PREEMPTED + "maintenance event", steps, codes)
-    assert (host.what, host.code, host.sign) == (what, 75, Sign.ASKED)
+    assert (host.what, host.code, host.kind) == (what, 75, FailureKind.ASKED)
     other = from_exit("host-0", 0, ExitCode.PREEMPTED, 4, Phase.SAVE)
     assert first_cause(Evidence([other, host], 2, [("host-1", 1)])) is host

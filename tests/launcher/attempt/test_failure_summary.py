@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.attempt.failure_summary import abort_reason, last_words
+from podrun.launcher.attempt.failure_summary import abort_reason, failure_summary
 
 TRACEBACK = b"""epoch 1
 Traceback (most recent call last):
@@ -50,9 +50,9 @@ Extension modules: numpy._core (total: 1)
         (b"\xff\xfe" + TRACEBACK, "ValueError: boom: bang (/jobs/train.py:8)"),
     ],
 )  # fmt: skip
-def test_last_words(output: bytes, words: str | None) -> None:
+def test_failure_summary(output: bytes, words: str | None) -> None:
     """Type, message and the innermost line outside of libraries; nothing where there is nothing to say."""
-    assert last_words(output) == words
+    assert failure_summary(output) == words
 
 
 AT_EXIT = b"""terminate called without an active exception
@@ -94,6 +94,6 @@ def test_why_native_code_gave_up(output: bytes, reason: str) -> None:
 
 def test_they_are_short() -> None:
     """The last line of podrun holds them."""
-    words = last_words(b"Traceback (most recent call last):\nValueError: " + b"x" * 10**6)
+    words = failure_summary(b"Traceback (most recent call last):\nValueError: " + b"x" * 10**6)
     assert words is not None
     assert len(words) == 300

@@ -1,4 +1,4 @@
-"""The launcher's part of a rehearsal: faults by time, lost links, and which have struck."""
+"""The launcher's part of fault injection: faults by time, lost links, and which have struck."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from podrun.launcher.attempt.cause import from_exit
-from podrun.launcher.attempt.fault_injection import Rehearsal
+from podrun.launcher.attempt.fault_injection import FaultInjection
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host
@@ -64,59 +64,59 @@ def started(process: int, pid: int) -> Event:
 
 
 def test_a_fault_that_a_worker_reports_has_struck() -> None:
-    rehearsal = Rehearsal([EXIT, LINK], Recorder(), Lines())
-    rehearsal.event({"event": "note", "message": "rehearsal", "injected": EXIT})
-    assert rehearsal.left == (LINK,)
-    assert Rehearsal([EXIT, LINK], Recorder(), Lines(), {LINK}).left == (EXIT,)
+    injection = FaultInjection([EXIT, LINK], Recorder(), Lines())
+    injection.event({"event": "note", "message": "rehearsal", "injected": EXIT})
+    assert injection.left == (LINK,)
+    assert FaultInjection([EXIT, LINK], Recorder(), Lines(), {LINK}).left == (EXIT,)
 
 
 def test_a_process_is_killed_at_its_time() -> None:
     """Once in a run: the process that is started next lives."""
     recorder = Recorder()
-    rehearsal = Rehearsal([KILL], recorder, Lines())
+    injection = FaultInjection([KILL], recorder, Lines())
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with subprocess.Popen(sleeper) as process, rehearsal.during(attempt=0):
-        rehearsal.event(started(1, process.pid))
+    with subprocess.Popen(sleeper) as process, injection.during(attempt=0):
+        injection.event(started(1, process.pid))
         assert process.wait(60) == -signal.SIGKILL
     assert recorder.events[-1]["injected"] == KILL
-    assert rehearsal.left == ()
+    assert injection.left == ()
 
 
 def test_a_kill_that_was_ordered_is_not_somebodys() -> None:
     """Only of the attempt in which it struck, and of the process that it struck."""
-    rehearsal = Rehearsal([KILL], Recorder(), Lines())
+    injection = FaultInjection([KILL], Recorder(), Lines())
     killed = [from_exit(f"host-{n}", n, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=False) for n in range(2)]
-    with rehearsal.during(attempt=0):
-        rehearsal.event({"event": "note", "message": "rehearsal", "injected": KILL, "host": "host-1", "process": 1})
-    ends = [rehearsal.explain(Outcome(137, failed)).cause for failed in killed]
+    with injection.during(attempt=0):
+        injection.event({"event": "note", "message": "rehearsal", "injected": KILL, "host": "host-1", "process": 1})
+    ends = [injection.explain(Outcome(137, failed)).cause for failed in killed]
     assert ends[0] == killed[0]
     assert ends[1] is not None and ends[1].what == f"was ended by SIGKILL after step 4 (by podrun: --inject {KILL})"
-    with rehearsal.during(attempt=1):
+    with injection.during(attempt=1):
         pass
-    assert rehearsal.explain(Outcome(137, killed[1])).cause == killed[1]
+    assert injection.explain(Outcome(137, killed[1])).cause == killed[1]
 
 
 def test_an_ended_process_is_not_struck() -> None:
-    rehearsal = Rehearsal([KILL.replace("0.01", "3600")], Recorder(), Lines())
-    with rehearsal.during(attempt=0):
-        rehearsal.event(started(1, 1))
-        rehearsal.event({"event": "exit", "host": "host-1", "process": 1, "code": 0})
-    assert len(rehearsal.left) == 1
+    injection = FaultInjection([KILL.replace("0.01", "3600")], Recorder(), Lines())
+    with injection.during(attempt=0):
+        injection.event(started(1, 1))
+        injection.event({"event": "exit", "host": "host-1", "process": 1, "code": 0})
+    assert len(injection.left) == 1
 
 
 def test_a_link_is_cut_and_stays_down() -> None:
     recorder = Recorder()
-    rehearsal = Rehearsal([LINK], recorder, Lines())
-    line, other = rehearsal.transport.open(HOST, ["run"]), rehearsal.transport.open(Host("host-0", "host-0"), ["run"])
+    injection = FaultInjection([LINK], recorder, Lines())
+    line, other = injection.transport.open(HOST, ["run"]), injection.transport.open(Host("host-0", "host-0"), ["run"])
     assert isinstance(line, Line) and isinstance(other, Line)
-    with rehearsal.during(attempt=0):
-        rehearsal.event(started(1, 1))
-        rehearsal.event({"event": "step", "step": 4, "process": 1})
-        assert rehearsal.left == (LINK,)
-        rehearsal.event({"event": "step", "step": 6, "process": 1})
-    assert rehearsal.left == ()
-    rehearsal.transport.cut("host-1", 600)  # as the rehearsal does in a thread
+    with injection.during(attempt=0):
+        injection.event(started(1, 1))
+        injection.event({"event": "step", "step": 4, "process": 1})
+        assert injection.left == (LINK,)
+        injection.event({"event": "step", "step": 6, "process": 1})
+    assert injection.left == ()
+    injection.transport.cut("host-1", 600)  # as the injection does in a thread
     assert not line.is_open and other.is_open
     with pytest.raises(HostError, match="its link is down"):
-        rehearsal.transport.open(HOST, ["attach"])
-    assert rehearsal.transport.open(Host("host-0", "host-0"), ["attach"])
+        injection.transport.open(HOST, ["attach"])
+    assert injection.transport.open(Host("host-0", "host-0"), ["attach"])

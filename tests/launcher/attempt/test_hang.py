@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.attempt.hang import Pace, Standing, culprit, describe, is_stuck, limit
+from podrun.launcher.attempt.messages import Tick
 from podrun.launcher.attempt.outcome import Process
-from podrun.launcher.attempt.suspend_clock import AwakeClock
 from podrun.launcher.attempt.watch import ProgressWatch, least_far
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import Phase, ProgressRecord
@@ -208,7 +208,7 @@ def test_pace() -> None:
 def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[int]) -> None:
     """Processes that have come to the meeting wait for the others, and one that is stopped is to blame in any case."""
     processes = [
-        Process(f"host-{i}", i, Phase.CONNECT, beat=ProgressRecord(1, Phase.CONNECT, 1, part, 0, 0), state=state)
+        Process(f"host-{i}", i, Phase.CONNECT, record=ProgressRecord(1, Phase.CONNECT, 1, part, 0, 0), state=state)
         for i, (part, state) in enumerate(zip(parts, states, strict=True))
     ]
     assert [p.process for p in least_far(processes)] == blamed
@@ -216,15 +216,14 @@ def test_who_has_not_joined(parts: tuple[int, ...], states: str, blamed: list[in
 
 def test_who_was_stuck_is_judged_by_where_it_stood_then() -> None:
     """A stopped process goes on to print its stacks: by the time these are here, it is somewhere else."""
-    times = iter(range(0, 1000, 4))
-    clock = AwakeClock(5.0, lambda: float(next(times)))
     beat = ProgressRecord(1, Phase.TRAIN, 4, 0, 4, 4)
-    processes = [Process(f"host-{n}", n, beat=beat) for n in range(2)]
-    watch = ProgressWatch(processes, clock, Launch(stall_timeout=3), is_program=False)
-    while not watch.is_stuck(lambda host: True):
-        pass
+    processes = [Process(f"host-{n}", n, record=beat) for n in range(2)]
+    watch = ProgressWatch(processes, Launch(stall_timeout=3), is_program=False)
+    tick = Tick(answering={"host-0", "host-1"}, outputs={})
+    assert not watch.is_stuck(0.0, tick) and not watch.is_stuck(3.0, tick)
+    assert watch.is_stuck(3.5, tick)
     processes[1].state = "T"
-    processes[1].beat, processes[1].signs = replace(beat, phase=Phase.EVALUATE, arrived=5), 7
+    processes[1].record, processes[1].signs = replace(beat, phase=Phase.EVALUATE, arrived=5), 7
     processes[0].exit_code = 1
     failure = watch.failure()
     assert failure.process == 1

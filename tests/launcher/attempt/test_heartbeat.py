@@ -12,7 +12,7 @@ import pytest
 
 from podrun.launcher.attempt import heartbeat as module
 from podrun.launcher.attempt.heartbeat import Heartbeat
-from podrun.launcher.attempt.suspend_clock import AwakeClock
+from podrun.launcher.attempt.suspend_clock import SuspendClock
 from podrun.launcher.remote.session import Session
 
 pytestmark = pytest.mark.timeout(60)
@@ -39,8 +39,8 @@ class FakeSession:
 
 
 @contextmanager
-def beating(sessions: list[FakeSession], lease: float, patience: float | None = None) -> Iterator[Heartbeat]:
-    beat = Heartbeat(lambda: cast("list[Session]", sessions), lease, patience)
+def beating(sessions: list[FakeSession], lease: float, answer: float | None = None) -> Iterator[Heartbeat]:
+    beat = Heartbeat(lambda: cast("list[Session]", sessions), lease, answer)
     try:
         yield beat
     finally:
@@ -48,24 +48,24 @@ def beating(sessions: list[FakeSession], lease: float, patience: float | None = 
 
 
 def judged(
-    *sessions: FakeSession, lease: float = 10.0, patience: float | None = None, awake: float = 0.0
+    *sessions: FakeSession, lease: float = 10.0, answer: float | None = None, awake: float = 0.0
 ) -> list[list[str]]:
     """Return what each session is told at the time NOW, by a launcher that has been awake since `awake`."""
-    with beating([], lease, patience) as beat:
+    with beating([], lease, answer) as beat:
         beat._give_up(cast("list[Session]", list(sessions)), NOW, awake)
     return [session.lost for session in sessions]
 
 
 def test_a_silent_host_is_given_up_while_others_answer() -> None:
-    """The reason has the time since its last word. Patience is the lease less a ping; a host within it is left alone."""
+    """The reason has the time since its last word. The limit is the lease less a ping; a host within it is left alone."""
     reason = ["has not answered for 8 s: it is down, or its network is"]
     assert judged(FakeSession(7.6, heard=8.0), FakeSession(), FakeSession(7.5)) == [reason, [], []]
 
 
 def test_an_own_patience_replaces_the_lease() -> None:
     """A detached run has a lease of a day, and its hosts are not waited for so long."""
-    assert judged(FakeSession(13.0), FakeSession(), lease=86400.0, patience=15.0)[0]
-    assert not judged(FakeSession(12.4), FakeSession(), lease=86400.0, patience=15.0)[0]
+    assert judged(FakeSession(13.0), FakeSession(), lease=86400.0, answer=15.0)[0]
+    assert not judged(FakeSession(12.4), FakeSession(), lease=86400.0, answer=15.0)[0]
 
 
 def test_all_hosts_are_silent_while_this_machine_is_cut_off() -> None:
@@ -121,7 +121,7 @@ def test_it_ends_when_told_to() -> None:
 
 
 class SlowClock:
-    """Takes the place of an AwakeClock that notices a sleep at the third beat."""
+    """Takes the place of an SuspendClock that notices a sleep at the third beat."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -158,7 +158,7 @@ def test_a_sleep_of_the_launcher_excuses_the_hosts(monkeypatch: pytest.MonkeyPat
 
         def set(self) -> None: ...
 
-    monkeypatch.setattr(module, "AwakeClock", clock)
+    monkeypatch.setattr(module, "SuspendClock", clock)
     monkeypatch.setattr(module.threading, "Thread", lambda **options: SimpleNamespace(start=lambda: None))
     monkeypatch.setattr(module.time, "monotonic", lambda: NOW + len(moments))
     session = FakeSession()
@@ -196,6 +196,6 @@ def test_of_very_many_hosts_some_are_pinged_at_a_time() -> None:
 def test_the_interval_is_a_quarter_of_a_short_lease() -> None:
     """Agents with a short lease are pinged often enough, and those with a long one not less often than others."""
     with beating([], 4.0) as short, beating([], 86400.0) as long:
-        assert (short._every, short._patience) == (1.0, 3.0)
-        assert (long._every, long._patience) == (2.5, 86397.5)
-        assert isinstance(short._clock, AwakeClock)
+        assert (short._every, short._answer) == (1.0, 3.0)
+        assert (long._every, long._answer) == (2.5, 86397.5)
+        assert isinstance(short._clock, SuspendClock)

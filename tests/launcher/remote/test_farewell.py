@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from podrun.launcher.agent.base.protocol import PREEMPTED
-from podrun.launcher.attempt.agent_reuse import KeptAgents
+from podrun.launcher.attempt.agent_reuse import ReusableAgents
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.remote.session import Session
 from podrun.launcher.transport.process_channel import ProcessChannel
@@ -106,7 +106,7 @@ def test_a_connection_that_is_made_anew_at_the_end(talk: Talk) -> None:
 
 def test_a_connection_that_is_made_anew_at_a_restart(talk: Talk) -> None:
     """The next attempt hears nothing of this one's agent, which is not kept then, and ends."""
-    kept = KeptAgents()
+    kept = ReusableAgents()
     talk.session.send({"type": "stop", "grace": 0.0})
     talk.wait_for("stopped")
     talk.signal_relay(signal.SIGKILL)

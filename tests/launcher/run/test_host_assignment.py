@@ -17,7 +17,6 @@ from podrun.launcher.run import wait_for_hosts as host_wait
 from podrun.launcher.run.host_assignment import assign_hosts, can_do_without, describe_change, why_not_fewer
 from podrun.launcher.run.rejoin import RejoinWatch
 from podrun.launcher.run.wait_for_hosts import HostWait
-from podrun.launcher.rundir.events import Event
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config, Launch
@@ -144,39 +143,24 @@ def test_too_few_hosts_are_waited_for_up_to_the_limit(monkeypatch: pytest.Monkey
     assert (failure.host, failure.code) == ("h1", ExitCode.UNAVAILABLE)
 
 
-class Attempt:
-    def __init__(self) -> None:
-        self.interrupts: list[int] = []
-
-    def interrupt(self, number: int) -> None:
-        self.interrupts.append(number)
-
-
-class Ignore:
-    def event(self, event: Event) -> None:
-        pass
-
-
 def test_a_host_is_taken_back_at_a_checkpoint() -> None:
     """Not before it answers, and once."""
     answers = iter([{"h3": "no route"}, {}, None])
     notes: list[str] = []
-    attempt = Attempt()
-    rejoin = RejoinWatch([H[3]], lambda _: next(answers), Ignore(), notes.append, every=0.01)
-    rejoin.watch(attempt)
+    stops: list[int] = []
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), notes.append, lambda: stops.append(1), every=0.01)
     rejoin.thread.join(60)
     assert notes == ["h3: back; the run takes it back at its next checkpoint"]
     for kind in ("step", "checkpoint", "checkpoint"):
         rejoin.event({"event": kind, "step": 1})
-        assert len(attempt.interrupts) == (kind == "checkpoint")
+        assert len(stops) == (kind == "checkpoint")
     assert rejoin.has_stopped
 
 
 def test_a_run_without_its_host_is_left_alone_while_that_is_away() -> None:
     answers = iter([{"h3": "no route"}, None])
-    attempt = Attempt()
-    rejoin = RejoinWatch([H[3]], lambda _: next(answers), Ignore(), [].append, every=0.01)
-    rejoin.watch(attempt)
+    stops: list[int] = []
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), [].append, lambda: stops.append(1), every=0.01)
     rejoin.thread.join(60)
     rejoin.event({"event": "checkpoint", "step": 1})
-    assert (attempt.interrupts, rejoin.has_stopped) == ([], False)
+    assert (stops, rejoin.has_stopped) == ([], False)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.attempt.cause import LAUNCHER, Failure, Sign
+from podrun.launcher.attempt.cause import LAUNCHER, Failure, FailureKind
+from podrun.launcher.attempt.observers import Observers
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.run.history import AttemptHistory, budget_of, recorded_attempts, restart_event
 from podrun.launcher.run.policy import Attempt, Budget, Ending, Restart, Stop, decide, why_not_renewed
@@ -144,11 +145,11 @@ CAUSE = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
         (Outcome(1, replace(CAUSE, host=LAUNCHER)), Ending.LAUNCHER),
         (Outcome(69, CAUSE, unprepared=True), Ending.UNPREPARED),
         (Outcome(69, replace(CAUSE, process=None)), Ending.LOST),
-        (Outcome(75, replace(CAUSE, sign=Sign.ASKED)), Ending.PREEMPTED),
+        (Outcome(75, replace(CAUSE, kind=FailureKind.ASKED)), Ending.PREEMPTED),
     ],
 )
 def test_endings(outcome: Outcome, ending: Ending, tmp_path: Path) -> None:
-    assert AttemptHistory(Events()).attempt(outcome, plan_of("cpu-1x1", tmp_path, "true"), 0.0).ending is ending
+    assert AttemptHistory().attempt(outcome, plan_of("cpu-1x1", tmp_path, "true"), 0.0).ending is ending
 
 
 class Events(list[Event]):
@@ -160,19 +161,20 @@ def test_a_supervisor_that_takes_over_knows_what_was_before(tmp_path: Path) -> N
     """From the record: the budget is the run's."""
     plan = plan_of("cpu-1x1", tmp_path, "true")
     events = Events()
-    progress = AttemptHistory(events)
+    history = AttemptHistory()
+    progress = Observers(history, events)
     progress.event({"event": "start", "time": 1.0})
     progress.event({"event": "host", "time": 2.0, "host": "host-0", "phase": "started"})
     for phase in ("connect", "setup", "compile", "train"):
         progress.event({"event": "phase", "time": 3.0, "phase": phase})
     progress.event({"event": "checkpoint", "time": 4.0, "step": 10})
     progress.event({"event": "exit", "time": 8.0, "host": "host-0", "process": 0, "code": 1})
-    first = progress.attempt(Outcome(1, CAUSE), plan, 8.5)
+    first = history.attempt(Outcome(1, CAUSE), plan, 8.5)
     assert first == Attempt(Ending.FAILED, 1, "exited with code 1", True, 10, 6.0, False)
     progress.event(restart_event(first, "again", 8.0))
     progress.event({"event": "start", "time": 9.0})
     progress.event({"event": "resume", "time": 9.5, "step": 10})
-    later = AttemptHistory(Events())
+    later = AttemptHistory()
     assert recorded_attempts(events, later) == [first]
     assert later.attempt(Outcome(1, CAUSE), plan, 9.9) == Attempt(
         Ending.FAILED, 1, "exited with code 1", False, 10, 0.0, True

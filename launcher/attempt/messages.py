@@ -1,0 +1,117 @@
+"""Declare the messages that change the state of an attempt, and the orders that it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from ..agent.base.to_agent import ToAgent
+from ..remote.session import Delivered
+from ..rundir.events import Event
+from .cause import Failure
+
+
+class Moment(NamedTuple):
+    """The time of a message, by three clocks of the launcher."""
+
+    awake: float
+    """Seconds of the attempt, without those for which the launcher was suspended."""
+    monotonic: float
+    wall: float
+
+
+class Step(Enum):
+    """A step of the supervisor."""
+
+    NOT_READY = auto()  # some agents were not ready in time
+    PROBE = auto()  # all are: every other host tests whether it reaches the coordinator
+    GO = auto()  # the workers start
+    NOT_JOINED = auto()  # some processes did not join in time
+    DUMP = auto()  # all processes print their stacks
+    INTERRUPTED = auto()  # the user wants to stop
+    INTERRUPTED_AGAIN = auto()  # the user wants to stop at once
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The start of a host's agent is over."""
+
+    host: str
+    error: str | None
+    """Why the agent could not be started."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A host's session has delivered a frame."""
+
+    host: str
+    frame: Delivered
+
+
+@dataclass(frozen=True)
+class LogFailed:
+    """The output of a host could not be written to its log."""
+
+    host: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Some time has passed since the last look at the progress of all processes."""
+
+    answering: Collection[str]
+    """Hosts that answer."""
+    outputs: Mapping[tuple[str, int], int]
+    """Number of pieces of output of each process of a user program, which are signs of life."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The supervisor has found a failure."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True)
+class StopBegun:
+    """All workers are asked to stop from now on."""
+
+    by_user: bool
+    unopened: Collection[str]
+    """Hosts whose agent will not be started any more."""
+
+
+@dataclass(frozen=True)
+class StopEnded:
+    """Nothing more is waited for."""
+
+    by_user: bool
+    silent: Mapping[str, tuple[float, str]]
+    """Hosts that do not answer: seconds of silence, and why they could not be reached again."""
+
+
+Message = Step | Opened | Received | LogFailed | Tick | Failed | StopBegun | StopEnded
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a frame."""
+
+    frame: ToAgent
+    host: str | None = None
+    """None: send it to all hosts that can be reached."""
+
+
+@dataclass(frozen=True)
+class StartAgent:
+    """Start another agent on a host whose agent has ended."""
+
+    host: str
+
+
+Effect = Event | Send | StartAgent
+"""An event to report, or an order to carry out. The time of an event is set when it is reported."""

@@ -1,0 +1,613 @@
+"""PURE: the state of one attempt, which changes by messages alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from podrun.runtime.contract import ENV_COORDINATOR, EventKind, ExitCode, Phase, ProgressRecord
+from podrun.runtime.events import WorkerEvent
+
+from ..agent.base import from_agent
+from ..agent.base.from_agent import USAGE
+from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
+from ..agent.base.schema import Lines, Malformed
+from ..plan.base_env import multislice_coordinator
+from ..plan.plan import LaunchPlan
+from ..plan.program import coordinator_env
+from ..remote.session import NO_WORD, Delivered, Lost, OutputRead
+from ..rundir import events
+from ..rundir.adoption import Adoption
+from ..rundir.events import Event, parse_worker_event
+from . import cause, messages
+from .cause import LAUNCHER, Failure, FailureKind
+from .failures import SAVE_GRACE, Failures, Printed
+from .messages import Effect, Message, Moment, Send, Step
+from .outcome import Outcome, Process, doing
+from .watch import ProgressWatch, least_far
+
+READY_TIMEOUT = 60.0  # seconds for an agent to answer
+FAILURE_GRACE = 0.5  # seconds between SIGTERM and SIGKILL once the run has failed
+_RECORD_AGE = 1.0  # seconds: agents read progress records once a second, so an older sign is a wrong clock
+_MOST_ANEW = 3  # agents that are started again on a host before `go`
+
+
+@dataclass
+class HostState:
+    """State of a host and its agent."""
+
+    name: str
+    folder: str
+    """Folder of the run there."""
+    is_coordinator: bool = False
+    opened: bool = False
+    """The start of its agent is over."""
+    unreached: bool = False
+    """Its agent could not be started."""
+    restarts: int = 0
+    """Number of times that its agent was started again."""
+    ready: from_agent.Ready | None = None
+    probed: bool = False
+    """It has tried to reach the coordinator."""
+    looked_at: bool = False
+    """It has told what its processes do, since that was asked last."""
+    dumped: bool = False
+    """Its processes have printed their stacks, since that was asked last."""
+    incomplete: bool = False
+    """Not all of its output is in the logs."""
+    stopped: bool = False
+    """Its agent has confirmed the stop."""
+    lost: bool = False
+    left: list[int] | None = None
+    """Pids that its agent has left running, or that may have outlived it; None if that is not known."""
+    reason: str = ""
+    """Why its agent stopped or was lost."""
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if nothing more is expected of it."""
+        return self.stopped or self.is_gone
+
+    @property
+    def is_gone(self) -> bool:
+        """Return True if it cannot be reached."""
+        return self.lost or self.unreached
+
+    @property
+    def is_reusable(self) -> bool:
+        """Return True if it stopped only because it was asked to, and has nothing left."""
+        return self.stopped and self.reason == ASKED and not self.left
+
+    @property
+    def left_behind(self) -> str | None:
+        """Return what may still run there; None if that is nothing."""
+        if self.left:
+            return f"pids {', '.join(map(str, self.left))}"
+        if self.lost and self.left is None:
+            return self.reason
+        return None if self.is_over else "its agent does not answer"
+
+
+class AttemptState:
+    """The processes, hosts, failures and progress of one attempt. `apply` is the only way to change it."""
+
+    def __init__(self, plan: LaunchPlan, adoption: Adoption | None = None, wants_standbys: bool = False) -> None:
+        """Begin an attempt.
+
+        Args:
+            plan: the plan of the attempt.
+            adoption: records of the supervisor that this attempt is taken over from.
+            wants_standbys: prewarm workers for the next attempt.
+        """
+        self.plan = plan
+        self.hosts = {
+            h.host.name: HostState(h.host.name, h.spec["dir"], is_coordinator=h.spec["coordinator"]) for h in plan.hosts
+        }
+        self.processes = {
+            (h.host.name, process): Process(h.host.name, process) for h in plan.hosts for process in h.processes
+        }
+        self.failures = Failures()
+        self.went = False
+        """The workers were told to start."""
+        self.is_stuck = False
+        """No process makes progress any more."""
+        self.saved_step: int | None = None
+        self.started_fresh = False
+        """A process has compiled the step without a checkpoint to resume from."""
+        self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
+        self._adoption = adoption
+        self._recorded = dict(adoption.events) if adoption else {}
+        self._without_step = set(self.processes) if wants_standbys and not plan.is_program else set()
+        """Processes whose first step no standby may slow down."""
+        self._event_lines = {process: Lines(events.LIMIT) for process in self.processes}
+        self._warned: set[tuple[str, int, str]] = set()
+        """(host, process, topic) already warned about."""
+        self._probing = False
+        self._stopping = False
+        self._now = Moment(0.0, 0.0, 0.0)
+        """Time of the last message."""
+        self._effects: list[Effect] = []
+
+    def apply(self, message: Message, now: Moment) -> list[Effect]:
+        """Note what has happened.
+
+        Returns:
+            The events to report and the orders to carry out, in this order.
+        """
+        self._now = now
+        match message:
+            case messages.Received(host, frame):
+                self._on_frame(self.hosts[host], frame)
+            case messages.Opened(host, error):
+                self._on_opened(self.hosts[host], error)
+            case messages.LogFailed(host, reason):
+                self._on_log_failed(self.hosts[host], reason)
+            case messages.Tick():
+                self._look(message)
+            case messages.Failed(failure):
+                self._add(failure)
+            case messages.StopBegun(by_user, unopened):
+                self._stopping = True
+                self.failures.stop(by_user)
+                for name in unopened:
+                    self.hosts[name].unreached = True
+            case messages.StopEnded():
+                self._judge_end(message)
+            case Step.NOT_READY:
+                for name in [host.name for host in self.hosts.values() if host.ready is None]:
+                    self._fail(name, f"its agent did not answer within {READY_TIMEOUT:g} s")
+            case Step.PROBE:
+                self._probe()
+            case Step.GO:
+                self._go()
+            case Step.NOT_JOINED:
+                self._blame_unjoined()
+            case Step.DUMP:
+                self._ask_for_stacks()
+            case Step.INTERRUPTED:
+                self._note("stopping (Ctrl-C again: at once)")
+            case Step.INTERRUPTED_AGAIN:
+                self._note("stopping")
+        effects, self._effects = self._effects, []
+        return effects
+
+    # --- questions ---
+
+    def is_decided(self, awake: float, printed: Printed) -> bool:
+        """Return True if a failure ends the attempt. `awake`: the time now, as in `Moment`."""
+        saving = any(p.saving for p in self.processes.values())
+        return self.failures.decided(awake, saving, printed)
+
+    def all_opened(self) -> bool:
+        return all(host.opened for host in self.hosts.values())
+
+    def all_ready(self) -> bool:
+        return all(host.ready is not None for host in self.hosts.values())
+
+    def all_probed(self) -> bool:
+        return all(host.probed or host.is_coordinator for host in self.hosts.values())
+
+    def all_joined(self) -> bool:
+        """Return True if all processes have joined. A user program reports no phases: it has joined once started."""
+        is_program = self.plan.is_program
+        return all(
+            p.exit_code is not None or (bool(p.pid) if is_program else p.joined) for p in self.processes.values()
+        )
+
+    def all_exited(self) -> bool:
+        return all(p.exit_code is not None for p in self.processes.values())
+
+    def all_done(self) -> bool:
+        return all(self._is_done(p) for p in self.processes.values())
+
+    def all_over(self) -> bool:
+        return all(host.is_over for host in self.hosts.values())
+
+    @property
+    def someone_is_silent(self) -> bool:
+        """Return True if a process has not reported anything yet."""
+        return any(p.phase is None for p in self.processes.values())
+
+    @property
+    def awaited(self) -> list[HostState]:
+        """Return the hosts that have not confirmed their end."""
+        return [host for host in self.hosts.values() if not host.is_over]
+
+    @property
+    def running(self) -> list[HostState]:
+        """Return the hosts that have not confirmed their end and run a process."""
+        names = {p.host for p in self.processes.values() if p.pid and p.exit_code is None}
+        return [host for host in self.awaited if host.name in names]
+
+    @property
+    def grace(self) -> float:
+        """Return the seconds that the workers need to end, once the user wants to stop."""
+        alive = [p for p in self.processes.values() if p.exit_code is None]
+        if any(p.saving for p in alive):
+            return SAVE_GRACE
+        if self.plan.is_program:
+            return self.plan.launch.stop_grace if self._is_training else FAILURE_GRACE
+        leaving = bool(alive) and all(p.phase == Phase.DONE for p in alive)
+        training = any(p.training for p in alive)
+        return self.plan.launch.stop_grace if training or leaving else FAILURE_GRACE
+
+    def asked_to_stop(self, by_user: bool) -> bool:
+        """Return True if the user, or a SIGTERM to a process, asked for the stop and there is something to save."""
+        if not self.failures:
+            return by_user and self._is_training
+        return all(f.kind is FailureKind.ASKED for f in self.failures.seen)
+
+    def stall(self) -> Failure:
+        """Return the failure of the process that the others wait for. Call it only if `is_stuck`."""
+        return self._watch.failure()
+
+    def outcome(self, interrupts: Sequence[int], slept: float, printed: Printed) -> Outcome:
+        """Return the outcome of the attempt, after `StopEnded`.
+
+        Args:
+            interrupts: signals by which the user asked to stop.
+            slept: seconds for which the launcher was suspended shortly before.
+            printed: returns what a process has printed last.
+        """
+        outcome = Outcome(
+            ExitCode.DONE,
+            failures=self.failures.seen,
+            saved_step=self.saved_step,
+            left_behind=self._left_behind,
+            no_checkpoint=self.started_fresh and self.saved_step is None,
+            finished=self.all_done(),
+            all_ended_well=all(p.exit_code == 0 for p in self.processes.values()),
+        )
+        if self._is_finished:
+            return outcome
+        if self.failures and not (interrupts and self.failures.only_consequences):
+            first = self.failures.cause(len(self.hosts), slept, printed)
+            outcome.cause, outcome.code = first, first.code
+            outcome.others = doing(self.processes.values(), besides=first)
+        elif interrupts:
+            outcome.interrupted_by, outcome.code = interrupts[0], 128 + interrupts[0]
+        return outcome
+
+    @property
+    def _is_training(self) -> bool:
+        return any(p.training or (self.plan.is_program and p.pid) for p in self.processes.values())
+
+    @property
+    def _is_finished(self) -> bool:
+        """Return True if all work is done, nothing is left on any host, and all output is here."""
+        complete = not any(host.lost or host.incomplete for host in self.hosts.values())
+        return self.all_done() and complete and not self._left_behind
+
+    @property
+    def _left_behind(self) -> list[str]:
+        """Return `host: what` for each host that may still run processes of this attempt."""
+        return [f"{host.name}: {left}" for host in self.hosts.values() if (left := host.left_behind)]
+
+    def _is_done(self, process: Process) -> bool:
+        """Return True if the process has finished. A user program that ends with 0 when asked to stop may not have."""
+        if self.plan.is_program:
+            return process.exit_code == 0 and not process.cut_off
+        return process.exit_code == 0 and process.phase == Phase.DONE
+
+    @property
+    def _coordinator(self) -> HostState:
+        return next(host for host in self.hosts.values() if host.is_coordinator)
+
+    @property
+    def _address(self) -> str:
+        """Return the address at which the other hosts reach the coordinator, which is ready."""
+        host = next(h for h in self.plan.hosts if h.spec["coordinator"]).host
+        ready = self._coordinator.ready
+        assert ready is not None
+        address = host.internal or ready["address"] or host.address
+        return f"[{address}]:{ready['port']}" if ":" in address else f"{address}:{ready['port']}"
+
+    # --- effects ---
+
+    def _tell(self, kind: EventKind, **fields: Any) -> None:
+        self._effects.append(cast(Event, {"event": kind, **fields}))
+
+    def _note(self, message: str) -> None:
+        self._tell(EventKind.NOTE, message=message)
+
+    def _warn(self, host: str, number: int, topic: str, message: str) -> None:
+        """Warn of something that a process has damaged, once for each process."""
+        if (host, number, topic) not in self._warned:
+            self._warned.add((host, number, topic))
+            self._note(message)
+
+    def _tell_start(self, **fields: Any) -> None:
+        """Report a step of the start, unless it is on record: agents repeat all of them to a new supervisor."""
+        key = (fields["host"], fields["phase"], fields.get("process"))
+        if self._adoption is None or key not in self._adoption.phases:
+            self._tell(EventKind.HOST, **fields)
+
+    def _add(self, failure: Failure, since: float | None = None) -> None:
+        self.failures.add(failure, self._now, since)
+
+    def _fail(self, host: str, reason: str) -> None:
+        """Add a failure of a host or its agent."""
+        self._add(Failure(host, None, reason, ExitCode.UNAVAILABLE))
+
+    # --- messages of the supervisor ---
+
+    def _on_opened(self, host: HostState, error: str | None) -> None:
+        host.opened = True
+        if error is not None:
+            host.unreached = True
+            self._fail(host.name, f"cannot start its agent: {error}")
+
+    def _on_log_failed(self, host: HostState, reason: str) -> None:
+        if not host.incomplete:
+            host.incomplete = True
+            what = f"cannot write what {host.name} prints to its log: {reason}; the rest stays in {host.folder}"
+            self._add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
+
+    def _probe(self) -> None:
+        """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
+        self._probing = True
+        address = self._address
+        for host in self.hosts.values():
+            if not host.is_coordinator and not host.probed:
+                self._effects.append(Send({"type": "probe", "address": address}, host.name))
+
+    def _go(self) -> None:
+        address, ready = self._address, self._coordinator.ready
+        env = {ENV_COORDINATOR: address, **multislice_coordinator(self.plan.pod, address)}
+        if self.plan.is_program and ready is not None:
+            env |= coordinator_env(address, ready.get("second_port"))
+            self._tell_shared_name()
+        self.went = True
+        self._effects.append(Send({"type": "go", "env": env}))
+
+    def _tell_shared_name(self) -> None:
+        """Say that simulated hosts have the name of this machine, if their programs may take them for one."""
+        shares = any(not host.ready.get("isolated", True) for host in self.hosts.values() if host.ready)
+        if shares and self.plan.pod.traits.is_one_machine and len(self.hosts) > 1:
+            self._note(
+                "all simulated hosts have this machine's name, because names of their own need root and namespaces"
+            )
+
+    def _blame_unjoined(self) -> None:
+        limit = self.plan.launch.start_timeout
+        missing = [p for p in self.processes.values() if not p.joined]
+        for p in [p for p in missing if p.phase is None] or least_far(missing):
+            does = f"is still in phase {p.phase}" if p.phase else "did not say anything"
+            what = f"{does} {limit:g} s after its start (launch.start_timeout)"
+            failure = Failure(p.host, p.process, what, ExitCode.UNAVAILABLE)
+            if not self.failures:
+                self._note(f"{failure}; stopping all")
+            self._add(failure)
+
+    def _look(self, tick: messages.Tick) -> None:
+        if late := self._watch.late(self._now):
+            self._tell(EventKind.LATE, **late)
+        if self._watch.is_stuck(self._now.awake, tick):
+            self.is_stuck = True
+            self._note("nothing moves any more: all processes print their stacks to the logs")
+            self._ask_for_stacks()
+
+    def _ask_for_stacks(self) -> None:
+        for host in self.hosts.values():
+            host.looked_at = host.dumped = False
+        self._effects.append(Send({"type": "dump"}))
+
+    def _judge_end(self, end: messages.StopEnded) -> None:
+        """Add the failures of hosts that have not confirmed the stop, and of those that are not done without a reason."""
+        for name in sorted(host.name for host in self.awaited if host.name in end.silent):
+            self._add(cause.silent_host(name, *end.silent[name], late=True))
+        if self._is_finished or self.failures or end.by_user:
+            return
+        unconfirmed = {h.name for h in self.hosts.values() if not h.is_over or h.incomplete or (h.stopped and h.left)}
+        for name in sorted(unconfirmed):
+            self._fail(name, "its agent has not confirmed that all has ended, and that all output is here")
+        for name in sorted({p.host for p in self.processes.values() if not self._is_done(p)} - unconfirmed):
+            self._fail(name, "not all of its processes have finished")
+
+    # --- frames ---
+
+    def _on_frame(self, host: HostState, frame: Delivered) -> None:
+        name = host.name
+        if frame["type"] == "hello":
+            self._tell_start(host=name, phase="hello", pid=frame["pid"], python=frame["python"])
+        elif frame["type"] == "waiting":
+            self._note(f"{name} still has {frame['holder']}; waiting for it to end")
+        elif frame["type"] == "refused":
+            self._fail(name, frame["reason"])
+        elif frame["type"] == "ready":
+            host.ready = frame
+            self._tell_start(host=name, phase="ready")
+        elif frame["type"] == "probed":
+            self._on_probed(host, frame)
+        elif frame["type"] == "started":
+            self.processes[name, frame["process"]].pid = frame["pid"]
+            standby = {"standby": True} if frame.get("standby") else {}
+            self._tell_start(host=name, phase="started", process=frame["process"], pid=frame["pid"], **standby)
+        elif frame["type"] == "output":
+            self._on_output(name, frame)
+        elif frame["type"] == "unreadable":
+            self._on_unreadable(host, frame)
+        elif frame["type"] == "exit":
+            self._on_exit(self.processes[name, frame["process"]], frame)
+        elif frame["type"] == "progress":
+            self._on_progress(name, frame)
+        elif frame["type"] == "usage":
+            measured: Mapping[str, object] = frame
+            self._tell(EventKind.USAGE, host=name, **{key: measured[key] for key in USAGE})
+        elif frame["type"] == "dumped":
+            self._on_dumped(host, frame)
+        elif frame["type"] == "stopped":
+            self._on_stopped(host, frame)
+        else:
+            self._on_lost(host, frame)
+
+    def _on_probed(self, host: HostState, frame: from_agent.Probed) -> None:
+        host.probed = True
+        if frame["error"] and self._probing and self.all_ready():
+            what = (
+                f"cannot reach {self._coordinator.name} at {self._address} ({frame['error']}): all hosts must reach the "
+                "coordinator there; is a firewall in between (`ports:` in the pod file narrows the range), or "
+                "`internal:` missing or wrong?"
+            )
+            self._fail(host.name, what)
+
+    def _on_output(self, host: str, frame: OutputRead) -> None:
+        """Handle a piece of the events that a process has written."""
+        number = int(frame["stream"].removesuffix(".events"))
+        for line in self._event_lines[host, number].feed(frame["data"]):
+            try:
+                event = parse_worker_event(line)
+            except Malformed as why:  # cut off by a full disk, or written by a user program
+                what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
+                self._warn(host, number, "events", what)
+                continue
+            self._on_event(self.processes[host, number], event)
+
+    def _on_event(self, process: Process, event: WorkerEvent) -> None:
+        process.signs, process.age = process.signs + 1, 0.0
+        who = (process.host, process.process)
+        if event["event"] == EventKind.PHASE:
+            process.phase = event["phase"]
+            self.started_fresh |= process.phase == Phase.COMPILE
+        elif event["event"] == EventKind.STEP:
+            process.step = event["step"]
+            self._start_standbys(who)
+        elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+            self.saved_step = event["step"]
+        elif event["event"] == EventKind.ERROR:
+            process.error = event
+            self._add(cause.from_error(*who, event))
+        elif event["event"] == EventKind.SIGNAL:
+            self.failures.signalled.append(who)
+        if self._recorded.get(who, 0) > 0:
+            self._recorded[who] -= 1  # the previous supervisor has reported it
+        else:
+            self._effects.append(cast(Event, {**event, "host": process.host, "process": process.process}))
+
+    def _start_standbys(self, stepped: tuple[str, int]) -> None:
+        """Let interpreters for the next attempt start, once all processes have made a step."""
+        if stepped not in self._without_step:
+            return
+        self._without_step.remove(stepped)
+        if not self._without_step:
+            here = self.plan.pod.traits.is_one_machine
+            for host in self.plan.hosts:
+                count = len(self.processes) if here else len(host.processes)
+                self._effects.append(Send({"type": "standby", "count": count}, host.host.name))
+
+    def _on_unreadable(self, host: HostState, frame: from_agent.Unreadable) -> None:
+        """Note that the file of a stream cannot be read. The process may go on, and its exit will be told."""
+        number, _, kind = frame["stream"].partition(".")
+        where = f"{host.folder}/{frame['stream']}: {frame['error']}"
+        if kind == "out":
+            host.incomplete = True
+            lost = f"what process {number} on {host.name} prints cannot be read any more ({where}); its log ends here"
+        else:
+            lost = f"what process {number} on {host.name} reports cannot be read any more ({where}); only its exit is known"
+        self._note(lost)
+
+    def _on_progress(self, host: str, frame: from_agent.Progress) -> None:
+        for number, text in frame["beats"].items():
+            process = self.processes[host, int(number)]
+            try:
+                record = ProgressRecord.parse(text)
+            except ValueError as why:  # a user program has written it
+                process.record = None  # and nobody can tell any more whether the pod is stuck
+                what = f"the beat of process {number} on {host} is damaged ({why}); a hang may not be noticed"
+                self._warn(host, process.process, "beat", what)
+                continue
+            if process.record is None or record.moves != process.record.moves:
+                process.signs += 1
+                process.age = min(max(0.0, frame.get("now", 0.0) - record.moved), _RECORD_AGE)
+            process.record = record
+
+    def _on_dumped(self, host: HostState, frame: from_agent.Dumped) -> None:
+        host.looked_at = True
+        host.dumped |= not frame.get("more")
+        for row in frame["processes"]:
+            process = self.processes[host.name, row["process"]]
+            process.state, process.load = row["state"], row["load"]
+
+    def _on_exit(self, process: Process, frame: from_agent.Exit) -> None:
+        process.exit_code = frame["code"]
+        process.cut_off = frame["asked"]
+        self._tell(EventKind.EXIT, host=process.host, process=process.process, code=frame["code"])
+        if self._is_done(process):
+            return
+        if process.error is None:
+            self._judge_exit(process, frame)
+        self.failures.exited(process.host, process.process, frame["asked"])
+
+    def _judge_exit(self, process: Process, frame: from_agent.Exit) -> None:
+        code = frame["code"]
+        if frame["error"]:
+            what = f"could not be started: {frame['error']}"
+            self._add(Failure(process.host, process.process, what, ExitCode.UNAVAILABLE))
+        elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
+            step = process.step
+            if code == ExitCode.PREEMPTED and step is not None:  # not all of its steps are told
+                step = max(step, self.saved_step or 0)
+            failed = cause.from_exit(
+                process.host,
+                process.process,
+                code,
+                step,
+                process.phase,
+                self.plan.is_program,
+                out_of_memory=frame.get("out_of_memory"),
+                memory=frame.get("memory", ""),
+                full=frame.get("full", ""),
+            )
+            self._add(failed)
+
+    def _on_stopped(self, host: HostState, frame: from_agent.Stopped) -> None:
+        name, reason, left = host.name, frame["reason"], frame["left"]
+        if reason.startswith(UNHEARD) and not left and self._start_anew(host, reason):
+            return
+        host.stopped, host.reason, host.left = True, reason, left
+        self._tell(EventKind.HOST, host=name, phase="stopped", reason=reason, left=left)
+        if frame["kept"]:
+            self._note(f"what the program wrote on {name} stays in {frame['kept']}")
+        if frame["missing"]:
+            host.incomplete = True
+            self._note(
+                f"{frame['missing']} bytes of what {name} printed are not here; they stay there in {host.folder}"
+            )
+        if reason.startswith(PREEMPTED) and not self.failures.names(name):
+            mine = [p for p in self.processes.values() if p.host == name]
+            steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
+            self._add(cause.preempted_host(name, reason, steps, codes, self.saved_step))
+        if not (self._stopping and reason == ASKED) and not self.failures.names(name):
+            self._add(cause.from_lost_agent(name, f"its agent stopped: {reason}"))
+
+    def _on_lost(self, host: HostState, frame: Lost) -> None:
+        if host.stopped:
+            return  # its agent has confirmed already that nothing is left
+        reason, left = frame["reason"], frame["left"]
+        ended = left == [] and (NO_WORD in reason or UNHEARD in reason)
+        if ended and self._start_anew(host, "its connection was lost"):
+            return
+        host.lost, host.reason, host.left = True, reason, left
+        self._tell(EventKind.HOST, host=host.name, phase="lost", reason=reason, left=left)
+        if frame["silent"]:
+            self._add(cause.silent_host(host.name, frame["silence"], frame["trouble"]))
+        else:
+            # The connection ended with the agent, long before that was certain; what failed meanwhile may be a consequence.
+            self._add(cause.from_lost_agent(host.name, reason), frame["ended"])
+
+    def _start_anew(self, host: HostState, why: str) -> bool:
+        """Start another agent on a host whose agent has ended before `go`, so that nothing ran there yet.
+
+        An agent that waits between two attempts ends with its connection, and one that hears nothing from a launcher that
+        sleeps ends with its lease: that is no failure of the host. Returns False if it would be too late, or too often.
+        """
+        if self.went or self._stopping or self._adoption or host.restarts == _MOST_ANEW:
+            return False
+        host.restarts += 1
+        self._note(f"{host.name}: {why} before anything ran there; its agent is started again")
+        host.opened, host.ready = False, None
+        for other in self.hosts.values() if host.is_coordinator else [host]:
+            other.probed = False  # the next coordinator listens elsewhere
+        self._effects.append(messages.StartAgent(host.name))
+        return True
