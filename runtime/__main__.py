@@ -98,7 +98,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     assert config.launch.workdir is not None  # the launcher fills it in
     bucket = url(config.launch.workdir)
     workdir = Workdir(spool_of(bucket) if bucket else config.launch.workdir.expanduser())
-    configure_jax(reporter.record)
+    programs = configure_jax()
     quiet_libraries()
     if env.process_id == 0:
         claim(workdir, env, reporter)
@@ -110,7 +110,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     initialize(env, config.launch.start_timeout)
     report_sigterm(reporter, leaves=True)
     try:
-        train(config, env, workdir, reporter, storage)
+        train(config, env, workdir, reporter, storage, programs)
         print("done", flush=True)
         code = ExitCode.DONE
     except Preempted as stop:

@@ -17,10 +17,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
+from .worker.disk_cache import DiskCache
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
-from .worker.programs import share_programs
-from .worker.progress_record import ProgressRecordFile
 from .worker.quiet import without_gloo_lines
 
 SHUTDOWN_LIMIT = 24 * 3600
@@ -31,14 +30,15 @@ The limit is long because one process may still work after the last common step:
 JAX would end that process. A process that fails does not wait, and podrun then ends the others."""
 
 
-def configure_jax(record: ProgressRecordFile | None = None) -> None:
-    """Configure JAX; must be called before the first computation. `record` notes waits for a shared program."""
+def configure_jax() -> DiskCache | None:
+    """Configure JAX, before the first computation, and return the cache of this pod's programs; None: no cache."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
-    share_programs(f"{cache}/programs" if cache and "://" not in cache else None, record)
     # Makes random numbers independent of the sharding.
     jax.config.update("jax_threefry_partitionable", True)
+    is_used = cache and "://" not in cache and jax.config.values["jax_enable_compilation_cache"]
+    return DiskCache(f"{cache}/programs") if is_used else None
 
 
 def private_cache() -> str | None:

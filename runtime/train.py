@@ -36,8 +36,10 @@ from .storage.base import Storage
 from .storage.bucket_data import load_data
 from .tasks import make_task
 from .worker.blocked import BlockedData, pod_store
+from .worker.disk_cache import DiskCache
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
+from .worker.programs import Programs
 from .worker.progress import Reporter
 
 _NAMED = 3  # most parameters that a note names
@@ -46,7 +48,14 @@ Completed = tuple[int, StepMetrics, dict[str, float]]
 """Number of a completed step, its metrics on the devices, and its metrics as numbers."""
 
 
-def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None) -> None:
+def train(
+    config: Config,
+    env: WorkerEnv,
+    workdir: Workdir,
+    reporter: Reporter,
+    storage: Storage | None = None,
+    cache: DiskCache | None = None,
+) -> None:
     """Train to the last step, starting from the newest checkpoint if there is one.
 
     Args:
@@ -55,6 +64,7 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, 
         workdir: folder of the results on this host.
         reporter: gets events and notes.
         storage: storage of a workdir in a bucket; None: find out whether the processes share the folder.
+        cache: cache of compiled programs.
 
     Raises:
         UserError: the user can correct the error.
@@ -62,7 +72,7 @@ def train(config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, 
         Preempted: the pod was asked to stop, and the checkpoint is saved.
     """
     reporter.phase(Phase.SETUP)
-    trainer = Trainer(config, env, workdir, reporter, storage)
+    trainer = Trainer(config, env, workdir, reporter, storage, cache)
     trainer.start()
     try:
         trainer.run()
@@ -77,7 +87,13 @@ class Trainer:
     """One process's part in a training job."""
 
     def __init__(
-        self, config: Config, env: WorkerEnv, workdir: Workdir, reporter: Reporter, storage: Storage | None = None
+        self,
+        config: Config,
+        env: WorkerEnv,
+        workdir: Workdir,
+        reporter: Reporter,
+        storage: Storage | None = None,
+        cache: DiskCache | None = None,
     ) -> None:
         self._config = config
         self._reporter = reporter
@@ -87,6 +103,7 @@ class Trainer:
         self._progress.part()
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)
+        self._programs = Programs(pod_store(), self._process, cache, self._progress)
         self._make_step()
         self._results = Results(config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter)
         parts = self._strategy.shares * config.accumulate
@@ -114,6 +131,7 @@ class Trainer:
         self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._steps)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
+        self._strategy.share_programs(self._programs.shared)
 
     # --- phases ---
 

@@ -53,6 +53,9 @@ class Strategy(ABC):
     model_per_device = False
     """Whether each device trains its own model."""
 
+    is_one_program = False
+    """True if `_step` and `_evaluate` are programs that all processes run together: one of them can compile for all."""
+
     saves_in_parts = False
     """Whether each process holds only a part of the state, so that all of them write a checkpoint."""
 
@@ -149,6 +152,11 @@ class Strategy(ABC):
     # Compiled by the concrete class: (state, batch) -> (state, metrics), and (params, batch) -> sums.
     _step: Any
     _evaluate: Any
+
+    def share_programs(self, shared: Callable[[Any], Any]) -> None:
+        """Let one process compile for all. `shared` returns a function that does the same as its argument."""
+        if self.is_one_program:
+            self._step, self._evaluate = shared(self._step), shared(self._evaluate)
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Dispatch a step without waiting for it. It donates `state`, which must not be used again.

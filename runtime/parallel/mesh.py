@@ -24,6 +24,8 @@ class MeshStrategy(Strategy):
         **kwargs: as of `Strategy`.
     """
 
+    is_one_program = True
+
     def __init__(self, *args: Any, fsdp: int = 1, axis_type: AxisType = AxisType.Auto, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         pod = Layout.of_pod(fsdp, axis_type)

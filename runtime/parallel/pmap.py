@@ -1,8 +1,8 @@
 """Data parallelism by `jax.pmap` over the local devices of each process: the default.
 
 Every device holds the whole state and a share of the batch. The state has no device axis (in_axes and out_axes are None), so
-arrays have the model's shapes and their buffers are donated. Gradients are averaged over the pod by `pmean`, not the loss:
-under pmap, JAX differentiates a `pmean` to the local gradient.
+arrays have the model's shapes and their buffers are donated. All arrays are global, over all processes. Gradients are averaged
+over the pod by `pmean`, not the loss: under pmap, JAX differentiates a `pmean` to the local gradient.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ AXIS = SHARES
 
 
 class Pmap(Strategy):
+    is_one_program = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        mesh = Mesh(np.array(jax.local_devices()), (AXIS,))
+        mesh = Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), (AXIS,))
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
         # Inside jit, JAX supports a pmap of one process only.
@@ -41,31 +43,34 @@ class Pmap(Strategy):
         self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
-        """Return this process's copy of a state that is computed by one program for the whole pod, compiled once for all."""
-        pod = Mesh(np.array(jax.devices()), (AXIS,))
-        return jax.tree.map(self._local, self.initialized(NamedSharding(pod, PartitionSpec())))
-
-    def _local(self, x: jax.Array) -> jax.Array:
-        copies = [shard.data for shard in x.addressable_shards]
-        return jax.make_array_from_single_device_arrays(x.shape, self._replicated, copies)
+        return self.initialized(self._replicated)
 
     def abstract_state(self) -> TrainState:
         return with_sharding(self.initial.shapes, self._replicated)
 
     def place(self, named: StateDict) -> TrainState:
-        return jax.device_put(self.restored(named), self._replicated)
+        return jax.tree.map(self._replicate, self.restored(named))
+
+    def _replicate(self, x: Any) -> jax.Array:
+        if isinstance(x, jax.Array) and x.sharding == self._replicated:
+            return x
+        return jax.make_array_from_process_local_data(self._replicated, np.asarray(x), np.shape(x))
 
     def shard(self, batch: Batch) -> Batch:
+        """Return the batch with a leading axis of devices, [shares, B / shares, ...]."""
         local = jax.local_device_count()
-        return jax.device_put({k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}, self._split)
+        parts = {k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}
+        return {
+            k: jax.make_array_from_process_local_data(self._split, v, (self.shares, *v.shape[1:]))
+            for k, v in parts.items()
+        }
 
     def abstract_batch(self, batch: Batch) -> Batch:
-        """Return the abstract batch with a leading axis of this process's devices: [devices, B / shares, ...]."""
-        local, shares = jax.local_device_count(), self.shares
-        return {
-            k: jax.ShapeDtypeStruct((local, v.shape[0] // shares, *v.shape[1:]), v.dtype, sharding=self._split)
-            for k, v in batch.items()
+        shares = self.shares
+        shapes = {
+            k: jax.ShapeDtypeStruct((shares, v.shape[0] // shares, *v.shape[1:]), v.dtype) for k, v in batch.items()
         }
+        return with_sharding(shapes, self._split)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         batch, key = self._device_batch(state.step, batch)

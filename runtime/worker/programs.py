@@ -4,194 +4,120 @@ JAX does neither on CPU. The keys of its cache contain a fingerprint of the devi
 process finds what another has compiled; and only process 0 writes the cache, so on hosts with separate home folders the
 others compile at every start. The keys here contain only the compiler's input and the hardware that it compiles for.
 Processes whose keys differ, because of other processors or libraries, compile by themselves.
-
-JAX's private function that compiles is replaced. The replacement makes the same three calls of the backend as JAX does for
-`jax_share_binary_between_hosts`. If JAX's function is not as expected, or anything fails, JAX compiles as usual.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import inspect
 import logging
 import os
 import platform
+import re
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import jax
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from .disk_cache import DiskCache
 from .progress_record import ProgressRecordFile
 
-_ARGUMENTS = [
-    "backend",
-    "computation",
-    "devices",
-    "compile_options",
-    "host_callbacks",
-    "executable_devices",
-    "pgle_profiler",
-]
-_ANEW = ["backend", "module", "executable_devices", "options", "host_callbacks"]
-_PATHS: dict[str, Any] = {
-    "xla_dump_to": "",
-    "xla_gpu_cuda_data_dir": "",
-    "xla_gpu_experimental_autotune_cache_mode": 0,
-    "xla_gpu_kernel_cache_file": "",
-    "xla_gpu_per_fusion_autotune_cache_dir": "",
-}
 _WAIT = 20 * 60
 """Seconds that a process waits for another to compile, as in JAX; then it compiles by itself."""
+_COMPILES = r"optimization|memory_fitting"
+"""Names of JAX's settings that change what the compiler makes of a program."""
+
+_PAST_CACHE = {
+    "jax_persistent_cache_min_compile_time_secs": float("inf"),  # writes nothing
+    "jax_compilation_cache_include_metadata_in_key": True,  # finds nothing that was written under the usual key
+}
 
 _log = logging.getLogger("podrun")
 
 
-def share_programs(folder: str | None, record: ProgressRecordFile | None = None) -> None:
-    """Share and cache all programs compiled from now on that run on several processes.
+class Programs:
+    """The compiled programs of the pod, which all processes ask for in the same order.
 
     Args:
-        folder: folder of the cache; None: no cache.
-        record: notes that this process waits for another to compile.
-    """
-    try:
-        from jax._src import compiler, distributed
-
-        alone, anew = compiler.compile_or_get_cached, compiler.backend_compile_and_load
-        expected = [list(inspect.signature(f).parameters) for f in (alone, anew)] == [_ARGUMENTS, _ANEW]
-    except (ImportError, AttributeError):
-        return
-    if expected and getattr(alone, "__module__", "").startswith("jax."):
-        cache = DiskCache(folder) if folder is not None and jax.config.values["jax_enable_compilation_cache"] else None
-        shared = SharedCompiler(alone, anew, distributed.global_state, cache, record or ProgressRecordFile(None))
-        compiler.compile_or_get_cached = shared
-
-
-class SharedCompiler:
-    """Replacement of JAX's `compile_or_get_cached`.
-
-    Args:
-        alone: JAX's own function.
-        anew: JAX's function that compiles without a cache. A program from JAX's cache cannot be shared, because XLA for CPUs
-            loses functions when it serializes a program that was deserialized.
-        pod: has `client`, with the pod's key-value store, and `process_id`.
-        cache: cache of programs of earlier starts.
+        store: client of the pod's key-value store; None for a single process.
+        process: number of this process.
+        cache: cache of programs of earlier starts; None: no cache.
         record: notes that this process waits for another to compile.
     """
 
-    def __init__(
-        self,
-        alone: Callable[..., Any],
-        anew: Callable[..., Any],
-        pod: Any,
-        cache: DiskCache | None,
-        record: ProgressRecordFile,
-    ) -> None:
-        self._alone = alone
-        self._anew = anew
-        self._pod = pod
+    def __init__(self, store: Any, process: int, cache: DiskCache | None, record: ProgressRecordFile) -> None:
+        self._store = store
+        self._leads = process == 0
         self._cache = cache
         self._record = record
-        self._seen: Counter[str] = Counter()
+        self._count = 0
 
-    def __call__(
-        self,
-        backend: Any,
-        computation: Any,
-        devices: Any,
-        compile_options: Any,
-        host_callbacks: Any,
-        executable_devices: Any,
-        pgle_profiler: Any = None,
-    ) -> Any:
-        def compile_alone() -> Any:
-            return self._alone(
-                backend, computation, devices, compile_options, host_callbacks, executable_devices, pgle_profiler
-            )
+    def shared(self, function: Any) -> Any:
+        """Return a function that runs as `function` does, a program of all devices of the pod, but is compiled once.
 
-        processes = {device.process_index for device in devices.flat}
-        # A program with callbacks may contain pointers to functions of this process.
-        if len(processes) < 2 or self._pod.client is None or len(host_callbacks) or pgle_profiler is not None:
-            return compile_alone()
-        name = str(computation.operation.attributes["sym_name"]).strip('"')
-        self._seen[name] += 1
-        shared = _Shared(self._pod.client, f"podrun/program/{name}/{self._seen[name]}")
-        leads = self._pod.process_id == min(processes)
-        key = _attempt(lambda: program_key(backend, computation, devices, compile_options))
-        if key is None:
-            if leads:
-                shared.announce("-")
-            return compile_alone()
+        Args:
+            function: has `lower`, as the results of `jax.jit` and `jax.pmap` have. Its last argument is the batch: only
+                shapes of that may change from call to call.
+        """
+        return function if self._store is None or jax.process_count() == 1 else _SharedFunction(function, self.get)
 
-        def compile_anew() -> Any:
-            return self._anew(backend, computation, executable_devices, compile_options, host_callbacks)
-
-        return self._get(key, leads, shared, _Compiler(compile_anew, backend, executable_devices, compile_options))
-
-    def _get(self, key: str, leads: bool, shared: _Shared, by: _Compiler) -> Any:
-        """Return the program: from the cache, from the leading process, or compiled here. The leading process offers it."""
-        packed = self._cache.read(key) if self._cache else None
-        program = by.load(packed)
-        if program is not None:
-            if leads:
-                shared.announce(key)
-                shared.offer(packed)
-            return program
-        packed = None
-        if leads:
+    def get(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Return the program: from the cache, from process 0, or compiled here. Process 0 offers it."""
+        self._count += 1
+        shared = _Shared(self._store, f"podrun/program/{self._count}")
+        key = program_key(lowered)
+        if self._leads:
             shared.announce(key)
-            try:
-                program = by.compile()
-                packed = by.pack(program)
-            finally:
-                shared.offer(packed)
-        else:
+        packed = self._cache.read(key) if self._cache else None
+        program = _load(packed, lowered)
+        is_cached = program is not None
+        if program is None and not self._leads:
             with self._record.borrowing():
                 packed = shared.wait(key)
-            program = by.load(packed)
+            program = _load(packed, lowered)
+        try:
             if program is None:
-                program = by.compile()
-                packed = by.pack(program)
-        if self._cache and packed:
+                packed = None
+                program = compile_anew(lowered)
+                packed = _pack(program)
+        finally:
+            if self._leads:
+                shared.offer(packed)
+        if self._cache and packed and not is_cached:
             self._cache.write(key, packed)
         return program
 
 
-class _Compiler:
-    """Compiles, serializes and loads one program."""
+class _SharedFunction:
+    """A function of all processes that keeps its compiled programs, one for each shape of the batch."""
 
-    def __init__(self, compile: Callable[[], Any], backend: Any, devices: Any, options: Any) -> None:
-        self.compile = compile
-        self._backend = backend
-        self._devices = devices
-        self._options = options
+    def __init__(self, function: Any, get: Callable[[jax.stages.Lowered], jax.stages.Compiled]) -> None:
+        self._function = function
+        self._get = get
+        self._programs: dict[Any, jax.stages.Compiled] = {}
 
-    def load(self, packed: bytes | None) -> Any:
-        """Return the program from its serialized form; None if that fails."""
-        if packed is None:
-            return None
-        return _attempt(
-            lambda: self._backend.deserialize_executable(zlib.decompress(packed), self._devices, self._options)
-        )
+    def __call__(self, *args: Any) -> Any:
+        shapes = tuple(x.shape for x in jax.tree.leaves(args[-1]))
+        if shapes not in self._programs:
+            self._programs[shapes] = self._get(self.lower(*args))
+        return self._programs[shapes](*args)
 
-    def pack(self, program: Any) -> bytes | None:
-        packed: bytes | None = _attempt(lambda: zlib.compress(self._backend.serialize_executable(program), 1))
-        return packed
+    def lower(self, *args: Any) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self._function.lower(*args)
+        return lowered
 
 
 class _Shared:
     """One program in the pod's key-value store. Its key is set first, so that a process with another key need not wait."""
 
-    def __init__(self, client: Any, name: str) -> None:
-        self._client = client
+    def __init__(self, store: Any, name: str) -> None:
+        self._store = store
         self._name = name
 
     def announce(self, key: str) -> None:
-        _attempt(lambda: self._client.key_value_set_bytes(f"{self._name}/key", key.encode()))
+        _attempt(lambda: self._store.key_value_set_bytes(f"{self._name}/key", key.encode()))
 
     def offer(self, packed: bytes | None) -> None:
         """Give the program to the other processes; None makes them compile."""
@@ -199,44 +125,63 @@ class _Shared:
             self._set(b"-")
 
     def _set(self, value: bytes) -> bool:
-        return bool(_attempt(lambda: self._client.key_value_set_bytes(self._name, value) or True))
+        return bool(_attempt(lambda: self._store.key_value_set_bytes(self._name, value) or True))
 
     def wait(self, key: str) -> bytes | None:
-        """Wait until the leading process offers the program; None if its key differs or it failed."""
-        theirs = _attempt(lambda: self._client.blocking_key_value_get_bytes(f"{self._name}/key", _WAIT * 1000))
+        """Wait until process 0 offers the program; None if its key differs or it failed."""
+        theirs = _attempt(lambda: self._store.blocking_key_value_get_bytes(f"{self._name}/key", _WAIT * 1000))
         if theirs != key.encode():
             return None
-        value = _attempt(lambda: self._client.blocking_key_value_get_bytes(self._name, _WAIT * 1000))
+        value: bytes | None = _attempt(lambda: self._store.blocking_key_value_get_bytes(self._name, _WAIT * 1000))
         return None if value == b"-" else value
 
 
-def program_key(backend: Any, computation: Any, devices: Any, options: Any) -> str:
-    """Return a digest of everything that determines the compiled program; equal on processes that would make the same."""
+def compile_anew(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compile a program past JAX's own cache: XLA for CPUs loses functions when it serializes a program from there."""
+    before = {name: jax.config.values[name] for name in _PAST_CACHE}
+    try:
+        for name, value in _PAST_CACHE.items():
+            jax.config.update(name, value)
+        return lowered.compile()
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+
+
+def _pack(program: jax.stages.Compiled) -> bytes | None:
+    """Return the program's serialized form; None if it has none, like a program that calls functions of this process."""
+    packed: bytes | None = _attempt(lambda: zlib.compress(serialize(program)[0], 1))
+    return packed
+
+
+def _load(packed: bytes | None, lowered: jax.stages.Lowered) -> jax.stages.Compiled | None:
+    """Return the program from its serialized form; None if that fails."""
+    if packed is None:
+        return None
+    program: jax.stages.Compiled | None = _attempt(
+        lambda: deserialize_and_load(zlib.decompress(packed), lowered.in_tree, lowered.out_tree)
+    )
+    return program
+
+
+def program_key(lowered: jax.stages.Lowered) -> str:
+    """Return a digest of all that determines the compiled program; equal on processes that would make the same."""
+    backend = jax.devices()[0].client
     parts = [
-        computation.operation.get_asm(enable_debug_info=False),
-        _without_paths(options).SerializeAsString(),
-        " ".join(f"{d.id}@{d.process_index}:{d.device_kind}" for d in devices.flat),
+        lowered.as_text(),
+        " ".join(f"{d.id}@{d.process_index}:{d.device_kind}" for d in jax.devices()),
         jax.__version__,
         version("jaxlib"),
         f"{backend.platform} {backend.platform_version}",
+        *(f"{name}={value}" for name, value in sorted(jax.config.values.items()) if re.search(_COMPILES, name)),
         *(os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")),
         processor() if backend.platform == "cpu" else "",
     ]
     digest = hashlib.sha256()
     for part in parts:
-        data = part if isinstance(part, bytes) else part.encode()
+        data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.hexdigest()
-
-
-def _without_paths(options: Any) -> Any:
-    """Return a copy of the options without paths of caches and dumps, which do not affect the program."""
-    bare = copy.deepcopy(options)
-    debug = bare.executable_build_options.debug_options
-    for name, empty in _PATHS.items():
-        if hasattr(debug, name):
-            setattr(debug, name, empty)
-    return bare
 
 
 def processor() -> str:
@@ -252,7 +197,7 @@ def processor() -> str:
 
 
 def _attempt(action: Callable[[], Any]) -> Any:
-    """Return the action's result; None if it fails. Then JAX compiles, and only time is lost."""
+    """Return the action's result; None if it fails. Then this process compiles, and only time is lost."""
     try:
         return action()
     except Exception as error:

@@ -190,24 +190,31 @@ def test_gather_takes_one_row_of_each_process(monkeypatch: pytest.MonkeyPatch) -
 def test_settings_before_the_first_computation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user's folder of compiled programs goes first; without any there is none."""
     config: dict[str, Any] = {}
-    shared: list[str | None] = []
+    update = jax.config.update
+    monkeypatch.setattr(distributed, "DiskCache", lambda folder: folder)
     monkeypatch.setattr(jax.config, "update", config.__setitem__)
-    monkeypatch.setattr(distributed, "share_programs", lambda folder, record: shared.append(folder))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/mine")
     rest = {"jax_persistent_cache_min_compile_time_secs": 0.2, "jax_threefry_partitionable": True}
     configure_jax()
     assert config == {"jax_compilation_cache_dir": "/mine", **rest}
+    is_enabled = jax.config.values["jax_enable_compilation_cache"]
+    try:
+        update("jax_enable_compilation_cache", False)
+        assert configure_jax() is None
+        update("jax_enable_compilation_cache", True)
+        assert configure_jax() == "/mine/programs"
+    finally:
+        update("jax_enable_compilation_cache", is_enabled)
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
     configure_jax()
     assert config == {"jax_compilation_cache_dir": f"{tmp_path}/.cache/podrun/xla", **rest}
     config.clear()
     monkeypatch.setattr(distributed, "private_cache", lambda: None)
-    configure_jax()
+    assert configure_jax() is None
     assert config == rest
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "gs://bucket/cache")
-    configure_jax()
-    assert shared == ["/mine/programs", f"{tmp_path}/.cache/podrun/xla/programs", None, None]
+    assert configure_jax() is None
 
 
 def test_a_cache_that_others_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

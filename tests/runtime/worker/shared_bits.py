@@ -14,10 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src import compiler
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podrun.runtime.worker.programs import share_programs
+from podrun.runtime.worker import programs
+from podrun.runtime.worker.blocked import pod_store
+from podrun.runtime.worker.disk_cache import DiskCache
+from podrun.runtime.worker.programs import Programs
+from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
 def step(params: Any, x: jax.Array, mean: Callable[[Any], Any]) -> Any:
@@ -31,8 +34,8 @@ def step(params: Any, x: jax.Array, mean: Callable[[Any], Any]) -> Any:
     return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
 
 
-def train(process: int) -> list[bytes]:
-    """Return the bits after 10 steps of jit, shard_map and pmap."""
+def train(shared: Callable[[Any], Any] = lambda function: function) -> list[bytes]:
+    """Return the bits after 10 steps of jit, shard_map and pmap, each made by `shared`."""
     random = np.random.default_rng(0)
     matrices = [random.normal(size=(32, 32)).astype(np.float32) for _ in range(4)]
     x = random.normal(size=(16, 32)).astype(np.float32)
@@ -50,11 +53,12 @@ def train(process: int) -> list[bytes]:
     loops = (
         (jax.jit(lambda p, x: step(p, x, lambda tree: tree), out_shardings=whole), of_pod(x, split)),
         (jax.jit(divided), of_pod(x, split)),
-        (jax.pmap(by_device, "device", in_axes=(None, 0), out_axes=None), x.reshape(2, 2, 4, 32)[process]),
+        (jax.pmap(by_device, "device", in_axes=(None, 0), out_axes=None), of_pod(x.reshape(4, 4, 32), split)),
     )
     bits = []
-    for number, (compiled, batch) in enumerate(loops):
-        params: Any = matrices if number == 2 else [of_pod(matrix, whole) for matrix in matrices]
+    for loop, batch in loops:
+        compiled = shared(loop)
+        params: Any = [of_pod(matrix, whole) for matrix in matrices]
         for _ in range(10):
             params, loss = compiled(params, batch)
             jax.block_until_ready(loss)
@@ -71,21 +75,19 @@ def main() -> None:
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    expected = train(process)
-    share_programs(f"{folder}/programs")
-    shared: Any = compiler.compile_or_get_cached
-    anew, compiled = shared._anew, []
+    expected = train()
+    compile_anew, compiled = programs.compile_anew, []
 
-    def counted(*args: Any) -> Any:
-        compiled.append(args[1])
-        return anew(*args)
+    def counted(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        compiled.append(lowered)
+        return compile_anew(lowered)
 
-    shared._anew = counted
+    programs.compile_anew = counted
     counts = []
+    shared = Programs(pod_store(), process, DiskCache(f"{folder}/programs"), ProgressRecordFile(None)).shared
     for _ in range(2):
-        jax.clear_caches()
         compiled.clear()
-        assert train(process) == expected, "the bits differ"
+        assert train(shared) == expected, "the bits differ"
         counts.append(len(compiled))
     assert counts == ([3, 0] if process == 0 else [0, 0]), counts
     print("equal", flush=True)

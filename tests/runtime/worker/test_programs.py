@@ -1,29 +1,26 @@
-"""A program that one process compiles and the others load: the rules, with a backend that only pretends."""
+"""A program that one process compiles and the others load."""
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
 import threading
 import zlib
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax._src import compiler
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.worker import programs
 from podrun.runtime.worker.disk_cache import DiskCache
-from podrun.runtime.worker.programs import SharedCompiler, program_key, share_programs
+from podrun.runtime.worker.programs import Programs, program_key
 from podrun.runtime.worker.progress_record import ProgressRecordFile
-
-NAME = "jit__lambda"
 
 
 class Store:
@@ -32,182 +29,217 @@ class Store:
     def __init__(self, largest: int = 1 << 20) -> None:
         self.values: dict[str, bytes] = {}
         self._largest = largest
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def key_value_set_bytes(self, name: str, value: bytes) -> None:
         if len(value) > self._largest:
             raise ValueError("too large")
-        with self._news:
+        with self._changed:
             assert name not in self.values
             self.values[name] = value
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def blocking_key_value_get_bytes(self, name: str, milliseconds: int) -> bytes:
-        with self._news:
-            assert self._news.wait_for(lambda: name in self.values, 20)
+        with self._changed:
+            assert self._changed.wait_for(lambda: name in self.values, 20)
             return self.values[name]
 
 
-class Backend:
-    platform = platform_version = "test"
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the programs that each thread compiles, by its name."""
+    counts: Counter[str] = Counter()
+    real = programs.compile_anew
 
-    def serialize_executable(self, program: str) -> bytes:
-        if "cannot be written" in program:
-            raise ValueError(program)
-        return program.encode()
+    def counting(lowered: Any) -> Any:
+        counts[threading.current_thread().name] += 1
+        return real(lowered)
 
-    def deserialize_executable(self, data: bytes, devices: Any, options: Any) -> str:
-        if not data.startswith(b"program"):
-            raise ValueError("not a program")
-        return f"loaded {data.decode()}"
-
-
-class Process:
-    """One process of a pod of two, whose own compiler makes `text`."""
-
-    def __init__(self, number: int, store: Store, kept: Path | None = None, text: str = "program") -> None:
-        self.compiled = 0
-        self._text = text
-        pod = SimpleNamespace(client=store, process_id=number)
-        self.compile = SharedCompiler(
-            self._alone, self._alone, pod, DiskCache(kept) if kept else None, ProgressRecordFile(None)
-        )
-
-    def _alone(self, *args: Any) -> str:
-        self.compiled += 1
-        if self._text == "fails":
-            raise RuntimeError("does not compile")
-        return self._text
-
-    def get(self, computation: Any, processes: tuple[int, ...] = (0, 1), callbacks: tuple[Any, ...] = ()) -> Any:
-        devices = np.array([SimpleNamespace(id=i, process_index=i, device_kind="test") for i in processes], object)
-        return self.compile(Backend(), computation, devices, options(), callbacks, None, None)
+    monkeypatch.setattr(programs, "compile_anew", counting)
+    return counts
 
 
-def options(**debug: Any) -> Any:
-    made = compiler.get_compile_options(num_replicas=1, num_partitions=1)
-    for name, value in debug.items():
-        setattr(made.executable_build_options.debug_options, name, value)
-    return made
+def process(number: int, store: Store, cache: Path | None = None) -> Programs:
+    return Programs(store, number, DiskCache(cache) if cache else None, ProgressRecordFile(None))
 
 
-def computation(factor: float = 2.0) -> Any:
-    return jax.jit(lambda x: x * factor).lower(jnp.ones(3)).compiler_ir()
+def everywhere(*values: float) -> jax.Array:
+    """Return an array on all devices."""
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("device",)), PartitionSpec())
+    return jax.device_put(np.array(values, np.float32), sharding)
 
 
-def both(first: Process, second: Process, program: Any) -> list[Any]:
-    """What the two get who compile at the same time; the second begins first."""
-    results: list[Any] = [None, None]
-    waiting = threading.Thread(target=lambda: results.__setitem__(1, second.get(program)))
-    waiting.start()
-    results[0] = first.get(program)
-    waiting.join(30)
+def lowered(factor: float = 2.0) -> jax.stages.Lowered:
+    return jax.jit(lambda x: x * factor).lower(everywhere(1, 1, 1))
+
+
+def run(program: Any) -> list[float]:
+    values: list[float] = program(everywhere(0, 1, 2)).tolist()
+    return values
+
+
+def both(first: Programs, second: Programs, factor: float = 2.0) -> list[list[float]]:
+    """Return what the program computes on two processes that ask for it at the same time; the second begins first."""
+    results: list[list[float]] = [[], []]
+
+    def ask(index: int, by: Programs) -> None:
+        results[index] = run(by.get(lowered(factor)))
+
+    threads = [threading.Thread(target=ask, args=pair, name=str(pair[0])) for pair in ((1, second), (0, first))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     return results
 
 
-def test_one_compiles_and_the_other_loads() -> None:
-    """Each time the name comes it is another program in the store."""
+def test_one_compiles_and_the_other_loads(compiled: Counter[str]) -> None:
     store = Store()
-    first, second = Process(0, store), Process(1, store)
-    assert both(first, second, computation()) == ["program", "loaded program"]
-    assert both(first, second, computation(3)) == ["program", "loaded program"]
-    assert (first.compiled, second.compiled) == (2, 0)
+    first, second = process(0, store), process(1, store)
+    assert both(first, second) == [[0, 2, 4]] * 2
+    assert both(first, second, 3.0) == [[0, 3, 6]] * 2
+    assert compiled == {"0": 2}
     assert len(store.values) == 4
 
 
-def test_a_second_start_compiles_nothing(tmp_path: Path) -> None:
+def test_a_second_start_compiles_nothing(tmp_path: Path, compiled: Counter[str]) -> None:
     """Also where each host has a folder of its own; a process without the file gets it from process 0."""
     store = Store()
-    both(Process(0, store, tmp_path / "a"), Process(1, store, tmp_path / "b"), computation())
+    both(process(0, store, tmp_path / "a"), process(1, store, tmp_path / "b"))
+    compiled.clear()
     for folders in ((tmp_path / "a", tmp_path / "b"), (tmp_path / "a", tmp_path / "c")):
         store = Store()
-        first, second = Process(0, store, folders[0]), Process(1, store, folders[1])
-        assert both(first, second, computation()) == ["loaded program"] * 2
-        assert (first.compiled, second.compiled) == (0, 0)
+        assert both(process(0, store, folders[0]), process(1, store, folders[1])) == [[0, 2, 4]] * 2
+    assert not compiled
     assert len(list((tmp_path / "c").iterdir())) == 1
 
 
 @pytest.mark.parametrize(
     "content", [b"damaged", DiskCache.sealed(zlib.compress(b"something else")), DiskCache.sealed(b"text")]
 )
-def test_a_file_that_cannot_be_loaded(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_loaded(
+    tmp_path: Path, compiled: Counter[str], content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is damaged, or whole but of something else: then the program is compiled and written again."""
-    program = computation()
-    Process(0, Store(), tmp_path).get(program)
+    process(0, Store(), tmp_path).get(lowered())
     (path,) = tmp_path.iterdir()
     path.write_bytes(content)
-    assert Process(0, Store(), tmp_path).get(program) == "program"
-    assert Process(0, Store(), tmp_path).get(program) == "loaded program"
+    assert run(process(0, Store(), tmp_path).get(lowered())) == [0, 2, 4]
+    assert compiled.total() == 2
+    assert ("not shared or kept" in caplog.text) == (content != b"damaged")  # that is no file of the cache
+    assert run(process(0, Store(), tmp_path).get(lowered())) == [0, 2, 4]
+    assert compiled.total() == 2
 
 
-def test_processes_whose_keys_differ_compile_alone() -> None:
+def test_processes_whose_keys_differ_compile_alone(compiled: Counter[str]) -> None:
     """They do not wait for what the first has only announced."""
     store = Store()
-    store.key_value_set_bytes(f"podrun/program/{NAME}/1/key", b"another key")
-    second = Process(1, store, text="program of its own")
-    assert second.get(computation()) == "program of its own"
+    store.key_value_set_bytes("podrun/program/1/key", b"another key")
+    assert run(process(1, store).get(lowered())) == [0, 2, 4]
+    assert compiled.total() == 1
 
 
-def test_a_failure_of_the_first_is_not_waited_for() -> None:
+def test_a_failure_of_the_first_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(lowered: Any) -> Any:
+        raise RuntimeError("does not compile")
+
     store = Store()
-    with pytest.raises(RuntimeError, match="does not compile"):
-        Process(0, store, text="fails").get(computation())
-    assert Process(1, store).get(computation()) == "program"
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "compile_anew", fail)
+        with pytest.raises(RuntimeError, match="does not compile"):
+            process(0, store).get(lowered())
+    assert run(process(1, store).get(lowered())) == [0, 2, 4]
 
 
-@pytest.mark.parametrize("text", ["program that cannot be written", f"program {os.urandom(300).hex()}"])
-def test_what_cannot_be_handed_over(text: str) -> None:
-    """A program that cannot be written as bytes, or that is more than the store takes."""
+def test_a_program_that_is_too_large_for_the_store(compiled: Counter[str]) -> None:
     store = Store(largest=200)
-    assert Process(0, store, text=text).get(computation()) == text
-    assert Process(1, store).get(computation()) == "program"
+    assert run(process(0, store).get(lowered())) == [0, 2, 4]
+    assert run(process(1, store).get(lowered())) == [0, 2, 4]
+    assert compiled.total() == 2
 
 
-def test_programs_of_one_process_are_left_alone() -> None:
-    """Also one that calls functions of this process."""
+def test_a_program_that_calls_functions_of_its_process(tmp_path: Path, compiled: Counter[str]) -> None:
+    """It has no serialized form, so each process compiles its own, and none is kept."""
+    seen: list[float] = []
+
+    def told(x: jax.Array) -> jax.Array:
+        jax.debug.callback(lambda total: seen.append(float(total)), x.sum())
+        return x * 2
+
     store = Store()
-    process = Process(0, store)
-    assert process.get(computation(), processes=(0, 0)) == "program"
-    assert process.get(computation(), callbacks=(print,)) == "program"
-    assert process.compiled == 2
-    assert not store.values
+    for number in (0, 1):
+        program = process(number, store, tmp_path).get(jax.jit(told).lower(everywhere(1, 1, 1)))
+        assert run(program) == [0, 2, 4]
+    jax.effects_barrier()
+    assert set(seen) == {3}
+    assert compiled.total() == 2
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_compiler_that_is_not_as_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stays as it is; one that is expected is replaced, once."""
+def test_a_single_process_compiles_as_it_always_does() -> None:
+    function = jax.jit(lambda x: x)
+    assert process(0, Store()).shared(function) is function
+    assert Programs(None, 0, None, ProgressRecordFile(None)).shared(function) is function
 
-    def other(computation: Any) -> None: ...
 
-    monkeypatch.setattr(compiler, "compile_or_get_cached", other)
-    share_programs(None)
-    assert compiler.compile_or_get_cached is other
-    monkeypatch.undo()
-    real = compiler.compile_or_get_cached
-    monkeypatch.setattr(compiler, "compile_or_get_cached", real)
-    share_programs(None)
-    replaced = compiler.compile_or_get_cached
-    assert isinstance(replaced, SharedCompiler)
-    share_programs(None)
-    assert compiler.compile_or_get_cached is replaced
+def test_a_function_has_a_program_for_each_shape_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch, compiled: Counter[str]
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    store = Store()
+    function = process(0, store).shared(jax.jit(lambda state, batch: state * batch["x"].sum()))
+    for length in (3, 4, 3, 4):
+        assert function(everywhere(2), {"x": everywhere(*[1] * length)}).tolist() == [2 * length]
+    assert compiled.total() == 2
+    assert isinstance(function.lower(everywhere(2), {"x": everywhere(1)}), jax.stages.Lowered)
+
+
+def test_nothing_goes_through_the_cache_of_jax(tmp_path: Path) -> None:
+    """A program that was read from there lacks functions when it is serialized. Settings are restored."""
+    script = f"""
+import jax
+from pathlib import Path
+from podrun.runtime.worker.programs import compile_anew
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
+jax.config.update("jax_enable_compilation_cache", True)
+jax.config.update("jax_compilation_cache_dir", {str(tmp_path)!r})
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+program, files = lambda: jax.jit(lambda x: x * 2).lower(1.0), lambda: set(Path({str(tmp_path)!r}).glob("*lambda*"))
+compile_anew(program())
+assert not files()
+program().compile()
+assert files() and not hits
+compile_anew(program())
+assert not hits
+program().compile()
+assert len(hits) == 1
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_a_key_is_of_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    devices = np.array(jax.devices()[:1], object)
-    backend = devices[0].client
+    usual = program_key(lowered())
+    keys = [program_key(lowered(3))]
 
-    def key(program: Any, chosen: Any) -> str:
-        return program_key(backend, program, devices, chosen)
+    def changed(change: Callable[[pytest.MonkeyPatch], Any]) -> None:
+        with monkeypatch.context() as patch:
+            change(patch)
+            keys.append(program_key(lowered()))
 
-    usual = key(computation(), options())
-    assert key(computation(), options(xla_gpu_per_fusion_autotune_cache_dir="/of/this/host")) == usual
-    others = [key(computation(3), options()), key(computation(), options(xla_cpu_enable_fast_math=True))]
-    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=true")
-    others.append(key(computation(), options()))
-    monkeypatch.delenv("XLA_FLAGS")
-    monkeypatch.setattr(programs, "processor", lambda: "another processor")
-    others.append(key(computation(), options()))
-    assert len({usual, *others}) == 5
-    assert key(computation(), options()) == others[-1]
+    changed(lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=true"))
+    changed(lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_x=1"))
+    changed(lambda patch: patch.setattr(programs, "processor", lambda: "another processor"))
+    changed(lambda patch: patch.setattr(programs, "version", lambda name: "another version"))
+    disabled = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", not disabled)
+    try:
+        keys.append(program_key(lowered()))
+    finally:
+        jax.config.update("jax_disable_most_optimizations", disabled)
+    assert len({usual, *keys}) == 7
+    assert program_key(lowered()) == usual
 
 
 @pytest.mark.long
