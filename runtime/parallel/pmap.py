@@ -1,8 +1,8 @@
 """Data parallelism by `jax.pmap` over the local devices of each process: the default.
 
 Every device holds the whole state and a share of the batch. The state has no device axis (in_axes and out_axes are None), so
-arrays have the model's shapes and their buffers are donated. All arrays are global, over all processes. Gradients are averaged
-over the pod by `pmean`, not the loss: under pmap, JAX differentiates a `pmean` to the local gradient.
+arrays have the model's shapes and their buffers are donated. All arrays are global, over all processes. Gradients are
+averaged over the pod by `pmean`, not the loss: under pmap, JAX differentiates a `pmean` to the local gradient.
 """
 
 from __future__ import annotations
