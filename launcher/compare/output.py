@@ -98,7 +98,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     if rows[0].median_step is None:
         notes.append(f"there are no speed-ups, because {first} has no step times")
     if len({row.steps for row in rows if row.measured.state is VariantState.DONE}) > 1:
-        notes.append("the variants have different numbers of steps: the totals are of different work")
+        notes.append("the variants have different numbers of steps, so their totals are not comparable")
     return notes + [note for row in rows if (note := _slow_step(row))]
 
 

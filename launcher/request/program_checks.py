@@ -22,7 +22,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise UserError for a program in the place of train.yaml or the reverse, and for words that cannot be a program."""
+    """Raise UserError if a program was typed as train.yaml or the reverse, or if the program cannot be a command line."""
     if train:
         _check_train(train, overrides)
         return

@@ -21,7 +21,7 @@ class IncomingFile(Protocol):
 
 
 class Source(Protocol):
-    """Files by path, none of them trusted: `remote.download.RemoteFolder` and similar classes."""
+    """A source of files, whose data is untrusted: `remote.download.RemoteFolder` and similar classes."""
 
     path: str
 
