@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import EventKind, ExitCode, UserError
+from podrun.runtime.events import NoteEvent, stamped
 
 from ..attempt.agent_reuse import ReusableAgents
 from ..attempt.cause import LAUNCHER, Failure
@@ -27,7 +28,7 @@ from ..pod.pod import Host
 from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
-from ..rundir.events import Event
+from ..rundir.events import HostEvent
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory, start_event
 from ..rundir.saved import saved_on_record
@@ -180,7 +181,7 @@ class _Run:
             pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
         if self._injection.left:
             left = ", ".join(self._injection.left)
-            self._tell(EventKind.NOTE, message=f"rehearsal: not reached, so not injected: {left}")
+            self._note(f"rehearsal: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
@@ -223,7 +224,7 @@ class _Run:
             if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.run.job)):
                 self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
-            self._tell(EventKind.NOTE, message="another supervisor has taken the run over")
+            self._note("another supervisor has taken the run over")
         try:
             return (prepare() if prepare else None) or self._supervise(plan, adoption)
         finally:
@@ -339,11 +340,11 @@ class _Run:
         """End the agents that were kept for another attempt."""
         self._kept.dismiss()
 
-    def _tell(self, kind: EventKind, **fields: object) -> None:
-        self._observers.event(cast(Event, {"event": kind, "time": time.time(), **fields}))
+    def _tell(self, event: HostEvent | NoteEvent) -> None:
+        self._observers.event(stamped(event))
 
     def _note(self, text: str) -> None:
-        self._tell(EventKind.NOTE, message=text)
+        self._tell({"event": EventKind.NOTE, "message": text})
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
         free = (Ending.PREEMPTED, *NO_FAILURE)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import EventKind
+from podrun.runtime.events import NoteEvent
 
 from ..attempt.outcome import Outcome
 from ..attempt.suspend_clock import ASLEEP, SuspendClock
 from ..plan.plan import LaunchPlan
 from ..pod.in_thread import InThread
+from ..rundir.events import HostEvent
 from ..transport.base import Transport
 from .signals import Signals
 from .wait_for_hosts import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, PATIENCE, minutes, sleep
@@ -21,8 +23,7 @@ if TYPE_CHECKING:
 _TRIES = 4  # preparations for the first attempt, if each but the last loses a connection
 
 
-class Tell(Protocol):
-    def __call__(self, kind: EventKind, **fields: object) -> None: ...
+Tell = Callable[[HostEvent | NoteEvent], None]
 
 
 class Preparation:
@@ -43,10 +44,13 @@ class Preparation:
 
         def tell(host: str, phase: str, message: str) -> None:
             phase = "setup-commands" if phase == "setup" else phase  # the workers have another phase `setup`
-            self._tell(EventKind.HOST, host=host, phase=phase, message=message)
+            self._tell({"event": EventKind.HOST, "host": host, "phase": phase, "message": message})
 
-        def note(message: str, **fields: object) -> None:
-            self._tell(EventKind.NOTE, message=message, **fields)
+        def note(message: str, sent: dict[str, list[str]] | None = None) -> None:
+            if sent is None:
+                self._note(message)
+            else:
+                self._tell({"event": EventKind.NOTE, "message": message, "sent": sent})
 
         if self._signals.received:
             return self._unprepared()
@@ -74,10 +78,13 @@ class Preparation:
                 or not tries_left
             ):
                 break
-            self._tell(EventKind.NOTE, message=f"cannot start yet: {outcome.cause}; podrun prepares again")
+            self._note(f"cannot start yet: {outcome.cause}; podrun prepares again")
             sleep(pause, self._is_stopped)
             pause *= 2
         return outcome
+
+    def _note(self, message: str) -> None:
+        self._tell({"event": EventKind.NOTE, "message": message})
 
     def _is_stopped(self) -> bool:
         self._clock.now()
@@ -104,7 +111,7 @@ class Preparation:
             if last_cause != (last_cause := str(outcome.cause)):
                 patience = f"{PATIENCE:g} s, and then goes on without" if limit == PATIENCE else minutes(LIMIT)
                 what = f"podrun prepares again, up to {patience}; Ctrl-C ends the run"
-                self._tell(EventKind.NOTE, message=f"cannot restart yet: {last_cause}; {what}")
+                self._note(f"cannot restart yet: {last_cause}; {what}")
             sleep(pause, self._is_stopped)
             pause = min(2 * pause, LONGEST_PAUSE)
         return None

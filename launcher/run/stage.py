@@ -24,7 +24,7 @@ Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
 
 Note = Callable[..., None]
-"""Called with (message, **fields): a message to the user that concerns no single host."""
+"""Called with a message to the user that concerns no single host, and `sent`: what was sent to each host, if that is told."""
 
 
 def stage_hosts(
