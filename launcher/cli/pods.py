@@ -11,7 +11,7 @@ from .guard import PROGRAM, guard
 from .options import pod_options
 
 if TYPE_CHECKING:
-    from ..request.hosts import HostSelection
+    from ..inventory.pod_request import PodRequest
 
 _WHERE = pod_options(
     slice="Shape of the pod; only --simulate needs it.",
@@ -23,11 +23,10 @@ _WHERE = pod_options(
 )
 
 
-def _selection(where: dict[str, Any], run: str | None) -> HostSelection:
+def _pod_request(where: dict[str, Any]) -> PodRequest:
     from ..inventory.pod_request import PodRequest
-    from ..request.hosts import HostSelection
 
-    return HostSelection(PodRequest.from_options(where), run)
+    return PodRequest.from_options(where)
 
 
 @click.command(name="exec")
@@ -63,7 +62,7 @@ def execute(
 
         # words before `--` are probably a mistake, and would change the command
         argv = () if command else ctx.meta.get(PROGRAM, ())
-        return execute_request(ExecRequest(_selection(where, run), argv, timeout, as_json))
+        return execute_request(ExecRequest(_pod_request(where), run, argv, timeout, as_json))
 
     guard(action)
 
@@ -88,7 +87,7 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
         from ..commands.ssh import SshRequest
         from ..commands.ssh import ssh as ssh_request
 
-        return ssh_request(SshRequest(_selection(where, run), host, ctx.meta.get(PROGRAM, ())))
+        return ssh_request(SshRequest(_pod_request(where), run, host, ctx.meta.get(PROGRAM, ())))
 
     guard(action)
 
@@ -120,7 +119,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
         from ..commands.clean import CleanRequest
         from ..commands.clean import clean as clean_request
 
-        return clean_request(CleanRequest(_selection(where, run), older_than, dry_run, yes))
+        return clean_request(CleanRequest(_pod_request(where), run, older_than, dry_run, yes))
 
     guard(action)
 
@@ -162,7 +161,7 @@ def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: 
         from ..commands.checkpoints import CheckpointsRequest
         from ..commands.checkpoints import checkpoints as execute_request
 
-        return execute_request(CheckpointsRequest(_selection(where, run), workdir, action, steps))
+        return execute_request(CheckpointsRequest(_pod_request(where), run, workdir, action, steps))
 
     guard(perform)
 

@@ -11,12 +11,13 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..agent.base import to_agent
 from ..agent.base.from_agent import Checkpoint, Checkpoints
+from ..inventory.pod_request import PodRequest
 from ..inventory.simulated import simulated_pod
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..pod.slices import parse_slice
 from ..remote.ask import ask
-from ..request.hosts import HostSelection, select_hosts
+from ..request.hosts import select_hosts
 from ..results.bucket_checkpoints import ask_bucket
 from ..transport.base import load_transport
 from ..view.printable import in_one_line
@@ -31,8 +32,9 @@ _LIMIT = 3600.0  # seconds; all checkpoints are read completely
 class CheckpointsRequest:
     """Command line of `podrun checkpoints`."""
 
-    selection: HostSelection
-    """Selects the host that sees the workdir: the first; without a pod, this machine."""
+    where: PodRequest
+    """The first host of this pod, or of the run, sees the workdir; without a pod, this machine does."""
+    run: str | None
     workdir: Path
     """A folder, or the URL of a workdir in a bucket, which this machine reads."""
     action: str | None = None
@@ -86,10 +88,9 @@ def _check(request: CheckpointsRequest) -> None:
 
 def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
     """Return the pod, the host that sees the workdir, and the path there. For a run, it is the host of process 0."""
-    selection = request.selection
-    if selection.run is None and not selection.pod.names_pod:
+    if request.run is None and not request.where.names_pod:
         return _on_this_machine(request.workdir)
-    pod, run = select_hosts(selection, "checkpoints")
+    pod, run = select_hosts(request.where, request.run, "checkpoints")
     host = (run.hosts(pod) if run else pod.hosts)[0]
     if pod.traits.files_are_here:
         return pod, host, request.workdir.expanduser().absolute()

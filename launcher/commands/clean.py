@@ -12,12 +12,13 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..agent.base import to_agent
 from ..agent.base.from_agent import CleanAnswer
+from ..inventory.pod_request import PodRequest
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask
-from ..request.hosts import HostSelection, select_hosts
+from ..request.hosts import select_hosts
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..transport.base import Transport, load_transport
@@ -32,7 +33,8 @@ _LONG = "7d"
 class CleanRequest:
     """Command-line options of `podrun clean`."""
 
-    selection: HostSelection
+    where: PodRequest
+    run: str | None = None
     older_than: str | None = None
     dry_run: bool = False
     yes: bool = False
@@ -40,13 +42,12 @@ class CleanRequest:
 
 def clean(request: CleanRequest) -> int:
     """List what can be removed, ask, and remove it. Returns 0, or 69 if a host could not be reached. Raises UserError."""
-    run = request.selection.run
-    default = "0" if run is not None else _LONG
+    default = _LONG if request.run is None else "0"
     older_than = parse_duration(request.older_than or default, "--older-than")
-    if run is None and not request.selection.pod.names_pod:
+    if request.run is None and not request.where.names_pod:
         removable = Removable(old_runs(older_than))
         return _decide(request, removable, lambda: _remove_here(removable.runs))
-    pod, directory = select_hosts(request.selection, "clean")
+    pod, directory = select_hosts(request.where, request.run, "clean")
     runs = [] if directory is None else [old_run(directory)]
     transport = load_transport(pod)
     try:
@@ -69,7 +70,7 @@ def _decide(request: CleanRequest, removable: Removable, action: Callable[[], li
         print(as_table(removable))
     for line in kept_lines(removable, request.older_than or _LONG):
         print(line)
-    if request.dry_run or (not removable and not request.selection.pod.names_pod):
+    if request.dry_run or (not removable and not request.where.names_pod):
         return code
     if not request.yes and removable and not _confirm(summary(removable)):
         print("nothing was removed")
@@ -81,7 +82,7 @@ def _decide(request: CleanRequest, removable: Removable, action: Callable[[], li
 
 
 def _age_hint(request: CleanRequest) -> str:
-    if request.selection.run is not None:
+    if request.run is not None:
         return ""
     return f" of runs that ended more than {request.older_than or _LONG} ago; --older-than changes that"
 

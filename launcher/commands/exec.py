@@ -10,11 +10,12 @@ from typing import IO
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..inventory.pod_request import PodRequest
 from ..pod.fold import fold
 from ..pod.in_thread import InThread
 from ..preflight.base import name_hosts
 from ..remote.execution import Execution, Result
-from ..request.hosts import HostSelection, select_hosts
+from ..request.hosts import select_hosts
 from ..run.signals import Signals
 from ..transport.base import load_transport
 
@@ -26,7 +27,8 @@ _PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that they have 
 class ExecRequest:
     """Command-line options of `podrun exec`."""
 
-    selection: HostSelection
+    where: PodRequest
+    run: str | None
     argv: tuple[str, ...]
     timeout: float | None = None
     json: bool = False
@@ -36,7 +38,7 @@ def execute(request: ExecRequest) -> int:
     """Run the command, and return the largest exit code; an unreachable host counts as 69. Raises UserError."""
     if not request.argv:
         raise UserError("no command: write it after `--`, for example podrun exec --pod pod.yaml -- nvidia-smi -L")
-    pod, _ = select_hosts(request.selection, "exec")
+    pod, _ = select_hosts(request.where, request.run, "exec")
     transport = load_transport(pod)
     try:
         results, interrupted = _run_interruptibly(Execution(transport, pod, request.argv, request.timeout))

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
+from ..inventory.pod_request import PodRequest
 from ..pod.errors import HostError
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
-from ..request.hosts import HostSelection, select_hosts
+from ..request.hosts import select_hosts
 from ..rundir.queues import load_queue
 from ..rundir.runs import RunDirectory
 
@@ -23,14 +24,15 @@ from ..rundir.runs import RunDirectory
 class SshRequest:
     """Command-line options of `podrun ssh`."""
 
-    selection: HostSelection
+    where: PodRequest
+    run: str | None
     host: str
     argv: tuple[str, ...] = ()
 
 
 def ssh(request: SshRequest) -> int:
     """Replace this process by OpenSSH's client, whose exit code podrun then returns. Raises UserError."""
-    pod, run = select_hosts(request.selection, "ssh")
+    pod, run = select_hosts(request.where, request.run, "ssh")
     if pod.queue_job:
         queue = load_queue(pod.transport)
         shell = queue.shell(pod.queue_job, find_host(pod, request.host, run).address)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from podrun.runtime.contract import UserError
 
@@ -13,27 +13,19 @@ from ..pod.pod import Pod
 from ..rundir.runs import RunDirectory, find_run
 
 
-@dataclass(frozen=True)
-class HostSelection:
-    """Command-line options that select hosts."""
-
-    pod: PodRequest
-    run: str | None = None
-
-
-def select_hosts(selection: HostSelection, command: str) -> tuple[Pod, RunDirectory | None]:
-    """Return the selected pod, and the run if one was named. Raises UserError."""
-    if selection.run is not None and selection.pod.names_pod:
+def select_hosts(where: PodRequest, run: str | None, command: str) -> tuple[Pod, RunDirectory | None]:
+    """Return the hosts of a pod or of a run, and the run if it was named. Raises UserError."""
+    if run is not None and where.names_pod:
         lists = [option_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
         simulations = [option_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]
         options = ["--pod", *lists, "--slice", *simulations]
         raise UserError(f"a run names its hosts already; leave out {', '.join(options[:-1])} and {options[-1]}")
-    if selection.run is not None:
-        directory = find_run(selection.run)
+    if run is not None:
+        directory = find_run(run)
         return directory.spec().pod, directory
-    if not selection.pod.names_pod:
+    if not where.names_pod:
         raise UserError(
             f"no hosts: say which, for example podrun {command} --pod pod.yaml, --hosts tpu-[0-3], "
             "or --run RUN for the hosts of a run"
         )
-    return find_pod(replace(selection.pod, any_slice=True)), None
+    return find_pod(replace(where, any_slice=True)), None

@@ -22,7 +22,6 @@ from podrun.launcher.plan.program import Program
 from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
-from podrun.launcher.request import hosts
 from podrun.launcher.run import background
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.view.terminal import guarded_streams
@@ -151,7 +150,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 def commands(directory: RunDirectory) -> list[Callable[[], object]]:
-    selection = hosts.HostSelection(PodRequest(), run=RUN)
     return [
         lambda: ps.ps(show_all=True, as_json=False),
         lambda: ps.ps(show_all=True, as_json=True),
@@ -162,8 +160,8 @@ def commands(directory: RunDirectory) -> list[Callable[[], object]]:
         lambda: attach.attach(None, as_json=False),
         lambda: attach.attach(None, as_json=True),
         lambda: stop.stop(RUN, now=False),
-        lambda: clean.clean(clean.CleanRequest(hosts.HostSelection(PodRequest()), older_than="1s", dry_run=True)),
-        lambda: clean.clean(clean.CleanRequest(selection, dry_run=True)),
+        lambda: clean.clean(clean.CleanRequest(PodRequest(), older_than="1s", dry_run=True)),
+        lambda: clean.clean(clean.CleanRequest(PodRequest(), RUN, dry_run=True)),
         lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory, LocalFiles()),
         lambda: directory.adoption(make_plan(directory.spec(), 0)),
     ]
