@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from podrun.runtime.contract import ENV_COORDINATOR, EventKind, ExitCode, Phase, ProgressRecord
 from podrun.runtime.events import WorkerEvent
@@ -19,7 +19,7 @@ from ..plan.program import coordinator_env
 from ..remote.session import NO_WORD, Delivered, Lost, OutputRead
 from ..rundir import events
 from ..rundir.adoption import Adoption
-from ..rundir.events import Event, parse_worker_event
+from ..rundir.events import Event, HostEvent, UsageEvent, parse_worker_event
 from . import cause, messages
 from .cause import LAUNCHER, Failure, FailureKind
 from .failures import SAVE_GRACE, Failures, Printed
@@ -305,11 +305,11 @@ class AttemptState:
 
     # --- effects ---
 
-    def _tell(self, kind: EventKind, **fields: Any) -> None:
-        self._effects.append(cast(Event, {"event": kind, **fields}))
+    def _tell(self, event: Event) -> None:
+        self._effects.append(event)
 
     def _note(self, message: str) -> None:
-        self._tell(EventKind.NOTE, message=message)
+        self._tell({"event": EventKind.NOTE, "message": message})
 
     def _warn(self, host: str, number: int, topic: str, message: str) -> None:
         """Warn of something that a process has damaged, once for each process."""
@@ -317,11 +317,11 @@ class AttemptState:
             self._warned.add((host, number, topic))
             self._note(message)
 
-    def _tell_start(self, **fields: Any) -> None:
+    def _tell_start(self, event: HostEvent) -> None:
         """Report a step of the start, unless it is on record: agents repeat all of them to a new supervisor."""
-        key = (fields["host"], fields["phase"], fields.get("process"))
+        key = (event["host"], event["phase"], event.get("process"))
         if self._adoption is None or key not in self._adoption.phases:
-            self._tell(EventKind.HOST, **fields)
+            self._tell(event)
 
     def _add(self, failure: Failure, since: float | None = None) -> None:
         self.failures.add(failure, self._now, since)
@@ -382,7 +382,7 @@ class AttemptState:
 
     def _look(self, tick: messages.Tick) -> None:
         if late := self._watch.late(self._now):
-            self._tell(EventKind.LATE, **late)
+            self._tell(late)
         if self._watch.is_stuck(self._now.awake, tick):
             self.is_stuck = True
             self._note("nothing moves any more: all processes print their stacks to the logs")
@@ -410,20 +410,30 @@ class AttemptState:
     def _on_frame(self, host: HostState, frame: Delivered) -> None:
         name = host.name
         if frame["type"] == "hello":
-            self._tell_start(host=name, phase="hello", pid=frame["pid"], python=frame["python"])
+            pid, python = frame["pid"], frame["python"]
+            self._tell_start({"event": EventKind.HOST, "host": name, "phase": "hello", "pid": pid, "python": python})
         elif frame["type"] == "waiting":
             self._note(f"{name} still has {frame['holder']}; waiting for it to end")
         elif frame["type"] == "refused":
             self._fail(name, frame["reason"])
         elif frame["type"] == "ready":
             host.ready = frame
-            self._tell_start(host=name, phase="ready")
+            self._tell_start({"event": EventKind.HOST, "host": name, "phase": "ready"})
         elif frame["type"] == "probed":
             self._on_probed(host, frame)
         elif frame["type"] == "started":
-            self.processes[name, frame["process"]].pid = frame["pid"]
-            standby = {"standby": True} if frame.get("standby") else {}
-            self._tell_start(host=name, phase="started", process=frame["process"], pid=frame["pid"], **standby)
+            number, pid = frame["process"], frame["pid"]
+            self.processes[name, number].pid = pid
+            started: HostEvent = {
+                "event": EventKind.HOST,
+                "host": name,
+                "phase": "started",
+                "process": number,
+                "pid": pid,
+            }
+            if frame.get("standby"):
+                started["standby"] = True
+            self._tell_start(started)
         elif frame["type"] == "output":
             self._on_output(name, frame)
         elif frame["type"] == "unreadable":
@@ -434,7 +444,8 @@ class AttemptState:
             self._on_progress(name, frame)
         elif frame["type"] == "usage":
             measured: Mapping[str, object] = frame
-            self._tell(EventKind.USAGE, host=name, **{key: measured[key] for key in USAGE})
+            fields = {key: measured[key] for key in USAGE}
+            self._tell(cast(UsageEvent, {"event": EventKind.USAGE, "host": name, **fields}))
         elif frame["type"] == "dumped":
             self._on_dumped(host, frame)
         elif frame["type"] == "stopped":
@@ -532,7 +543,7 @@ class AttemptState:
     def _on_exit(self, process: Process, frame: from_agent.Exit) -> None:
         process.exit_code = frame["code"]
         process.cut_off = frame["asked"]
-        self._tell(EventKind.EXIT, host=process.host, process=process.process, code=frame["code"])
+        self._tell({"event": EventKind.EXIT, "host": process.host, "process": process.process, "code": frame["code"]})
         if self._is_done(process):
             return
         if process.error is None:
@@ -566,7 +577,7 @@ class AttemptState:
         if reason.startswith(UNHEARD) and not left and self._start_anew(host, reason):
             return
         host.stopped, host.reason, host.left = True, reason, left
-        self._tell(EventKind.HOST, host=name, phase="stopped", reason=reason, left=left)
+        self._tell({"event": EventKind.HOST, "host": name, "phase": "stopped", "reason": reason, "left": left})
         if frame["kept"]:
             self._note(f"what the program wrote on {name} stays in {frame['kept']}")
         if frame["missing"]:
@@ -589,7 +600,7 @@ class AttemptState:
         if ended and self._start_anew(host, "its connection was lost"):
             return
         host.lost, host.reason, host.left = True, reason, left
-        self._tell(EventKind.HOST, host=host.name, phase="lost", reason=reason, left=left)
+        self._tell({"event": EventKind.HOST, "host": host.name, "phase": "lost", "reason": reason, "left": left})
         if frame["silent"]:
             self._add(cause.silent_host(host.name, frame["silence"], frame["trouble"]))
         else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from podrun.runtime.config import Launch
-from podrun.runtime.contract import ExitCode
+from podrun.runtime.contract import EventKind, ExitCode
 
+from ..rundir.events import LateEvent
 from . import hang
 from .cause import Failure
 from .hang import Pace, Standing
@@ -65,8 +65,8 @@ class ProgressWatch:
         self._stuck = self._standings()
         return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 
-    def late(self, now: Moment) -> dict[str, Any] | None:
-        """Return the fields of an event if it has changed which process keeps the others waiting."""
+    def late(self, now: Moment) -> LateEvent | None:
+        """Return an event if it has changed which process keeps the others waiting."""
         if now.awake - self._compared < _COMPARE:
             return None
         self._compared = now.awake
@@ -80,6 +80,7 @@ class ProgressWatch:
         told, behind = (late, late.behind) if late else (before, 0.0)
         assert told is not None
         return {
+            "event": EventKind.LATE,
             "host": told.host,
             "process": told.process,
             "behind": round(behind, 6),
