@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +63,8 @@ class Notes(Reporter):
         super().__init__(None)
         self.notes: list[str] = []
 
-    def event(self, what: Any, /, **fields: Any) -> None:
-        self.notes.append(fields["message"])
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def told(
