@@ -41,11 +41,6 @@ class Selection:
     def has_logs(self) -> bool:
         return self.is_everything or "logs" in self.kinds
 
-    @property
-    def has_files(self) -> bool:
-        """Return True if files that belong to no checkpoint are selected."""
-        return self.is_everything or bool(self.kinds & {"metrics", "samples"})
-
     def files(self, paths: Iterable[str]) -> list[str]:
         """Return the selected paths, without files of checkpoints."""
         return [path for path in paths if self._wants(path)]
