@@ -11,6 +11,7 @@ from ..config import Config, Plugin
 if TYPE_CHECKING:
     import optax
 
+    from ..devices import Devices
     from ..tasks.base import Task
     from .base import Strategy
 
@@ -25,7 +26,11 @@ _CLASSES = {
 
 
 def make_strategy(
-    config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+    config: Config,
+    task: Task,
+    optimizer: optax.GradientTransformation,
+    schedule: optax.Schedule,
+    pod: Devices | None = None,
 ) -> Strategy:
     """Return the job's strategy.
 
@@ -34,14 +39,20 @@ def make_strategy(
         task: the loss, its parameters and metrics.
         optimizer: an optax optimizer.
         schedule: learning rate by steps done.
+        pod: the devices of the pod; None: those that are here. A user's strategy gets them only if they are given.
+
+    Raises:
+        UserError: a user's strategy takes no devices, but some are given.
     """
     section = config.parallel
     if isinstance(section, Plugin):
         from .base import Strategy
 
         arguments = {"config": config, "task": task, "optimizer": optimizer, "schedule": schedule}
+        if pod is not None:
+            arguments["pod"] = pod
         chosen = plugins.call(section.name, "parallel", **arguments)
         strategy: Strategy = plugins.expect(chosen, Strategy, section.name, "parallel")
         return strategy
     kind: type[Strategy] = getattr(import_module(f".{section.name}", __name__), _CLASSES[section.name])
-    return kind(config, task, optimizer, schedule)
+    return kind(config, task, optimizer, schedule, pod)

@@ -19,6 +19,7 @@ import optax
 
 from ..config import Config, Plugin
 from ..contract import UserError
+from ..devices import Devices
 from ..distributed import as_numpy
 from ..plugins import hook
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
@@ -45,6 +46,7 @@ class Strategy(ABC):
         task: the loss, its parameters and metrics.
         optimizer: an optax optimizer.
         schedule: learning rate by steps done, for the metrics.
+        pod: the devices of the pod; None: those that are here.
     """
 
     divides_batch = True
@@ -60,8 +62,14 @@ class Strategy(ABC):
     """Whether each process holds only a part of the state, so that all of them write a checkpoint."""
 
     def __init__(
-        self, config: Config, task: Task, optimizer: optax.GradientTransformation, schedule: optax.Schedule
+        self,
+        config: Config,
+        task: Task,
+        optimizer: optax.GradientTransformation,
+        schedule: optax.Schedule,
+        pod: Devices | None = None,
     ) -> None:
+        self.pod = pod or Devices.here()
         self.config = config
         self.task = task
         self.optimizer = optax.with_extra_args_support(optimizer)
@@ -85,22 +93,22 @@ class Strategy(ABC):
     @property
     def shares(self) -> int:
         """Return the number of devices that a global batch is divided over, in equal shares."""
-        return jax.device_count() if self.divides_batch else 1
+        return self.pod.count if self.divides_batch else 1
 
     @property
     def data_shard(self) -> tuple[int, int]:
         """Return (i, n): this process provides the i-th of n equal parts of each global batch."""
-        return (jax.process_index(), jax.process_count()) if self.divides_batch else (0, 1)
+        return (self.pod.process, self.pod.processes) if self.divides_batch else (0, 1)
 
     @property
     def models(self) -> int:
         """Return the number of models trained at once."""
-        return jax.device_count() if self.model_per_device else 1
+        return self.pod.count if self.model_per_device else 1
 
     @property
     def devices(self) -> int:
         """Return the number of devices whose peak FLOP/s the MFU of a step is relative to."""
-        return jax.device_count() if self.divides_batch or self.model_per_device else 1
+        return self.pod.count if self.divides_batch or self.model_per_device else 1
 
     @abstractmethod
     def init(self) -> TrainState:
@@ -225,7 +233,7 @@ class Strategy(ABC):
     def initialized(self, layout: Any) -> TrainState:
         """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it."""
         key = self._initial_key()
-        if jax.default_backend() != "cpu":
+        if not self.pod.is_cpu:
             state: TrainState = jax.jit(self.initial, out_shardings=layout)(key)
             return state
         return put_global(self.initial.compute(key), layout)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
+from ..devices import Devices
 from ..state import Batch, Params
 from .arrays import is_float
 from .base import Objective
@@ -17,19 +18,19 @@ from .base import Objective
 Axis = str | tuple[str, ...]
 
 
-def average(tree: Any, axis: Axis) -> Any:
-    """Return the mean of every array of `tree` over the devices of `axis`; all devices get it."""
-    return _reduce(jax.lax.pmean, tree, axis)
+def average(tree: Any, axis: Axis, pod: Devices) -> Any:
+    """Return the mean of every array of `tree` over the devices of `axis`, which are those of `pod`; all devices get it."""
+    return _reduce(jax.lax.pmean, tree, axis, pod)
 
 
-def average_results(results: tuple[Any, Any], axis: Axis) -> tuple[Any, Any]:
+def average_results(results: tuple[Any, Any], axis: Axis, pod: Devices) -> tuple[Any, Any]:
     """Average the results of `Strategy.gradients` over the devices of `axis`.
 
     The model's state is merged as by `arrays.merge_model_states`: the mean of floats, the maximum of integers.
     """
     means, state = results
     leaves, structure = jax.tree.flatten(state)
-    means, floats = average((means, [x for x in leaves if is_float(x)]), axis)
+    means, floats = average((means, [x for x in leaves if is_float(x)]), axis, pod)
     averaged = iter(floats)
     return means, jax.tree.unflatten(structure, [next(averaged) if is_float(x) else _largest(x, axis) for x in leaves])
 
@@ -39,9 +40,9 @@ def _largest(x: jax.Array, axis: Axis) -> jax.Array:
     return largest.astype(x.dtype)
 
 
-def total(tree: Any, axis: Axis) -> Any:
-    """Return the sum of every array of `tree` over the devices of `axis`; all devices get it."""
-    return _reduce(jax.lax.psum, tree, axis)
+def total(tree: Any, axis: Axis, pod: Devices) -> Any:
+    """Return the sum of every array of `tree` over the devices of `axis`, which are those of `pod`; all devices get it."""
+    return _reduce(jax.lax.psum, tree, axis, pod)
 
 
 def all_gather(batch: Batch, axis: Axis) -> Batch:
@@ -49,7 +50,7 @@ def all_gather(batch: Batch, axis: Axis) -> Batch:
     return {name: jax.lax.all_gather(x, axis, tiled=True) for name, x in batch.items()}
 
 
-def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
+def _reduce(collective: Any, tree: Any, axis: Axis, pod: Devices) -> Any:
     """Reduce all arrays of `tree` by one collective.
 
     On CPU, devices synchronize for every buffer of a collective, so the arrays are concatenated to one vector before it and
@@ -57,7 +58,7 @@ def _reduce(collective: Any, tree: Any, axis: Axis) -> Any:
     faster without.
     """
     leaves, structure = jax.tree.flatten(tree)
-    if jax.default_backend() != "cpu" or jax.device_count() == 1 or len(leaves) < 2:
+    if not pod.is_cpu or pod.count == 1 or len(leaves) < 2:
         return collective(tree, axis)
     if sum(x.size for x in leaves) >= _INT32_LIMIT:
         return collective(tree, axis)
@@ -138,7 +139,10 @@ def _advance(offset: jax.Array, size: int) -> jax.Array:
 
 
 def averaged_objective(
-    loss: Callable[[Params], jax.Array], axis: Axis, mark_varying: Callable[[Params], Params] = lambda p: p
+    loss: Callable[[Params], jax.Array],
+    axis: Axis,
+    pod: Devices,
+    mark_varying: Callable[[Params], Params] = lambda p: p,
 ) -> Objective:
     """Return a function that averages the devices' losses, float32[], and whose gradient is the average of their gradients.
 
@@ -148,11 +152,11 @@ def averaged_objective(
 
     @jax.custom_vjp
     def objective(params: Params) -> jax.Array:
-        value: jax.Array = average(loss(mark_varying(params)), axis)
+        value: jax.Array = average(loss(mark_varying(params)), axis, pod)
         return value
 
     def forward(params: Params) -> tuple[jax.Array, Params]:
-        value: tuple[jax.Array, Params] = average(jax.value_and_grad(loss)(mark_varying(params)), axis)
+        value: tuple[jax.Array, Params] = average(jax.value_and_grad(loss)(mark_varying(params)), axis, pod)
         return value
 
     def backward(gradient: Params, cotangent: jax.Array) -> tuple[Params]:

@@ -54,32 +54,36 @@ class Ensemble(Strategy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._predict, self._score = _prediction_functions(self.task, self.config.task)
-        devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
-        self._local = [d for d in devices if d.process_index == jax.process_index()]
-        pod, here = Mesh(np.array(devices), (AXIS,)), Mesh(np.array(self._local), (AXIS,))
+        local = self.pod.local
+        pod, here = self.pod.mesh({AXIS: self.pod.count}), Mesh(np.array(local), (AXIS,))
         self._global_members = NamedSharding(pod, PartitionSpec(AXIS))
         self._local_members = NamedSharding(here, PartitionSpec(AXIS))
         self._global_replicated, self._local_replicated = (NamedSharding(m, PartitionSpec()) for m in (pod, here))
-        self._numbers = devices.index(self._local[0]) + np.arange(len(self._local), dtype=np.int32)
-        self._members = jax.device_put(self._numbers, self._local_members)  # global indices of this process's members
+        self._numbers = self.pod.all.index(local[0]) + np.arange(len(local), dtype=np.int32)
+        # Global indices of this process's members.
+        self._members: Any = with_sharding(self._numbers, self._local_members)
+        if self.pod.are_here:
+            self._members = jax.device_put(self._numbers, self._local_members)
         self._ones: jax.Array | None = None
         state = self._abstract(self._local_members, self._local_replicated)
         # JAX traces no pmap over several processes within another program.
-        if self.updates_outside and jax.process_count() == 1:
-            self._results = jax.pmap(self._member_results, AXIS, in_axes=(_STATE, 0, None))
+        if self.updates_outside and self.pod.processes == 1:
+            self._results = self.pod.pmap(self._member_results, AXIS, in_axes=(_STATE, 0, None))
             layout = self._layout(state, self._local_members, self._local_replicated)
             step = jax.jit(self._all_members_step, donate_argnums=0, out_shardings=(layout, self._local_members))
         else:
-            step = jax.pmap(self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0)
+            step = self.pod.pmap(
+                self._member_step, AXIS, in_axes=(_STATE, 0, None), out_axes=(_STATE, 0), donate_argnums=0
+            )
         self._step = _MemberProgram(step, state, self._members)
-        self._mean = jax.pmap(lambda metrics: average(metrics, AXIS), AXIS, out_axes=None)
-        self._evaluate = jax.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
+        self._mean = self.pod.pmap(lambda metrics: average(metrics, AXIS, self.pod), AXIS, out_axes=None)
+        self._evaluate = self.pod.pmap(self._member_evaluate, AXIS, in_axes=(0, None), out_axes=None)
 
     # --- placement ---
 
     def init(self) -> TrainState:
-        if jax.default_backend() != "cpu":
-            init = jax.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
+        if not self.pod.is_cpu:
+            init = self.pod.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
             state: TrainState = init(self._members)
             return state
         members = [self.initial.compute(self._member_key(number)) for number in self._numbers.tolist()]
@@ -154,7 +158,7 @@ class Ensemble(Strategy):
         """
         members = [
             self.task.summarize({name: value[i] for name, value in sums["members"].items()})
-            for i in range(jax.device_count())
+            for i in range(self.pod.count)
         ]
         ensemble = self.task.summarize({k: v for k, v in sums.items() if k != "members"})
         mean = {f"mean_member_{name}": float(np.mean([m[name] for m in members])) for name in ensemble}
@@ -199,7 +203,7 @@ class Ensemble(Strategy):
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
         members = of_one_share(self.task.evaluate)(params, batch)
         predictions = of_one_share(self._predict)(params, batch)
-        ensemble = self._score(average(predictions, AXIS), batch)
+        ensemble = self._score(average(predictions, AXIS, self.pod), batch)
         return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 

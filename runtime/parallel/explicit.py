@@ -13,16 +13,12 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, PartitionSpec, auto_axes, reshard
 
-from ..state import Params
 from .global_program import Function, GlobalProgram
 
 
 class Explicit(GlobalProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Explicit, **kwargs)
-
-    def gather(self, params: Params) -> Params:
-        return jax.tree.map(lambda x: _reshard(x, PartitionSpec()), params)
 
     def constrain(self, tree: Any, layout: Any) -> Any:
         return jax.tree.map(lambda x, sharding: _reshard(x, sharding.spec), tree, layout)

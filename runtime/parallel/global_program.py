@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 
 from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .arrays import merge_model_states, microbatches
 from .base import Loss
+from .layout import partition
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
 
@@ -58,10 +60,6 @@ class GlobalProgram(MeshStrategy):
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
         self._step = MeshProgram(step, self.mesh)
         self._evaluate = MeshProgram(jax.jit(self._pod_evaluate, out_shardings=scalar), self.mesh)
-
-    @abstractmethod
-    def gather(self, params: Params) -> Params:
-        """All-gather divided parameters, so that every device has them in full."""
 
     @abstractmethod
     def constrain(self, tree: Any, layout: Any) -> Any:
@@ -105,23 +103,32 @@ class GlobalProgram(MeshStrategy):
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            evaluate = self.auto_sharded(of_one_share(self.task.evaluate), self.replicated)
-            whole: Scalars = evaluate(self.gather(params), batch)
+            evaluate = self.auto_sharded(of_one_share(self._gathering(self.task.evaluate)), self.replicated)
+            whole: Scalars = evaluate(params, batch)
             return whole
 
         def total(params: Params, shares: Batch) -> Scalars:
             sums = jax.vmap(self.task.evaluate, in_axes=(None, 0), axis_name=SHARES)(params, shares)
             return jax.tree.map(lambda x: x.sum(0), sums)
 
-        sums: Scalars = self.auto_sharded(total, self.replicated)(
-            self.gather(params), jax.tree.map(self.split_shares, batch)
-        )
+        shares = jax.tree.map(self.split_shares, batch)
+        sums: Scalars = self.auto_sharded(self._gathering(total), self.replicated)(params, shares)
         return sums
 
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of a batch: [B, ...] and a key, or if `in_shares` [shares, B / shares, ...] and keys, [shares]."""
         function = self._mean_over_shares if self.in_shares else of_one_share(self.share_loss)
-        return self.auto_sharded(function, self.replicated)(self.gather(params), self.gather(model_state), batch, key)
+        return self.auto_sharded(self._gathering(function), self.replicated)(params, model_state, batch, key)
+
+    def _gathering(self, function: Function) -> Function:
+        """Wrap a function of parameters: every device has them in full. Gradients are divided as the parameters are."""
+        if not self.saves_in_parts:
+            return function
+        return lambda params, *rest: function(jax.tree.map(self._gather, params), *rest)
+
+    def _gather(self, x: jax.Array) -> jax.Array:
+        spec = partition(x.shape, self.fsdp)
+        return _gather(x, spec) if any(spec) else x
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)
@@ -138,3 +145,23 @@ class GlobalProgram(MeshStrategy):
         """Split each share into `accumulate` microbatches: [accumulate, shares, B / shares / accumulate, ...]."""
         parts, keys = jax.vmap(lambda batch, key: microbatches(batch, key, self.accumulate))(batch, key)
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gather(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """All-gather an array that is divided by `spec`. Its gradient is reduce-scattered.
+
+    Without a rule of its own the gradient would be constrained as the result is: reduced in full on every device.
+    """
+    return jax.lax.with_sharding_constraint(x, PartitionSpec())
+
+
+def _forward(x: jax.Array, spec: PartitionSpec) -> tuple[jax.Array, None]:
+    return _gather(x, spec), None
+
+
+def _backward(spec: PartitionSpec, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(gradient, spec),)
+
+
+_gather.defvjp(_forward, _backward)

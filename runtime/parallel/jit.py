@@ -11,16 +11,12 @@ from typing import Any
 import jax
 from jax.sharding import AxisType
 
-from ..state import Params
 from .global_program import Function, GlobalProgram
 
 
 class Jit(GlobalProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Auto, **kwargs)
-
-    def gather(self, params: Params) -> Params:
-        return jax.lax.with_sharding_constraint(params, self.replicated)
 
     def constrain(self, tree: Any, layout: Any) -> Any:
         return jax.lax.with_sharding_constraint(tree, layout)

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..devices import Devices
 from ..models.shares import SHARES
 from ..worker.quiet import without_gloo_lines
 
@@ -29,16 +30,15 @@ class Layout:
     mesh: Mesh
 
     @classmethod
-    def of_pod(cls, fsdp: int = 1, axis_type: AxisType = AxisType.Auto) -> Layout:
+    def of_pod(cls, pod: Devices, fsdp: int = 1, axis_type: AxisType = AxisType.Auto) -> Layout:
         """Return a layout over all devices of the pod.
 
         Args:
+            pod: the devices.
             fsdp: number of devices that the state is divided over.
             axis_type: Auto if the compiler chooses shardings; Explicit if they are part of array types.
         """
-        # Sorted by process, so that each process holds a contiguous part of a batch.
-        devices = sorted(jax.devices(), key=lambda d: (d.process_index, d.id))
-        return cls(Mesh(np.array(devices).reshape(-1, fsdp), AXES, axis_types=(axis_type, axis_type)))
+        return cls(pod.mesh({DATA: pod.count // fsdp, FSDP: fsdp}, (axis_type, axis_type)))
 
     @property
     def fsdp(self) -> int:

@@ -28,17 +28,18 @@ class MeshStrategy(Strategy):
 
     def __init__(self, *args: Any, fsdp: int = 1, axis_type: AxisType = AxisType.Auto, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        pod = Layout.of_pod(fsdp, axis_type)
+        layout = Layout.of_pod(self.pod, fsdp, axis_type)
         self.mesh, self.axes, self.replicated, self.batch_sharding = (
-            pod.mesh,
-            pod.axes,
-            pod.replicated,
-            pod.batch_sharding,
+            layout.mesh,
+            layout.axes,
+            layout.replicated,
+            layout.batch_sharding,
         )
-        self.layout: TrainState = pod.state_shardings(self.initial.shapes)
+        self.layout: TrainState = layout.state_shardings(self.initial.shapes)
+        self.fsdp = fsdp
         self.saves_in_parts = fsdp > 1
-        if fsdp > 1 and jax.process_count() > 1 and jax.default_backend() == "cpu":
-            pod.connect()
+        if fsdp > 1 and self.pod.processes > 1 and self.pod.is_cpu:
+            layout.connect()
 
     def init(self) -> TrainState:
         return self.initialized(self.layout)

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from ..models.shares import SHARES
 from ..state import Batch, Params, StateDict, TrainState
@@ -30,17 +30,17 @@ class Pmap(Strategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        mesh = Mesh(np.array(sorted(jax.devices(), key=lambda d: (d.process_index, d.id))), (AXIS,))
+        mesh = self.pod.mesh({AXIS: self.pod.count})
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
         # Inside jit, JAX supports a pmap of one process only.
-        if self.updates_outside and jax.process_count() == 1:
-            of_pod = jax.pmap(self._device_results, AXIS, in_axes=(None, 0), out_axes=None)
+        if self.updates_outside and self.pod.processes == 1:
+            of_pod = self.pod.pmap(self._device_results, AXIS, in_axes=(None, 0), out_axes=None)
             step = partial(self.update_outside, of_pod)
             self._step = jax.jit(step, donate_argnums=0, out_shardings=self._replicated)
         else:
-            self._step = jax.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
-        self._evaluate = jax.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
+            self._step = self.pod.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
+        self._evaluate = self.pod.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
         return self.initialized(self._replicated)
@@ -58,7 +58,7 @@ class Pmap(Strategy):
 
     def shard(self, batch: Batch) -> Batch:
         """Return the batch with a leading axis of devices, [shares, B / shares, ...]."""
-        local = jax.local_device_count()
+        local = len(self.pod.local)
         parts = {k: np.reshape(v, (local, -1, *v.shape[1:])) for k, v in batch.items()}
         return {
             k: jax.make_array_from_process_local_data(self._split, v, (self.shares, *v.shape[1:]))
@@ -74,7 +74,9 @@ class Pmap(Strategy):
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         batch, key = self._device_batch(state.step, batch)
-        objective = averaged_objective(lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS)
+        objective = averaged_objective(
+            lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS, self.pod
+        )
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self._average_gradients(state, batch, key)
         )
@@ -89,11 +91,11 @@ class Pmap(Strategy):
         return all_gather(batch, AXIS) if self.task.whole_batch else batch, key
 
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        return average_results(self.gradients(state.params, state.model_state, batch, key), AXIS)
+        return average_results(self.gradients(state.params, state.model_state, batch, key), AXIS, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXIS)), AXIS)
+            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXIS)), AXIS, self.pod)
             return same
-        sums: Scalars = total(self.task.evaluate(params, batch), AXIS)
+        sums: Scalars = total(self.task.evaluate(params, batch), AXIS, self.pod)
         return sums

@@ -50,7 +50,7 @@ class ShardMap(MeshStrategy):
         batch, key = self._device_batch(state.step, batch)
         model_state = self.mark_varying(state.model_state)
         objective = averaged_objective(
-            lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.mark_varying
+            lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.pod, self.mark_varying
         )
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self._average_gradients(state, batch, key)
@@ -67,12 +67,12 @@ class ShardMap(MeshStrategy):
 
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
         params, model_state = self.mark_varying((state.params, state.model_state))
-        return average_results(self.gradients(params, model_state, batch, key), AXES)
+        return average_results(self.gradients(params, model_state, batch, key), AXES, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params = self.mark_varying(params)
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXES)), AXES)
+            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXES)), AXES, self.pod)
             return same
-        sums: Scalars = total(self.task.evaluate(params, batch), AXES)
+        sums: Scalars = total(self.task.evaluate(params, batch), AXES, self.pod)
         return sums

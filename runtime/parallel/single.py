@@ -22,7 +22,7 @@ class Single(Strategy):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._here = SingleDeviceSharding(jax.local_devices()[0])
+        self._here = SingleDeviceSharding(self.pod.local[0])
         self._step = jax.jit(self._whole_step, donate_argnums=0)
         self._evaluate = jax.jit(of_one_share(self.task.evaluate))
 

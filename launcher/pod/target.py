@@ -1,0 +1,58 @@
+"""The target of a slice: what a compiler calls it."""
+
+from __future__ import annotations
+
+import re
+
+from podrun.runtime.contract import UserError
+from podrun.runtime.target import Target
+
+from .gpu_slices import declared_model
+from .slices import Slice
+
+_TPU_NAMES = {"v5litepod": "v5e"}
+"""libtpu's names of generations, where they differ from those in the names of slices."""
+_TWO_DEVICES = ("v4",)
+"""Generations that libtpu compiles for with two devices a chip, though real ones have one (megacore)."""
+GPUS = ("a100", "h100", "h200", "b200", "l4")
+
+
+def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
+    """Return the target of a slice; None for CPUs, and for GPUs of an unknown model.
+
+    Args:
+        slice: TPUs, GPUs or CPUs.
+        gpu: model of the GPUs, if the name of the slice does not tell it.
+
+    Raises:
+        UserError: podrun knows that the compiler cannot compile for it.
+    """
+    if slice.kind == "gpu":
+        model = gpu or (declared_model(slice.name) or "").lower()
+        shape = f"1x{slice.hosts}x{slice.devices_per_host}"
+        return Target(slice.name, "cuda", shape, slice.devices, slice.hosts, gpu=model) if model in GPUS else None
+    if slice.kind != "tpu":
+        return None
+    generation = re.sub(r"^\d+x", "", slice.name).partition("-")[0]
+    if generation in _TWO_DEVICES:
+        raise UserError(
+            f"{slice.name}: the TPU compiler takes a chip of {generation} for two devices with half the memory each, and a "
+            "real one is one device, so what it says would be wrong; give --compile-for cpu"
+        )
+    return Target(
+        slice.name,
+        "tpu",
+        f"{_TPU_NAMES.get(generation, generation)}:{slice.topology}",
+        slice.devices,
+        slice.hosts,
+        slice.slices,
+        _host(slice),
+    )
+
+
+def _host(slice: Slice) -> tuple[int, ...]:
+    """Return the chips of a host along each dimension, if they are not libtpu's 2x2: those of a slice on one host."""
+    bounds = tuple(int(n) for n in slice.topology.split("x"))
+    if slice.hosts_per_slice > 1 or slice.chips // slice.slices == 4:
+        return ()
+    return (*bounds, *[1] * (3 - len(bounds)))

@@ -1,0 +1,89 @@
+"""Open the compiler of a TPU or GPU on a machine without one, and ask it for the devices of a pod.
+
+libtpu compiles for any TPU topology, and JAX's CUDA plug-in for any number of GPUs of a model whose figures are given
+(`gpus/*.txtpb`, as in `xla/backends/gpu/target_config/specs` of https://github.com/openxla/xla).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+
+from .contract import UserError
+from .devices import Devices
+from .target import Target
+
+GPUS = Path(__file__).parent / "gpus"
+_PACKAGES = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda13_plugin", "cuda")}
+"""By platform: the package that has the compiler, and the extra of podrun that installs it."""
+
+
+def devices_of(target: Target) -> Devices:
+    """Return the devices of the target.
+
+    Raises:
+        UserError: its compiler is not installed, or does not know the topology.
+    """
+    package, extra = _PACKAGES[target.platform]
+    if find_spec(package) is None:
+        raise UserError(
+            f"the compiler for {target.slice} is not installed ({package}); install it here with "
+            f"`pip install 'podrun[{extra}]'`, or give --compile-for cpu, which compiles for the CPU of this machine"
+        )
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
+    try:
+        with without_messages():
+            found = topologies.get_topology_desc(**_description(target))
+    except Exception as error:  # jax raises JaxRuntimeError and others
+        reason = str(error).strip().splitlines()
+        raise UserError(
+            f"the compiler for {target.platform} (JAX {jax.__version__}, {_version(package)}) cannot compile for "
+            f"{target.slice}, topology {target.topology}: {reason[0] if reason else type(error).__name__}"
+        ) from error
+    pod = Devices.of_topology(found.devices)
+    if (pod.count, pod.processes) != (target.devices, target.processes):
+        raise UserError(
+            f"the compiler sees {target.slice} with {pod.count} devices in {pod.processes} processes, and a real one has "
+            f"{target.devices} in {target.processes}; give --compile-for cpu"
+        )
+    return pod
+
+
+def _description(target: Target) -> dict[str, Any]:
+    """Return the arguments of `get_topology_desc`."""
+    if target.platform == "tpu":
+        options: dict[str, Any] = {"chips_per_host_bounds": target.host} if target.host else {}
+        if target.slices > 1:
+            options["num_slices"] = target.slices
+        return {"topology_name": target.topology, "platform": "tpu", **options}
+    config = (GPUS / f"{target.gpu}.txtpb").read_text()
+    return {"topology_name": target.gpu, "platform": "cuda", "target_config": config, "topology": target.topology}
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"{package} {version(package.replace('_', '-'))}"
+    except PackageNotFoundError:
+        return package
+
+
+@contextlib.contextmanager
+def without_messages() -> Iterator[None]:
+    """Keep what libtpu's C++ code prints away from the user: it warns that this machine is no TPU worker."""
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)

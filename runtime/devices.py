@@ -1,0 +1,105 @@
+"""The devices of a pod as a value: those of this run, or those of a topology that programs are only compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import Mesh
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Devices:
+    """The devices of a pod.
+
+    Args:
+        all: every device of the pod, sorted by process and id.
+        process: number of the process that asks.
+        are_here: whether they can compute. For those of a topology programs are compiled, but no array is on them.
+    """
+
+    all: tuple[jax.Device, ...]
+    process: int = 0
+    are_here: bool = True
+
+    @classmethod
+    def here(cls) -> Devices:
+        """Return the devices that this process can use, together with the other processes of the run."""
+        return cls(_sorted(jax.devices()), jax.process_index())
+
+    @classmethod
+    def of_topology(cls, devices: Sequence[jax.Device]) -> Devices:
+        """Return the devices of a `jax.experimental.topologies.TopologyDescription`, as process 0 would see them."""
+        return cls(_sorted(devices), are_here=False)
+
+    @property
+    def count(self) -> int:
+        return len(self.all)
+
+    @cached_property
+    def local(self) -> tuple[jax.Device, ...]:
+        """Return the devices of this process."""
+        return tuple(device for device in self.all if device.process_index == self.process)
+
+    @cached_property
+    def processes(self) -> int:
+        return len({device.process_index for device in self.all})
+
+    @property
+    def platform(self) -> str:
+        """Return `cpu`, `gpu` or `tpu`."""
+        name: str = self.all[0].platform
+        return "gpu" if name in ("cuda", "rocm") else name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.platform == CPU
+
+    @property
+    def kind(self) -> str:
+        """Return the kind of the devices as JAX names it, such as `TPU v5 lite`."""
+        kind: str = self.all[0].device_kind
+        return kind
+
+    @cached_property
+    def slices(self) -> int:
+        """Return the number of slices, which are connected by a slower network than the devices of one are."""
+        return len({getattr(device, "slice_index", 0) for device in self.all}) if self.platform == "tpu" else 1
+
+    def pmap(self, function: Callable[..., Any], axis: str, **options: Any) -> Any:
+        """Return `jax.pmap` of the function over all devices; over those of a topology it can only be lowered."""
+        return jax.pmap(function, axis, devices=None if self.are_here else list(self.all), **options)
+
+    def mesh(self, shape: dict[str, int], axis_types: Any = None) -> Mesh:
+        """Return a mesh of all devices, with axes by name.
+
+        The axes after the first communicate most, so on TPUs they follow the interconnect and stay within a slice.
+        """
+        sizes = tuple(shape.values())
+        return Mesh(self._grid(sizes), tuple(shape), axis_types=axis_types)
+
+    def _grid(self, sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if self.platform != "tpu" or sum(size > 1 for size in sizes) < 2:
+            # Sorted by process: each process holds a contiguous part of a batch.
+            return np.array(self.all).reshape(sizes)
+        if self.slices == 1:
+            return mesh_utils.create_device_mesh(sizes, devices=self.all, allow_split_physical_axes=True)
+        if sizes[0] % self.slices:
+            return np.array(self.all).reshape(sizes)
+        return mesh_utils.create_hybrid_device_mesh(
+            (sizes[0] // self.slices, *sizes[1:]),
+            (self.slices, *[1] * (len(sizes) - 1)),
+            devices=self.all,
+            allow_split_physical_axes=True,
+        )
+
+
+def _sorted(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:
+    return tuple(sorted(devices, key=lambda device: (device.process_index, device.id)))
