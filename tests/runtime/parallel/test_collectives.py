@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
+from podrun.runtime.devices import Devices
 from podrun.runtime.parallel.collectives import average, total
 
 DEVICES = 4
@@ -33,14 +34,14 @@ def by_shard_map(function: Any) -> Any:
     """A program of `function` on each device's part."""
 
     def one(part: Any) -> Any:
-        return function(jax.tree.map(lambda x: x[0], part), AXIS)
+        return function(jax.tree.map(lambda x: x[0], part), AXIS, Devices.here())
 
     mesh = Mesh(np.array(jax.devices()), (AXIS,))
     return jax.jit(jax.shard_map(one, mesh=mesh, in_specs=PartitionSpec(AXIS), out_specs=PartitionSpec()))
 
 
 def by_pmap(function: Any) -> Any:
-    return jax.pmap(lambda part: function(part, AXIS), AXIS, out_axes=None)
+    return jax.pmap(lambda part: function(part, AXIS, Devices.here()), AXIS, out_axes=None)
 
 
 @pytest.mark.parametrize("run", [by_pmap, by_shard_map])
@@ -63,7 +64,7 @@ def test_many_small_arrays_are_joined_in_groups(run: Any) -> None:
     shapes[100:100] = [(130, 128), (130, 128)]
     noise = np.random.default_rng(0)
     given = [jnp.asarray(noise.integers(1000, size=(DEVICES, *shape)), jnp.float32) for shape in shapes]
-    program = run(lambda part, axis: total(part, axis))
+    program = run(total)
     for x, found in zip(given, program(given), strict=True):
         np.testing.assert_array_equal(found, np.asarray(x).sum(0))
     joins = re.findall(r" concatenate\((.*?)\)", program.lower(given).compile().as_text())
@@ -73,7 +74,7 @@ def test_many_small_arrays_are_joined_in_groups(run: Any) -> None:
 @pytest.mark.parametrize("function", [average, total])
 def test_one_wait_for_all(function: Any) -> None:
     """CPUs wait for each other once, whatever is in the tree."""
-    lowered = jax.pmap(lambda part: function(part, AXIS), AXIS, out_axes=None).lower(tree(7))
+    lowered = jax.pmap(lambda part: function(part, AXIS, Devices.here()), AXIS, out_axes=None).lower(tree(7))
     assert lowered.compile().as_text().count(" all-reduce(") == 1
 
 
@@ -81,7 +82,9 @@ def test_sums_are_not_computed_again_for_every_element() -> None:
     """XLA does this to a concatenation: it puts the sums that are joined inside the loop over the elements."""
 
     def program(x: jax.Array) -> Any:
-        return average({"large": x @ x.T, "columns": jnp.exp(x).sum(0), "small": jnp.exp(x).sum()}, AXIS)
+        return average(
+            {"large": x @ x.T, "columns": jnp.exp(x).sum(0), "small": jnp.exp(x).sum()}, AXIS, Devices.here()
+        )
 
     lowered = jax.pmap(program, AXIS, out_axes=None).lower(jnp.ones((DEVICES, 64, 8)))
     joined = [body for body in computations(lowered) if " concatenate(" in body]
@@ -97,8 +100,8 @@ def computations(lowered: Any) -> list[str]:
 def test_what_is_compiled_does_not_grow_with_the_arrays(run: Any) -> None:
     """Each operation on a part of the vector is compiled once for all arrays of a shape, wherever they are in it."""
 
-    def function(part: Any, axis: str) -> Any:
-        return [x / (1 + jnp.abs(x)) for x in average(part, axis)]
+    def function(part: Any, axis: str, pod: Devices) -> Any:
+        return [x / (1 + jnp.abs(x)) for x in average(part, axis, pod)]
 
     def kinds(count: int) -> set[str]:
         """What XLA compiles, but for the whole and what joins the arrays, without names and places in the source."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
 
+from podrun.runtime.devices import Devices
 from podrun.runtime.parallel.layout import AXES, SMALL, Layout
 
 from ..strategies import DEVICES
@@ -26,7 +27,7 @@ def specs(tree: Any) -> Any:
 )
 def test_shardings(fsdp: int, axes: tuple[str, ...], large: tuple[str | None, ...]) -> None:
     """A batch is divided over all devices, of the state only what is large, over `fsdp`."""
-    layout = Layout.of_pod(fsdp)
+    layout = Layout.of_pod(Devices.here(), fsdp)
     assert dict(layout.mesh.shape) == {"batch": DEVICES // fsdp, "fsdp": fsdp}
     assert (layout.fsdp, layout.axes) == (fsdp, axes)
     assert specs((layout.batch_sharding, layout.replicated)) == (PartitionSpec(axes), PartitionSpec())
@@ -37,5 +38,5 @@ def test_shardings(fsdp: int, axes: tuple[str, ...], large: tuple[str | None, ..
 
 def test_equal_layouts() -> None:
     """They are values: two of the same devices are one."""
-    assert Layout.of_pod(2) == Layout.of_pod(2)
-    assert Layout.of_pod(2) != Layout.of_pod(4)
+    assert Layout.of_pod(Devices.here(), 2) == Layout.of_pod(Devices.here(), 2)
+    assert Layout.of_pod(Devices.here(), 2) != Layout.of_pod(4)
