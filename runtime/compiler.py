@@ -10,17 +10,16 @@ import contextlib
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
 
 from .contract import UserError
+from .device_memory import GPUS
 from .devices import Devices
 from .target import Target
 
-GPUS = Path(__file__).parent / "gpus"
 _PACKAGES = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda13_plugin", "cuda")}
 """By platform: the package that has the compiler, and the extra of podrun that installs it."""
 
@@ -38,16 +37,18 @@ def devices_of(target: Target) -> Devices:
             f"`pip install 'podrun[{extra}]'`, or give --compile-for cpu, which compiles for the CPU of this machine"
         )
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
+    # Otherwise libtpu locks /tmp/libtpu_lockfile, and a second process that compiles is refused.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     try:
         with without_messages():
-            found = topologies.get_topology_desc(**_description(target))
+            topology = topologies.get_topology_desc(**_description(target))
     except Exception as error:  # jax raises JaxRuntimeError and others
         reason = str(error).strip().splitlines()
         raise UserError(
             f"the compiler for {target.platform} (JAX {jax.__version__}, {_version(package)}) cannot compile for "
             f"{target.slice}, topology {target.topology}: {reason[0] if reason else type(error).__name__}"
         ) from error
-    pod = Devices.of_topology(found.devices)
+    pod = Devices.of_topology(topology.devices)
     if (pod.count, pod.processes) != (target.devices, target.processes):
         raise UserError(
             f"the compiler sees {target.slice} with {pod.count} devices in {pod.processes} processes, and a real one has "

@@ -56,6 +56,7 @@ FLOORS = {
             "distributed",
             "target",
             "devices",
+            "device_memory",
             "compiler",
             "replicas",
             "bandwidth",

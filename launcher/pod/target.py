@@ -14,19 +14,22 @@ _TPU_NAMES = {"v5litepod": "v5e"}
 """libtpu's names of generations, where they differ from those in the names of slices."""
 _TWO_DEVICES = ("v4",)
 """Generations that libtpu compiles for with two devices a chip, though real ones have one (megacore)."""
-GPUS = ("a100", "h100", "h200", "b200", "l4")
+GPUS = ("a100", "a100-40gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l4")
+"""Models of GPUs with a description in `runtime/gpus`. `a100` has 80 GB."""
 
 
 def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
-    """Return the target of a slice; None for CPUs, and for GPUs of an unknown model.
+    """Return the target of a slice; None for CPUs, and for GPUs whose model neither the name nor `gpu` tells.
 
     Args:
-        slice: TPUs, GPUs or CPUs.
-        gpu: model of the GPUs, if the name of the slice does not tell it.
+        slice: TPUs, GPUs or CPUs. `a100-16` means those with 80 GB.
+        gpu: model of the GPUs, one of `GPUS`, in place of the one that the name of the slice tells.
 
     Raises:
-        UserError: podrun knows that the compiler cannot compile for it.
+        UserError: podrun knows no GPUs of that model, or knows that the compiler cannot compile for the slice.
     """
+    if gpu and gpu not in GPUS:
+        raise UserError(f"unknown GPU {gpu!r}; the compiler's descriptions are of {', '.join(GPUS)} (a100 has 80 GB)")
     if slice.kind == "gpu":
         model = gpu or (declared_model(slice.name) or "").lower()
         shape = f"1x{slice.hosts}x{slice.devices_per_host}"

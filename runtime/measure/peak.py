@@ -120,4 +120,5 @@ PEAKS = _table(
     (("NVIDIA H200 NVL",), 1671 / 2, 835 / 2, f"{_NVIDIA}h200/"),
     (("NVIDIA B200", "NVIDIA B300 SXM6 AC"), 36000 / 8 / 2, 18000 / 8 / 2, f"{_NVIDIA}hgx/"),
     (("NVIDIA GB200",), 5000 / 2, 2500 / 2, f"{_NVIDIA}gb200-nvl72/"),
+    (("NVIDIA GB300",), 5000 / 2, 2500 / 2, f"{_NVIDIA}gb300-nvl72/"),
 )

@@ -1,0 +1,39 @@
+"""The memory of devices by their kind."""
+
+from __future__ import annotations
+
+import re
+
+from podrun.runtime.device_memory import GPUS, device_memory
+from podrun.runtime.measure.peak import peak_of
+
+TPUS = ("TPU v2", "TPU v3", "TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU7x")
+
+
+def gpu_kinds() -> list[str]:
+    texts = [path.read_text() for path in GPUS.glob("*.txtpb")]
+    return [re.findall(r'^device_description_str: "(.+)"$', text, re.MULTILINE)[0] for text in texts]
+
+
+def test_memory_of_the_kinds_of_every_target() -> None:
+    """A GPU's is what CUDA counts of it; JAX takes 75 %. A TPU's program gets what the compiler leaves of the HBM."""
+    kinds = [*TPUS, *gpu_kinds()]
+    assert len(kinds) == len(set(kinds)) == 15
+    for kind in kinds:
+        memory = device_memory(kind)
+        assert memory, kind
+        assert 0.7 * memory.total < memory.usable < 1.01 * memory.total, kind
+    h100, v5e = device_memory("NVIDIA H100 80GB HBM3"), device_memory("TPU v5 lite")
+    assert h100 and v5e
+    assert (h100.total, h100.usable) == (84_942_979_072, 63_707_234_304)
+    assert (v5e.total, v5e.usable) == (16 * 2**30, int(15.75 * 2**30))
+
+
+def test_unknown_kinds_have_none() -> None:
+    assert device_memory("cpu") is None
+    assert device_memory("NVIDIA H100 80GB HBM3 MIG 1g.10gb") is None
+
+
+def test_the_kinds_are_those_of_the_peaks() -> None:
+    """Both are looked up by the same name."""
+    assert [kind for kind in [*TPUS, *gpu_kinds()] if peak_of(kind) is None] == []
