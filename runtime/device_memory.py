@@ -1,7 +1,8 @@
 """The memory of a device, by the name that JAX gives its kind.
 
-A TPU's is the HBM of Google's TPU documentation (system architecture), shared by the devices of a chip. What programs can use of
-it is the limit in the compiler's own error, `exceeds available HBM (15.75G)`, of libtpu 0.0.42. A GPU's is in `gpus/*.txtpb`.
+A TPU's is the HBM in Google's TPU documentation (system architecture), divided by the devices of a chip. The part of it that
+programs can use is the limit in the compiler's own error, `exceeds available HBM (15.75G)`, of libtpu 0.0.42.
+A GPU's is in `gpus/*.txtpb`.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ def device_memory(kind: str) -> DeviceMemory | None:
 @cache
 def _gpu_memory() -> dict[str, int]:
     """Return the bytes of memory by kind, of all GPUs that podrun has a description of."""
-    found = {}
+    sizes = {}
     for path in GPUS.glob("*.txtpb"):
         text = path.read_text()
         kind = re.search(r'^device_description_str: "(.*)"$', text, re.MULTILINE)
         size = re.search(r"^  device_memory_size: (\d+)$", text, re.MULTILINE)
         assert kind and size, path
-        found[kind[1]] = int(size[1])
-    return found
+        sizes[kind[1]] = int(size[1])
+    return sizes

@@ -22,8 +22,8 @@ def test_targets_of_slices() -> None:
 
 def test_the_model_given_is_taken_in_place_of_the_one_of_the_name() -> None:
     slice = parse_slice("a100-8")
-    assert (target_of(slice) or pytest.fail()).gpu == "a100"
-    assert (target_of(slice, "a100-40gb") or pytest.fail()).gpu == "a100-40gb"
+    assert target_of(slice) == Target("a100-8", "cuda", "1x1x8", 8, 1, gpu="a100")
+    assert target_of(slice, "a100-40gb") == Target("a100-8", "cuda", "1x1x8", 8, 1, gpu="a100-40gb")
 
 
 def test_slices_without_a_compiler_have_no_target() -> None:
