@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import Any
 
@@ -36,6 +38,7 @@ def devices_of(target: Target) -> Devices:
             f"the compiler for {target.slice} is not installed ({package}); install it here with "
             f"`pip install 'podrun[{extra}]'`, or give --compile-for cpu, which compiles for the CPU of this machine"
         )
+    _check_version(package, extra)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
     # Otherwise libtpu locks /tmp/libtpu_lockfile, and a second process that compiles is refused.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -45,7 +48,7 @@ def devices_of(target: Target) -> Devices:
     except Exception as error:  # jax raises JaxRuntimeError and others
         reason = str(error).strip().splitlines()
         raise UserError(
-            f"the compiler for {target.platform} (JAX {jax.__version__}, {_version(package)}) cannot compile for "
+            f"the compiler for {target.platform} (JAX {jax.__version__}, {package} {_version(package)}) cannot compile for "
             f"{target.slice}, topology {target.topology}: {reason[0] if reason else type(error).__name__}"
         ) from error
     pod = Devices.of_topology(topology.devices)
@@ -68,13 +71,30 @@ def _description(target: Target) -> dict[str, Any]:
     return {"topology_name": target.gpu, "platform": "cuda", "target_config": config, "topology": target.topology}
 
 
-def _version(package: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
+def _check_version(package: str, extra: str) -> None:
+    """Check that the compiler is the one that this JAX asks for.
 
+    libtpu of another release compiles without a word, but not as the pod does. Another CUDA plug-in has no memory analysis.
+    """
+    if package == "libtpu":
+        pinned = re.search(r"^libtpu==([\d.]+)\.\*", "\n".join(requires("jax") or []), re.MULTILINE)
+        wanted = pinned[1] if pinned else ""
+    else:
+        wanted = version("jaxlib")
+    installed = _version(package)
+    if wanted and installed and not f"{installed}.".startswith(f"{wanted}."):
+        raise UserError(
+            f"{package} {installed} does not belong to JAX {jax.__version__}, which asks for {wanted}; "
+            f"install that with `pip install 'podrun[{extra}]'`"
+        )
+
+
+def _version(package: str) -> str:
+    """Return the installed version; empty if it is unknown."""
     try:
-        return f"{package} {version(package.replace('_', '-'))}"
+        return version(package.replace("_", "-"))
     except PackageNotFoundError:
-        return package
+        return ""
 
 
 @contextlib.contextmanager

@@ -1,0 +1,85 @@
+"""Every TPU slice of podrun, as the TPU compiler sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import pytest
+
+from podrun.launcher.pod.slices import TPU_SLICES
+from podrun.launcher.pod.target import GPUS, target_of
+from podrun.runtime.compiler import devices_of
+from podrun.runtime.contract import UserError
+from podrun.runtime.device_memory import device_memory
+from podrun.runtime.target import Target
+
+pytestmark = pytest.mark.compilers
+DOCS = Path(__file__).parents[2] / "docs" / "compile.md"
+
+
+@pytest.fixture(autouse=True)
+def compilers() -> None:
+    """Skip the test without the compilers; in CI it fails."""
+    for package in ("libtpu", "jax_cuda13_plugin"):
+        if find_spec(package) is None:
+            reason = f"{package} is missing: make compilers"
+            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    jax.config.update("jax_platforms", "cpu")
+
+
+def test_every_slice_has_the_devices_and_processes_that_the_compiler_sees() -> None:
+    """`devices_of` compares both. The table in docs/compile.md says how many of each generation."""
+    accepted: Counter[str] = Counter()
+    for name, slice in TPU_SLICES.items():
+        generation = name.rpartition("-")[0]
+        if generation == "v4":
+            with pytest.raises(UserError, match=r"two devices with half the memory"):
+                target_of(slice)
+            continue
+        target = target_of(slice)
+        assert target
+        pod = devices_of(target)
+        assert device_memory(pod.kind), pod.kind
+        accepted[generation] += 1
+    table = re.findall(r"^\| (\w+) \| (\d+) \| `TPU", DOCS.read_text(), re.MULTILINE)
+    assert {name: int(count) for name, count in table} == accepted
+
+
+def test_every_gpu_has_its_description_read_and_its_memory_known() -> None:
+    for gpu in GPUS:
+        pod = devices_of(Target("gpu-2x4", "cuda", "1x2x4", 8, 2, gpu=gpu))
+        assert pod.platform == "gpu"
+        assert device_memory(pod.kind), pod.kind
+
+
+def test_two_processes_use_the_tpu_compiler_at_once() -> None:
+    """By itself libtpu refuses the second, because of /tmp/libtpu_lockfile."""
+    target = Target("v5litepod-4", "tpu", "v5e:2x2", 4, 1)
+    devices_of(target)
+    code = f"from podrun.runtime.compiler import *; print(devices_of({target!r}).count)"
+    env = {name: value for name, value in os.environ.items() if name != "ALLOW_MULTIPLE_LIBTPU_LOAD"} | {
+        "JAX_PLATFORMS": "cpu"
+    }
+    second = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=100)
+    assert second.stdout == "4\n", second.stderr
+
+
+def test_a_topology_that_the_compiler_refuses() -> None:
+    with pytest.raises(
+        UserError, match=r"^the compiler for tpu \(JAX .*, libtpu .*\) cannot compile for v9-8, topology v9:2x2: ."
+    ):
+        devices_of(Target("v9-8", "tpu", "v9:2x2", 4, 1))
+
+
+def test_a_topology_that_the_compiler_divides_differently() -> None:
+    with pytest.raises(
+        UserError, match=r"^the compiler sees v5litepod-16 with 16 devices in 4 processes, and a real one has 16 in 2; "
+    ):
+        devices_of(Target("v5litepod-16", "tpu", "v5e:4x4", 16, 2))
