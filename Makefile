@@ -26,7 +26,7 @@ long: $(VENV)/installed
 
 compilers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[tpu,cuda]"
-	$(BIN)/python -m pytest -m compilers --durations=5
+	$(BIN)/python -m pytest tests/compilers --durations=5
 
 newest:
 	PYTHON=$(PYTHON) .ci/newest
