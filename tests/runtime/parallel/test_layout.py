@@ -39,4 +39,4 @@ def test_shardings(fsdp: int, axes: tuple[str, ...], large: tuple[str | None, ..
 def test_equal_layouts() -> None:
     """They are values: two of the same devices are one."""
     assert Layout.of_pod(Devices.here(), 2) == Layout.of_pod(Devices.here(), 2)
-    assert Layout.of_pod(Devices.here(), 2) != Layout.of_pod(4)
+    assert Layout.of_pod(Devices.here(), 2) != Layout.of_pod(Devices.here(), 4)
