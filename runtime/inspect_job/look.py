@@ -24,6 +24,7 @@ from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from ..tasks.base import first_parameters
 from .arrays import Row, rows
+from .compiled import Memory, memory_of
 from .divided import Divided, divided
 from .layout import Layout, bytes_per_device, draw, layout
 
@@ -49,21 +50,6 @@ class Computed:
     """Device kind; None if the name of the slice does not determine it."""
     seconds_at_peak: float | None
     """Seconds for a step if all computing devices ran at their peak; None if it is unknown."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory per device in bytes, as planned by the compiler for CPU."""
-
-    arguments: int
-    outputs: int
-    reused: int
-    """Bytes of outputs that use the memory of donated arguments."""
-    temporaries: int
-
-    @property
-    def total(self) -> int:
-        return self.arguments + self.outputs - self.reused + self.temporaries
 
 
 @dataclass(frozen=True)
@@ -134,7 +120,7 @@ def look(config: Config, slice_name: str, width: int) -> Report:
         outputs=_outputs(state, lowered, compiled),
         pictures=_pictures(batch, state.params, width),
         computed=_computed(config, slice_name, computing, flops and flops * models, shapes),
-        memory=_memory(compiled),
+        memory=memory_of(compiled),
         compile_seconds=seconds,
     )
 
@@ -205,15 +191,3 @@ def _computed(config: Config, slice_name: str, devices: int, flops: float | None
     kind = tpu_kind(slice_name)
     seconds = seconds_at_peak(flops, kind, devices, config.precision) if flops and kind else None
     return Computed(flops, next(iter(batch.values())).shape[0], kind, seconds)
-
-
-def _memory(compiled: jax.stages.Compiled) -> Memory | None:
-    stats: Any = compiled.memory_analysis()
-    if stats is None:
-        return None
-    return Memory(
-        stats.argument_size_in_bytes,
-        stats.output_size_in_bytes,
-        stats.alias_size_in_bytes,
-        stats.temp_size_in_bytes,
-    )

@@ -9,9 +9,10 @@ from dataclasses import asdict
 from typing import Any
 
 from .arrays import Row, fold
+from .compiled import Memory
 from .divided import lines as divided_lines
 from .layout import Layout
-from .look import Computed, Memory, Report
+from .look import Computed, Report
 from .units import in_bytes, in_flops, in_seconds, plural
 
 _SHOWN = 40

@@ -1,0 +1,117 @@
+"""Find the largest buffers of a compiled program at the moment when it needs most memory, and name them as the user does.
+
+The order of instructions is the compiler's own schedule. A buffer lives from the instruction that writes it to the last one
+that reads it. The compiler also reuses the memory of operands, so the sum is an upper estimate of its temporaries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from .hlo import Instruction, Program
+
+_VIEWS = {
+    "bitcast",
+    "tuple",
+    "get-tuple-element",
+    "while",
+    "optimization-barrier",
+    "parameter",
+    "constant",
+    "after-all",
+}
+"""Instructions whose results are in the memory of their operands, or in no memory of the step's temporaries."""
+_COPIES = {"copy-start"}
+_WRAPPER = re.compile(r"^(?:jit|pjit|pmap|shard_map|vmap|jvp|transpose|checkpoint|rematted_computation|remat)\(?")
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Equal buffers that are alive at the peak."""
+
+    name: str
+    """Its origin in the user's program: a layer and an operation, or an argument."""
+    array: str
+    bytes: int
+    """Of one of them in memory, with padding."""
+    count: int
+
+
+def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
+    """Return the largest temporaries that are alive at the peak, the largest sum first."""
+    live = _peak(program, program.entry)[1]
+    kinds = Counter(
+        (_named(one), ", ".join(array.text for array in one.arrays if array.in_memory), _size(one)) for one in live
+    )
+    found = [Buffer(name, array, size, number) for (name, array, size), number in kinds.items()]
+    return tuple(sorted(found, key=lambda buffer: -buffer.bytes * buffer.count)[:count])
+
+
+def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
+    """Return the most bytes that a computation needs at once, and the instructions whose results these are."""
+    lines = program.computations.get(computation, ())
+    owner: dict[str, tuple[str, ...]] = {}
+    """By instruction: the instructions whose memory its result is in."""
+    last: dict[str, int] = {}
+    outputs: set[str] = set()
+    for number, line in enumerate(lines):
+        of_operands = tuple(dict.fromkeys(name for operand in line.operands for name in owner.get(operand, ())))
+        is_view = line.kind in _VIEWS or line.kind.endswith("-done")
+        owner[line.name] = of_operands if is_view else (line.name,)
+        last.update(dict.fromkeys((*of_operands, line.name), number))
+        if line.is_root:
+            outputs = set(owner[line.name])
+    best, total = (0, list[Instruction]()), 0
+    live: dict[str, Instruction] = {}
+    ends: dict[int, list[str]] = {}
+    for name, number in last.items():
+        ends.setdefault(number, []).append(name)
+    for number, line in enumerate(lines):
+        if line.name in owner[line.name] and line.name not in outputs and _size(line):
+            live[line.name] = line
+            total += _size(line)
+        inner = max(
+            (_peak(program, body) for body in line.called.get("body", ())), key=lambda peak: peak[0], default=(0, [])
+        )
+        if total + inner[0] > best[0]:
+            best = total + inner[0], [*live.values(), *inner[1]]
+        for name in ends.get(number, ()):
+            if gone := live.pop(name, None):
+                total -= _size(gone)
+    return best
+
+
+def _size(line: Instruction) -> int:
+    arrays = line.arrays
+    if line.kind.endswith("-start"):  # (operand, result, ...), but (result, operand, ...) for copies
+        arrays = arrays[:1] if line.kind in _COPIES or len(arrays) == 1 else arrays[1:2]
+    return sum(array.padded for array in arrays if array.in_memory)
+
+
+def _named(line: Instruction) -> str:
+    """Return the user's name of an instruction's result: `h_0/attn/softmax/exp, for the gradient`."""
+    if not line.op_name:
+        return line.kind
+    parts = _parts(line.op_name)
+    inner = [part for part in (_unwrapped(part) for part in parts[1:]) if part]
+    where = "/".join(inner) or line.kind
+    return f"{where}, for the gradient" if "transpose(" in line.op_name else where
+
+
+def _parts(name: str) -> list[str]:
+    """Split at slashes that are in no brackets: `jit(a/b)/c` has two parts."""
+    parts, depth = [""], 0
+    for letter in name:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "/" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _unwrapped(part: str) -> str:
+    """Return the part without JAX's own wrappers: nothing for `jvp(GPT2)`, which is a whole model or a function of JAX."""
+    return "" if _WRAPPER.match(part) and part.endswith(")") else part

@@ -1,0 +1,122 @@
+"""Compile a step for a pod and say what it needs of each device: memory, communication, computation."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from ..parallel.base import Strategy
+from . import hlo
+from .buffers import Buffer, largest
+from .traffic import PodMesh, Traffic, traffic
+
+_TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED|Ran out of memory|out of memory", re.IGNORECASE)
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory per device in bytes, as planned by the compiler."""
+
+    arguments: int
+    outputs: int
+    reused: int
+    """Bytes of outputs that use the memory of donated arguments."""
+    temporaries: int
+
+    @property
+    def total(self) -> int:
+        return self.arguments + self.outputs - self.reused + self.temporaries
+
+
+@dataclass(frozen=True)
+class CompiledStep:
+    """What a compiler says about the step of a job."""
+
+    memory: Memory | None
+    """None if the step does not fit, or if the compiler does not say."""
+    too_large: str
+    """The compiler's words if the step does not fit into a device's memory; otherwise empty."""
+    needed: int | None
+    """Bytes of memory that a device needs, as far as the compiler says; a lower bound if the step does not fit."""
+    available: int | None
+    """Bytes of memory that the compiler has on a device, if it says so: only if the step does not fit."""
+    buffers: tuple[Buffer, ...]
+    """The largest temporaries at the peak of memory."""
+    traffic: tuple[Traffic, ...]
+    seconds: float
+    """Time to compile."""
+    program: jax.stages.Compiled | None
+    """None if the step does not fit."""
+
+
+def compile_step(strategy: Strategy, lowered: jax.stages.Lowered) -> CompiledStep:
+    """Compile a lowered step.
+
+    Args:
+        strategy: the strategy that has lowered it, for its devices.
+        lowered: of `Strategy.lowered`.
+
+    Raises:
+        Exception: what the compiler raises, but for want of the devices' memory.
+    """
+    began = time.perf_counter()
+    try:
+        program = lowered.compile()
+    except Exception as error:  # JaxRuntimeError, which older versions call XlaRuntimeError
+        if not _TOO_MUCH.search(str(error)):
+            raise
+        needed, available = sizes(str(error))
+        return CompiledStep(None, str(error), needed, available, (), (), time.perf_counter() - began, None)
+    seconds = time.perf_counter() - began
+    memory = memory_of(program)
+    text = hlo.read(program.as_text() or "")
+    sent = traffic(text, mesh_of(strategy)) if strategy.pod.count > 1 else ()
+    return CompiledStep(memory, "", memory.total if memory else None, None, largest(text), sent, seconds, program)
+
+
+def memory_of(program: jax.stages.Compiled) -> Memory | None:
+    stats: Any = program.memory_analysis()
+    if stats is None:
+        return None
+    return Memory(
+        stats.argument_size_in_bytes,
+        stats.output_size_in_bytes,
+        stats.alias_size_in_bytes,
+        stats.temp_size_in_bytes,
+    )
+
+
+def sizes(message: str) -> tuple[int | None, int | None]:
+    """Return the bytes that are needed and available, from the compiler's message about too little memory.
+
+    libtpu writes `the total memory required for HLO temporaries (22.97G) exceeds available HBM (15.75G)`, or
+    `Used 17.21G of 15.75G hbm`.
+    """
+    for pattern in (
+        r"Used (?P<needed>[\d.]+[KMGT]?) of (?P<available>[\d.]+[KMGT]?) hbm",
+        r"\((?P<needed>[\d.]+[KMGT]?)\) exceeds available HBM \((?P<available>[\d.]+[KMGT]?)\)",
+    ):
+        if found := re.search(pattern, message):
+            return _bytes(found["needed"]), _bytes(found["available"])
+    return None, None
+
+
+def _bytes(text: str) -> int:
+    unit = text[-1] if text[-1] in _UNITS else ""
+    return int(float(text.removesuffix(unit)) * _UNITS[unit])
+
+
+def mesh_of(strategy: Strategy) -> PodMesh:
+    """Return the mesh whose order of devices the step's program has."""
+    for leaf in jax.tree.leaves(strategy.abstract_state()):
+        if isinstance(leaf.sharding, NamedSharding) and leaf.sharding.mesh.devices.size == strategy.pod.count:
+            mesh = leaf.sharding.mesh
+            return PodMesh(tuple(mesh.axis_names), np.asarray(mesh.devices))
+    return PodMesh(("device",), np.array(strategy.pod.all))

@@ -1,0 +1,146 @@
+"""Read a compiled program in XLA's text form: its computations, and their instructions in the order in which they run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_HEAD = re.compile(r"^(ENTRY )?%?(?P<name>[\w.-]+) \(.*\) -> .*\{$")
+_LINE = re.compile(
+    r"^\s*(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<type>\(.*?\)|\S+) (?P<kind>[a-z][\w-]*)\((?P<rest>.*)$"
+)
+_ARRAY = re.compile(
+    r"\b(?P<dtype>pred|bf16|[a-z]+(?P<bits>\d+)[a-z0-9]*)\[(?P<shape>[\d,]*)\]"
+    r"(?:\{(?P<order>[\d,]*)(?::(?P<tiles>(?:T\([\d,*]+\)(?:\([\d,*]+\))*)?)(?P<more>[^}]*))?\})?"
+)
+_BITS = {"pred": 8, "bf16": 16}
+_CALLED = re.compile(
+    r"\b(?P<how>calls|to_apply|body|condition|branch_computations)=\{?(?P<names>%[\w.-]+(?:, ?%[\w.-]+)*)"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a type, such as `f32[8,6]{1,0:T(8,128)}`."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    """Without padding."""
+    padded: int
+    """Bytes in memory: a TPU's arrays consist of whole tiles."""
+    in_memory: bool
+    """False for arrays in a memory of the compute unit itself, such as a TPU's VMEM."""
+
+    @property
+    def text(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    name: str
+    kind: str
+    arrays: tuple[Array, ...]
+    """Its result; several if it is a tuple."""
+    operands: tuple[str, ...]
+    op_name: str
+    """Where it comes from in the user's program, such as `jit(step)/transpose(jvp(GPT2))/h_0/attn/dot_general`."""
+    called: dict[str, tuple[str, ...]]
+    """Computations that it calls, by how: `calls`, `body`, `condition`, ..."""
+    trips: int
+    """How often a loop's body runs; 1 if the compiler does not know."""
+    is_root: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class Program:
+    """The computations of a program by name, each in the order of its schedule."""
+
+    computations: dict[str, tuple[Instruction, ...]]
+    entry: str
+
+    def runs(self) -> Iterator[tuple[str, Instruction, int]]:
+        """Yield (computation, instruction, how often it runs), from the entry on, but not inside fusions."""
+        yield from self._runs(self.entry, 1)
+
+    def _runs(self, name: str, times: int) -> Iterator[tuple[str, Instruction, int]]:
+        for instruction in self.computations.get(name, ()):
+            yield name, instruction, times
+            if instruction.kind == "fusion":
+                continue
+            for how, names in instruction.called.items():
+                if how == "to_apply" and instruction.kind != "call":
+                    continue
+                for called in names:
+                    yield from self._runs(called, times * (instruction.trips if how == "body" else 1))
+
+
+def read(text: str) -> Program:
+    """Read a program."""
+    computations: dict[str, tuple[Instruction, ...]] = {}
+    entry, name, lines = "", "", []
+    for line in text.splitlines():
+        if head := _HEAD.match(line):
+            name, lines = head["name"], []
+            entry = name if head[1] else entry
+        elif line.startswith("}"):
+            computations[name] = tuple(lines)
+        elif found := _LINE.match(line):
+            lines.append(_instruction(found, line))
+    return Program(computations, entry)
+
+
+def _instruction(found: re.Match[str], line: str) -> Instruction:
+    rest = found["rest"]
+    end = _closing(rest)
+    op_name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest)
+    trips = _TRIPS.search(rest)
+    return Instruction(
+        name=found["name"],
+        kind=found["kind"],
+        arrays=arrays(found["type"]),
+        operands=tuple(re.findall(r"%([\w.-]+)", rest[:end])),
+        op_name=op_name[1].replace("\\'", "'") if op_name else "",
+        called={m["how"]: tuple(re.findall(r"%([\w.-]+)", m["names"])) for m in _CALLED.finditer(rest[end:])},
+        trips=int(trips[1]) if trips else 1,
+        is_root=bool(found["root"]),
+        text=line,
+    )
+
+
+def _closing(text: str) -> int:
+    """Return the index of the bracket that closes the operands."""
+    depth = 1
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return index
+    return len(text)
+
+
+def arrays(type_: str) -> tuple[Array, ...]:
+    """Return the arrays of a type."""
+    return tuple(_array(found) for found in _ARRAY.finditer(type_))
+
+
+def _array(found: re.Match[str]) -> Array:
+    shape = tuple(int(n) for n in found["shape"].split(",") if n)
+    bits = _BITS.get(found["dtype"]) or int(found["bits"])
+    order = [int(n) for n in (found["order"] or "").split(",") if n]
+    full = list(shape)
+    if tile := re.match(r"T\(([\d,]+)\)", found["tiles"] or ""):
+        for dimension, size in zip(order, reversed(tile[1].split(",")), strict=False):
+            full[dimension] = -(-full[dimension] // int(size)) * int(size)
+    memory = re.search(r"S\((\d+)\)", found["more"] or "")
+    return Array(
+        found["dtype"],
+        shape,
+        math.prod(shape) * bits // 8,
+        math.prod(full) * bits // 8,
+        memory is None or memory[1] in ("0", "5"),
+    )

@@ -1,0 +1,171 @@
+"""Sum up what the devices of a pod send each other in a compiled step: kind, number, bytes, and over which links."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import jax
+import numpy as np
+
+from .hlo import Instruction, Program
+
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+)
+_TPU_SCATTER = "all-reduce-scatter"
+"""On TPUs a reduce-scatter is a fusion of an all-reduce and a slice, in a computation of this name."""
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=(\{\{[\d,{}]*\}\})")
+_COUNTED = re.compile(r"replica_groups=(?P<shape>\[[\d,]*\])<=(?P<dims>\[[\d,]*\])(?:T(?P<order>\([\d,]*\)))?")
+_ON_MESH = re.compile(
+    r"replica_groups=mesh\[(?P<mesh>[^\]]*)\](?:, device_ids=\((?P<dims>\[[\d,]*\])(?:T(?P<order>\([\d,]*\)))?\))? "
+    r"\{(?P<axes>[^}]*)\}"
+)
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+"""How libtpu writes a collective between slices: as a transfer by the host, in each slice."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All collectives of one kind over groups of the same size and the same links, in a step."""
+
+    kind: str
+    count: int
+    """Operations in a step; those in a loop count as often as it runs."""
+    devices: int
+    """Devices of a group, which communicate with each other."""
+    link: str
+    """The slowest link within a group: `ICI`, `DCN` between slices, `NVLink`, `network`; empty: unknown."""
+    bytes: int
+    """Sum of the full arrays, per device: operands of reductions, results of an all-gather. Without padding."""
+    axes: str
+    """Axes of the mesh that the groups are along, such as `fsdp`; empty if they are along none."""
+
+
+@dataclass(frozen=True)
+class PodMesh:
+    """The devices in the order in which the program numbers them, as an array with named axes."""
+
+    axes: tuple[str, ...]
+    devices: np.ndarray
+
+
+def traffic(program: Program, mesh: PodMesh) -> tuple[Traffic, ...]:
+    """Return the traffic of a step, the kind with most bytes first."""
+    sums: dict[tuple[str, int, str, str], list[int]] = {}
+    for one, times in _collectives(program):
+        groups = _groups(one.text, mesh.devices.size)
+        size = max(map(len, groups))
+        if one.kind == "send":
+            kind = _BETWEEN_SLICES.findall(one.text)[0].lower().replace("_", "-")
+            key, sent = (kind, _slices(mesh), "DCN", ""), one.arrays[0].bytes
+        else:
+            kind = one.kind.removesuffix("-start")
+            key = (kind, size, _slowest(groups, mesh.devices.ravel().tolist()), _along(groups, mesh))
+            sent = _bytes(one, kind, size)
+        if key[1] > 1:
+            total = sums.setdefault(key, [0, 0])
+            total[0] += times
+            total[1] += times * sent
+    found = [Traffic(kind, n, size, link, sent, axes) for (kind, size, link, axes), (n, sent) in sums.items()]
+    return tuple(sorted(found, key=lambda one: -one.bytes))
+
+
+def _collectives(program: Program) -> list[tuple[Instruction, int]]:
+    """Return the collectives that run in a step, and how often they run.
+
+    libtpu spreads one over several fusions, which have its channel in common.
+    """
+    found: dict[str, tuple[Instruction, int]] = {}
+    for _, instruction, times in program.runs():
+        for one in _within(instruction, program):
+            channel = re.search(r"\bchannel_id=\d+", one.text)
+            found.setdefault(channel[0] if channel else one.name, (one, times))
+    return list(found.values())
+
+
+def _within(instruction: Instruction, program: Program) -> list[Instruction]:
+    """Return the collectives that an instruction is or contains."""
+    if instruction.kind != "fusion":
+        is_one = instruction.kind.removesuffix("-start") in _KINDS
+        between = instruction.kind == "send" and _BETWEEN_SLICES.search(instruction.text)
+        return [instruction] if is_one or between else []
+    found = []
+    for name in instruction.called.get("calls", ()):
+        for inner in program.computations.get(name, ()):
+            if inner.kind.removesuffix("-start") in _KINDS:
+                is_scatter = name.startswith(_TPU_SCATTER) and inner.kind == "all-reduce"
+                found.append(replace(inner, kind="reduce-scatter") if is_scatter else inner)
+    return found
+
+
+def _bytes(instruction: Instruction, kind: str, devices: int) -> int:
+    arrays = instruction.arrays
+    if instruction.kind.endswith("-start") and kind != "all-reduce":  # its type begins with the operands
+        arrays = arrays[1:2]
+    size = sum(array.bytes for array in arrays)
+    is_part = kind == "reduce-scatter" and " all-reduce(" not in instruction.text
+    return size * devices if is_part else size
+
+
+def _groups(text: str, devices: int) -> list[list[int]]:
+    """Return the groups of devices that communicate, as numbers in the order of the program."""
+    if found := _LISTED.search(text):
+        groups = [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", found[1])]
+        return groups or [list(range(devices))]
+    if found := _COUNTED.search(text):
+        return _rows(_counted(found).reshape(_numbers(found["shape"])))
+    if found := _ON_MESH.search(text):
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", found["mesh"]))
+        numbers = _counted(found) if found["dims"] else np.arange(devices)
+        along = [list(sizes).index(axis) for axis in re.findall(r"'([^']*)'", found["axes"])]
+        on_mesh = np.moveaxis(numbers.reshape([int(n) for n in sizes.values()]), along, range(-len(along), 0))
+        return _rows(on_mesh.reshape(-1, math.prod(on_mesh.shape[on_mesh.ndim - len(along) :])))
+    return [list(range(devices))]
+
+
+def _counted(found: re.Match[str]) -> np.ndarray:
+    """Return the numbers of devices that `[4,4]T(1,0)` means, in one row."""
+    dims, order = _numbers(found["dims"]), _numbers(found["order"] or "")
+    numbers = np.arange(math.prod(dims)).reshape(dims)
+    return (numbers.transpose(order) if order else numbers).ravel()
+
+
+def _rows(groups: np.ndarray) -> list[list[int]]:
+    rows: list[list[int]] = groups.tolist()
+    return rows
+
+
+def _slices(mesh: PodMesh) -> int:
+    return len({getattr(device, "slice_index", None) for device in mesh.devices.flat})
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", text)]
+
+
+def _slowest(groups: list[list[int]], devices: Sequence[jax.Device]) -> str:
+    platform = devices[0].platform
+    if platform == "tpu":
+        slices = [{getattr(devices[n], "slice_index", None) for n in group} for group in groups]
+        return "DCN" if any(len(one) > 1 for one in slices) else "ICI"
+    if platform == "cpu":
+        return ""
+    hosts = [{devices[n].process_index for n in group} for group in groups]
+    return "network" if any(len(one) > 1 for one in hosts) else "NVLink"
+
+
+def _along(groups: list[list[int]], mesh: PodMesh) -> str:
+    """Return the axes along which the members of a group differ, if the groups are exactly those."""
+    numbers = np.arange(mesh.devices.size).reshape(mesh.devices.shape)
+    places = {int(n): place for place, n in np.ndenumerate(numbers)}
+    differ = {axis for group in groups for axis in range(numbers.ndim) if len({places[n][axis] for n in group}) > 1}
+    return " x ".join(mesh.axes[axis] for axis in sorted(differ))
