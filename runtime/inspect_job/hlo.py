@@ -83,7 +83,8 @@ class Program:
 def read(text: str) -> Program:
     """Read a program."""
     computations: dict[str, tuple[Instruction, ...]] = {}
-    entry, name, lines = "", "", []
+    entry, name = "", ""
+    lines: list[Instruction] = []
     for line in text.splitlines():
         if head := _HEAD.match(line):
             name, lines = head["name"], []
