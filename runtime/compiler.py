@@ -35,8 +35,8 @@ def devices_of(target: Target) -> Devices:
     package, extra = _PACKAGES[target.platform]
     if find_spec(package) is None:
         raise UserError(
-            f"the compiler for {target.slice} is not installed ({package}); install it here with "
-            f"`pip install 'podrun[{extra}]'`, or give --compile-for cpu, which compiles for the CPU of this machine"
+            f"{package}, the compiler for {target.slice}, is not installed; install it here with `pip install '.[{extra}]'` "
+            "in podrun's folder, or give --compile-for cpu"
         )
     _check_version(package, extra)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
@@ -85,7 +85,7 @@ def _check_version(package: str, extra: str) -> None:
     if wanted and installed and not f"{installed}.".startswith(f"{wanted}."):
         raise UserError(
             f"{package} {installed} does not belong to JAX {jax.__version__}, which asks for {wanted}; "
-            f"install that with `pip install 'podrun[{extra}]'`"
+            f"install that with `pip install '.[{extra}]'` in podrun's folder"
         )
 
 

@@ -105,6 +105,11 @@ def data(name: str | None, to: Path | None) -> None:
 @click.option(
     "--expr", metavar="EXPRESSION", help="With --array: an expression of the arrays.  [default for two: A @ B]"
 )
+@click.option(
+    "--compile-for",
+    metavar="KIND",
+    help="cpu, tpu, or a GPU such as h100.  [default: what the slice is, if its compiler is installed; else cpu]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
@@ -115,12 +120,14 @@ def inspect(
     mesh: str | None,
     arrays: tuple[str, ...],
     expr: str | None,
+    compile_for: str | None,
     as_json: bool,
 ) -> None:
     """Show parameters, layout over the devices, FLOPs and memory of a job before it runs, or the layout of arrays on a mesh.
 
-    Nothing is trained or written. The step is compiled on this machine, for as many virtual CPU devices as the slice has,
-    from shapes alone, so the model may be larger than this machine's memory.
+    Nothing is trained or written. The step is compiled on this machine from shapes alone, so the model may be larger than
+    this machine's memory: by the compiler of the slice's own TPUs or GPUs if it is installed (podrun's extras tpu and cuda),
+    which says whether the step fits, otherwise for as many virtual CPU devices.
 
     \b
     Examples:
@@ -144,7 +151,7 @@ def inspect(
             )
         if train is None:
             raise UserError("what is to be inspected? give a train.yaml, or --mesh and --array")
-        return inspect_request(InspectRequest(train, overrides, slice, as_json))
+        return inspect_request(InspectRequest(train, overrides, slice, as_json, compile_for))
 
     guard(action)
 

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.target import Target
 
 from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
+from ..pod.slices import Slice
+from ..pod.target import GPUS, target_of
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..view.waiting import waiting
@@ -35,6 +38,8 @@ class InspectRequest:
     overrides: tuple[str, ...] = ()
     slice: str | None = None
     json: bool = False
+    compile_for: str | None = None
+    """`cpu`, `tpu`, or a model of GPUs; None: what the slice is, if its compiler is installed."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +91,40 @@ def _parse_mesh(text: str) -> dict[str, int]:
 def inspect(request: InspectRequest) -> int:
     """Print the report on the job and return 0, or the reason why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
+    target = _target(request, pod.slice)
     query = {
+        "target": asdict(target) if target else None,
+        "target_is_wanted": request.compile_for is not None,
         "config": config.model_dump(mode="json"),
         "slice": pod.slice.name,
         "title": str(request.train),
         "width": _width(),
         "json": request.json,
     }
-    with waiting(f"compiling the step for {pod.slice.devices} virtual devices"):
+    with waiting(f"compiling the step for {pod.slice.devices} devices"):
         python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
         done = _run_worker(query, python, env, pod.slice.devices)
     return _show(done, pod.slice.devices)
+
+
+def _target(request: InspectRequest, slice: Slice) -> Target | None:
+    """Return what to compile for; None: virtual devices of this machine's CPU. Raises UserError."""
+    wanted = request.compile_for
+    if wanted == "cpu":
+        return None
+    if wanted is None:
+        try:
+            return target_of(slice)
+        except UserError:  # a slice that the compiler knows otherwise; the report says that it is of the CPU
+            return None
+    if wanted == "tpu" and slice.kind == "tpu":
+        return target_of(slice)
+    if slice.kind == "gpu" and wanted != "tpu":
+        return target_of(slice, wanted)
+    raise UserError(
+        f"--compile-for {wanted}: {slice.name} is a slice of {slice.kind.upper()}s; give cpu"
+        + {"tpu": " or tpu", "gpu": f", or one of {', '.join(GPUS)}"}.get(slice.kind, "")
+    )
 
 
 def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
+from ..contract import UserError
 from ..worker.query import answer_query
+
+if TYPE_CHECKING:
+    from ..devices import Devices
 
 
 def _answer(request: dict[str, Any]) -> str:
@@ -13,6 +18,7 @@ def _answer(request: dict[str, Any]) -> str:
 
     if "arrays" in request:
         return _answer_arrays(request)
+    from ..compiler import without_messages
     from ..config import Config
     from .look import look
     from .render import as_json, text
@@ -20,8 +26,36 @@ def _answer(request: dict[str, Any]) -> str:
     jax.config.update("jax_threefry_partitionable", True)
     jax.config.update("jax_enable_compilation_cache", False)  # programs from the cache have no memory analysis
     width = int(str(request["width"]))
-    report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2)
-    return as_json(report) if request["json"] else text(report, str(request["title"]), width)
+    pod, note = _devices(request["target"], bool(request["target_is_wanted"]))
+    with without_messages() if pod else nullcontext():
+        report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
+    if request["json"]:
+        return as_json(report)
+    return text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
+
+
+def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | None, str]:
+    """Return the devices to compile for, None for those of this process, and why they are not those of the slice.
+
+    Args:
+        given: the fields of a `Target`.
+        is_wanted: whether the user asked for its compiler.
+
+    Raises:
+        UserError: the user asked for it, and it is not installed or does not know the topology.
+    """
+    if given is None:
+        return None, ""
+    from ..compiler import devices_of
+    from ..target import Target
+
+    target = Target(**{**given, "host": tuple(given["host"])})
+    try:
+        return devices_of(target), ""
+    except UserError as error:
+        if is_wanted:
+            raise
+        return None, f"Compiled for CPU: {error}"
 
 
 def _answer_arrays(request: dict[str, Any]) -> str:

@@ -7,7 +7,6 @@ that reads it. The compiler also reuses the memory of operands, so the sum is an
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 
 from .hlo import Instruction, Program
@@ -32,7 +31,7 @@ class Buffer:
     """Equal buffers that are alive at the peak."""
 
     name: str
-    """Its origin in the user's program: a layer and an operation, or an argument."""
+    """Its origin in the user's program: a layer and an operation; `h_*/attn/exp` for those of several layers."""
     array: str
     bytes: int
     """Of one of them in memory, with padding."""
@@ -42,11 +41,16 @@ class Buffer:
 def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
     """Return the largest temporaries that are alive at the peak, the largest sum first."""
     live = _peak(program, program.entry)[1]
-    kinds = Counter(
-        (_named(one), ", ".join(array.text for array in one.arrays if array.in_memory), _size(one)) for one in live
-    )
-    found = [Buffer(name, array, size, number) for (name, array, size), number in kinds.items()]
-    return tuple(sorted(found, key=lambda buffer: -buffer.bytes * buffer.count)[:count])
+    by_name = {line.name: line for lines in program.computations.values() for line in lines}
+    alike: dict[tuple[str, str, int], list[str]] = {}
+    for one in live:
+        name, array = _named(_origin(one, by_name)), ", ".join(array.text for array in one.arrays if array.in_memory)
+        alike.setdefault((re.sub(r"\d+", "*", name), array, _size(one)), []).append(name)
+    merged = [
+        Buffer(names[0] if len({*names}) == 1 else pattern, array, size, len(names))
+        for (pattern, array, size), names in alike.items()
+    ]
+    return tuple(sorted(merged, key=lambda buffer: -buffer.bytes * buffer.count)[:count])
 
 
 def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
@@ -90,6 +94,13 @@ def _size(line: Instruction) -> int:
     return sum(array.padded for array in arrays if array.in_memory)
 
 
+def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:
+    """Return the instruction whose result this is a copy of, if it has no name of its own."""
+    while not line.op_name and line.operands and line.operands[0] in by_name:
+        line = by_name[line.operands[0]]
+    return line
+
+
 def _named(line: Instruction) -> str:
     """Return the user's name of an instruction's result: `h_0/attn/softmax/exp, for the gradient`."""
     if not line.op_name:
@@ -114,4 +125,4 @@ def _parts(name: str) -> list[str]:
 
 def _unwrapped(part: str) -> str:
     """Return the part without JAX's own wrappers: nothing for `jvp(GPT2)`, which is a whole model or a function of JAX."""
-    return "" if _WRAPPER.match(part) and part.endswith(")") else part
+    return "" if part == "shard_map" or (_WRAPPER.match(part) and part.endswith(")")) else part

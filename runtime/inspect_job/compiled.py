@@ -103,8 +103,8 @@ def sizes(message: str) -> tuple[int | None, int | None]:
         r"Used (?P<needed>[\d.]+[KMGT]?) of (?P<available>[\d.]+[KMGT]?) hbm",
         r"\((?P<needed>[\d.]+[KMGT]?)\) exceeds available HBM \((?P<available>[\d.]+[KMGT]?)\)",
     ):
-        if found := re.search(pattern, message):
-            return _bytes(found["needed"]), _bytes(found["available"])
+        if match := re.search(pattern, message):
+            return _bytes(match["needed"]), _bytes(match["available"])
     return None, None
 
 

@@ -91,25 +91,25 @@ def read(text: str) -> Program:
             entry = name if head[1] else entry
         elif line.startswith("}"):
             computations[name] = tuple(lines)
-        elif found := _LINE.match(line):
-            lines.append(_instruction(found, line))
+        elif match := _LINE.match(line):
+            lines.append(_instruction(match, line))
     return Program(computations, entry)
 
 
-def _instruction(found: re.Match[str], line: str) -> Instruction:
-    rest = found["rest"]
+def _instruction(match: re.Match[str], line: str) -> Instruction:
+    rest = match["rest"]
     end = _closing(rest)
     op_name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', rest)
     trips = _TRIPS.search(rest)
     return Instruction(
-        name=found["name"],
-        kind=found["kind"],
-        arrays=arrays(found["type"]),
+        name=match["name"],
+        kind=match["kind"],
+        arrays=arrays(match["type"]),
         operands=tuple(re.findall(r"%([\w.-]+)", rest[:end])),
         op_name=op_name[1].replace("\\'", "'") if op_name else "",
         called={m["how"]: tuple(re.findall(r"%([\w.-]+)", m["names"])) for m in _CALLED.finditer(rest[end:])},
         trips=int(trips[1]) if trips else 1,
-        is_root=bool(found["root"]),
+        is_root=bool(match["root"]),
         text=line,
     )
 
@@ -126,20 +126,20 @@ def _closing(text: str) -> int:
 
 def arrays(type_: str) -> tuple[Array, ...]:
     """Return the arrays of a type."""
-    return tuple(_array(found) for found in _ARRAY.finditer(type_))
+    return tuple(_array(match) for match in _ARRAY.finditer(type_))
 
 
-def _array(found: re.Match[str]) -> Array:
-    shape = tuple(int(n) for n in found["shape"].split(",") if n)
-    bits = _BITS.get(found["dtype"]) or int(found["bits"])
-    order = [int(n) for n in (found["order"] or "").split(",") if n]
+def _array(match: re.Match[str]) -> Array:
+    shape = tuple(int(n) for n in match["shape"].split(",") if n)
+    bits = _BITS.get(match["dtype"]) or int(match["bits"])
+    order = [int(n) for n in (match["order"] or "").split(",") if n]
     full = list(shape)
-    if tile := re.match(r"T\(([\d,]+)\)", found["tiles"] or ""):
+    if tile := re.match(r"T\(([\d,]+)\)", match["tiles"] or ""):
         for dimension, size in zip(order, reversed(tile[1].split(",")), strict=False):
             full[dimension] = -(-full[dimension] // int(size)) * int(size)
-    memory = re.search(r"S\((\d+)\)", found["more"] or "")
+    memory = re.search(r"S\((\d+)\)", match["more"] or "")
     return Array(
-        found["dtype"],
+        match["dtype"],
         shape,
         math.prod(shape) * bits // 8,
         math.prod(full) * bits // 8,

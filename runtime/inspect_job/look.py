@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,11 @@ import jax
 import numpy as np
 
 from ..config import Config
+from ..contract import UserError
 from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
+from ..device_memory import device_memory
+from ..devices import Devices
 from ..measure.flops import step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
 from ..optim import make_optimizer, updates_of
@@ -24,9 +27,12 @@ from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from ..tasks.base import first_parameters
 from .arrays import Row, rows
-from .compiled import Memory, memory_of
+from .buffers import Buffer
+from .compiled import CompiledStep, Memory, compile_step
 from .divided import Divided, divided
 from .layout import Layout, bytes_per_device, draw, layout
+from .traffic import Traffic
+from .units import in_bytes
 
 
 @dataclass(frozen=True)
@@ -76,52 +82,70 @@ class Report:
     pictures: dict[str, str]
     computed: Computed
     memory: Memory | None
+    compiled_for: str
+    """Kind of the devices that the step is compiled for, such as `TPU v5 lite`; `cpu` in place of the slice's own."""
+    usable: int | None
+    """Bytes of a device's memory that programs can use; None if the step is compiled for CPU."""
+    buffers: tuple[Buffer, ...]
+    """The largest temporaries when most memory is needed; none if the step is compiled for CPU."""
+    traffic: tuple[Traffic, ...]
+    """What the devices send each other in a step; none if it is compiled for CPU."""
     compile_seconds: float
 
 
-def look(config: Config, slice_name: str, width: int) -> Report:
-    """Load the data, compile the step for the devices of this process, and report.
+def look(config: Config, slice_name: str, width: int, pod: Devices | None = None) -> Report:
+    """Load the data, compile the step, and report.
 
     Args:
         config: the job.
         slice_name: the slice that the job is meant for.
         width: width of the pictures in characters.
+        pod: the devices to compile for; None: those of this process.
 
     Raises:
-        UserError: as in training.
+        UserError: as in training; or the step does not fit into the memory of a device of `pod`.
     """
     data = load_data(config)
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
-    strategy = make_strategy(config, task, optimizer, schedule)
+    strategy = make_strategy(config, task, optimizer, schedule, pod)
+    devices = strategy.pod.count
     initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
     params = jax.eval_shape(lambda params: in_float32(params)[0], parts(initial)[0])
     shapes = _batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
     lowered = strategy.lowered(shapes)
-    started = time.perf_counter()
-    compiled = lowered.compile()
-    seconds = time.perf_counter() - started
+    compiled = compile_step(strategy, lowered)
+    memory = device_memory(pod.kind) if pod else None
+    usable = memory.usable if memory else None
+    if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
+        raise UserError(_does_not_fit(config, data, slice_name, compiled, usable, strategy))
     models = max(1, _count(state.params) // max(1, _count(params)))
     computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
     flops = step_flops(task, initial, shapes)
     return Report(
         slice=slice_name,
-        devices=jax.device_count(),
+        devices=devices,
         computing=computing,
         parallel=config.parallel.name,
         precision=config.precision,
         parameters=tuple(rows(params, updates_of(config.optimizer, params))),
         models=models,
         state=_sizes(state),
-        batch=tuple(layout(f"batch.{name}", leaf, jax.device_count()) for name, leaf in batch.items()),
-        samples=tuple(layout(name, leaf, jax.device_count()) for name, leaf in _samples(state.params).items()),
+        batch=tuple(layout(f"batch.{name}", leaf, devices) for name, leaf in batch.items()),
+        samples=tuple(layout(name, leaf, devices) for name, leaf in _samples(state.params).items()),
         divided=divided(config, params),
-        outputs=_outputs(state, lowered, compiled),
+        outputs=_outputs(state, lowered, compiled.program, devices),
         pictures=_pictures(batch, state.params, width),
-        computed=_computed(config, slice_name, computing, flops and flops * models, shapes),
-        memory=memory_of(compiled),
-        compile_seconds=seconds,
+        computed=_computed(
+            config, pod.kind if pod else tpu_kind(slice_name), computing, flops and flops * models, shapes
+        ),
+        memory=compiled.memory,
+        compiled_for=pod.kind if pod else "cpu",
+        usable=usable,
+        buffers=compiled.buffers if pod else (),
+        traffic=compiled.traffic if pod else (),
+        compile_seconds=compiled.seconds,
     )
 
 
@@ -163,14 +187,15 @@ def _samples(params: Params) -> dict[str, Any]:
     return {name: named[name] for name in chosen}
 
 
-def _outputs(before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled) -> tuple[Layout, ...]:
+def _outputs(
+    before: TrainState, lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, devices: int
+) -> tuple[Layout, ...]:
     """Describe the shardings of the metrics, and of samples of the state if the step changes its shardings."""
     after, metrics = jax.tree.map(
         lambda info, sharding: jax.ShapeDtypeStruct(info.shape, info.dtype, sharding=sharding),
         lowered.out_info,
         compiled.output_shardings,
     )
-    devices = jax.device_count()
     moved = [
         old.sharding != new.sharding and not new.sharding.is_equivalent_to(old.sharding, len(old.shape))
         for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
@@ -187,7 +212,53 @@ def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
     return {name: picture for name, picture in drawn.items() if picture}
 
 
-def _computed(config: Config, slice_name: str, devices: int, flops: float | None, batch: Batch) -> Computed:
-    kind = tpu_kind(slice_name)
+def _computed(config: Config, kind: str | None, devices: int, flops: float | None, batch: Batch) -> Computed:
     seconds = seconds_at_peak(flops, kind, devices, config.precision) if flops and kind else None
     return Computed(flops, next(iter(batch.values())).shape[0], kind, seconds)
+
+
+_DIVISOR = 4
+"""A step that does not fit is compiled again with a batch of this part, and of this part of that, to name its buffers."""
+
+
+def _does_not_fit(
+    config: Config, data: Dataset, slice_name: str, step: CompiledStep, usable: int | None, strategy: Strategy
+) -> str:
+    """Return by how much the step is too large, with its largest buffers, and a batch that fits."""
+    available = step.available or usable
+    head = f"the step does not fit {slice_name}"
+    if step.needed and available:
+        more = "at least " if step.program is None else ""
+        head = (
+            f"{head}: {more}{in_bytes(step.needed - available)} too much; a device needs {more}{in_bytes(step.needed)} "
+            f"and has {in_bytes(available)}"
+        )
+    state = bytes_per_device(strategy.abstract_state())
+    lines = [head, f"  of it the state: {in_bytes(state)}"]
+    size, smaller = config.batch_size, step
+    least = strategy.shares * config.accumulate
+    while smaller.program is None and size != "all" and size // _DIVISOR >= least:
+        size = size // _DIVISOR // least * least
+        smaller = _with_batch(config, data, size, strategy.pod)
+    if smaller.buffers:
+        lines.append("  the largest buffers" + (f" with batch_size={size}:" if smaller is not step else ":"))
+        lines += [f"  {line}" for line in buffer_lines(smaller.buffers)]
+    if smaller is not step and smaller.needed and available and smaller.needed <= available:
+        lines.append(f"with batch_size={size} it fits, with {in_bytes(available - smaller.needed)} to spare")
+    else:
+        lines.append("take a larger slice, or divide the state: parallel={name: jit, mesh: {fsdp: N}}")
+    return "\n".join(lines)
+
+
+def _with_batch(config: Config, data: Dataset, size: int, pod: Devices) -> CompiledStep:
+    """Compile the step for another batch size."""
+    job = config.model_copy(update={"batch_size": size})
+    strategy = make_strategy(job, make_task(job, data), *make_optimizer(job, job.total_steps(data.train.size)), pod)
+    return compile_step(strategy, strategy.lowered(_batch(job, data, strategy)))
+
+
+def buffer_lines(buffers: Sequence[Buffer]) -> list[str]:
+    """Return a line for each of the buffers."""
+    return [
+        f"{in_bytes(b.bytes * b.count)}  {f'{b.count} x ' if b.count > 1 else ''}{b.array}  {b.name}" for b in buffers
+    ]

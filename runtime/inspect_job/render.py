@@ -9,12 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 from .arrays import Row, fold
-from .compiled import Memory
 from .divided import lines as divided_lines
 from .layout import Layout
-from .look import Computed, Report
+from .look import Computed, Report, buffer_lines
 from .units import in_bytes, in_flops, in_seconds, plural
 
+_CPU = "cpu"
+_BUFFERS = 5
+"""Number of buffers in the text; the JSON has ten."""
+_LARGE = 0.01
+"""Smaller parts of the memory are no large buffers."""
 _SHOWN = 40
 """Maximum number of rows of parameters in the text; the JSON has all."""
 _NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average", "model_state": "model state"}
@@ -28,7 +32,8 @@ def text(report: Report, title: str, width: int) -> str:
         _layout(report, width),
         *([_pictures(report)] if report.pictures else []),
         _step(report.computed, report),
-        _memory(report.memory, report.compile_seconds),
+        _memory(report),
+        *([_traffic(report)] if report.compiled_for != _CPU and report.devices > 1 else []),
     ]
     return "\n\n".join(sections)
 
@@ -150,18 +155,42 @@ def _step(computed: Computed, report: Report) -> str:
     return "\n".join(lines)
 
 
-def _memory(memory: Memory | None, seconds: float) -> str:
-    head = f"Memory of each device, as compiled for CPU in {in_seconds(seconds)}"
+def _memory(report: Report) -> str:
+    memory, is_cpu = report.memory, report.compiled_for == _CPU
+    kind = "CPU" if is_cpu else report.compiled_for
+    head = f"Memory of each device, as compiled for {kind} in {in_seconds(report.compile_seconds)}"
     if memory is None:
         return f"{head}\n  the compiler does not say"
     rows = [
         ("arguments", memory.arguments, "the state and a batch"),
         ("outputs", memory.outputs, f"{in_bytes(memory.reused)} of them in the place of arguments"),
-        ("temporaries", memory.temporaries, "they differ on TPU and GPU"),
+        ("temporaries", memory.temporaries, "they differ on TPU and GPU" if is_cpu else ""),
         ("together", memory.total, ""),
     ]
     lines = table([(name, in_bytes(size), why) for name, size, why in rows], right=(1,))
+    if report.usable:
+        lines.append(f"  fits, with {in_bytes(report.usable - memory.total)} of {in_bytes(report.usable)} to spare")
+    large = [b for b in report.buffers if b.bytes * b.count > memory.total * _LARGE]
+    if large:
+        lines += ["  the largest temporaries:", *(f"    {line}" for line in buffer_lines(large[:_BUFFERS]))]
     return "\n".join([head, *lines])
+
+
+def _traffic(report: Report) -> str:
+    """Say what the devices send each other in a step."""
+    rows = [
+        (
+            f"{one.count} {one.kind}",
+            in_bytes(one.bytes),
+            f"over {one.axes}" if one.axes else "between slices",
+            f"{one.devices} devices" if one.axes else plural(one.devices, "slice"),
+            one.link,
+        )
+        for one in report.traffic
+    ]
+    return "\n".join(
+        ["Communication in a step, bytes of each device", *(table(rows, right=(1,)) if rows else ["  none"])]
+    )
 
 
 def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:

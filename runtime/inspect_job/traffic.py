@@ -43,7 +43,7 @@ class Traffic:
     devices: int
     """Devices of a group, which communicate with each other."""
     link: str
-    """The slowest link within a group: `ICI`, `DCN` between slices, `NVLink`, `network`; empty: unknown."""
+    """The slowest link within a group: `ICI`, `DCN` between slices, `NVLink`, `PCIe`, `network`; empty: unknown."""
     bytes: int
     """Sum of the full arrays, per device: operands of reductions, results of an all-gather. Without padding."""
     axes: str
@@ -75,8 +75,8 @@ def traffic(program: Program, mesh: PodMesh) -> tuple[Traffic, ...]:
             total = sums.setdefault(key, [0, 0])
             total[0] += times
             total[1] += times * sent
-    found = [Traffic(kind, n, size, link, sent, axes) for (kind, size, link, axes), (n, sent) in sums.items()]
-    return tuple(sorted(found, key=lambda one: -one.bytes))
+    totals = [Traffic(kind, n, size, link, sent, axes) for (kind, size, link, axes), (n, sent) in sums.items()]
+    return tuple(sorted(totals, key=lambda one: -one.bytes))
 
 
 def _collectives(program: Program) -> list[tuple[Instruction, int]]:
@@ -84,12 +84,12 @@ def _collectives(program: Program) -> list[tuple[Instruction, int]]:
 
     libtpu spreads one over several fusions, which have its channel in common.
     """
-    found: dict[str, tuple[Instruction, int]] = {}
+    by_channel: dict[str, tuple[Instruction, int]] = {}
     for _, instruction, times in program.runs():
         for one in _within(instruction, program):
             channel = re.search(r"\bchannel_id=\d+", one.text)
-            found.setdefault(channel[0] if channel else one.name, (one, times))
-    return list(found.values())
+            by_channel.setdefault(channel[0] if channel else one.name, (one, times))
+    return list(by_channel.values())
 
 
 def _within(instruction: Instruction, program: Program) -> list[Instruction]:
@@ -98,13 +98,13 @@ def _within(instruction: Instruction, program: Program) -> list[Instruction]:
         is_one = instruction.kind.removesuffix("-start") in _KINDS
         between = instruction.kind == "send" and _BETWEEN_SLICES.search(instruction.text)
         return [instruction] if is_one or between else []
-    found = []
+    inside = []
     for name in instruction.called.get("calls", ()):
         for inner in program.computations.get(name, ()):
             if inner.kind.removesuffix("-start") in _KINDS:
                 is_scatter = name.startswith(_TPU_SCATTER) and inner.kind == "all-reduce"
-                found.append(replace(inner, kind="reduce-scatter") if is_scatter else inner)
-    return found
+                inside.append(replace(inner, kind="reduce-scatter") if is_scatter else inner)
+    return inside
 
 
 def _bytes(instruction: Instruction, kind: str, devices: int) -> int:
@@ -118,23 +118,23 @@ def _bytes(instruction: Instruction, kind: str, devices: int) -> int:
 
 def _groups(text: str, devices: int) -> list[list[int]]:
     """Return the groups of devices that communicate, as numbers in the order of the program."""
-    if found := _LISTED.search(text):
-        groups = [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", found[1])]
+    if match := _LISTED.search(text):
+        groups = [[int(n) for n in group.split(",")] for group in re.findall(r"\{([\d,]+)\}", match[1])]
         return groups or [list(range(devices))]
-    if found := _COUNTED.search(text):
-        return _rows(_counted(found).reshape(_numbers(found["shape"])))
-    if found := _ON_MESH.search(text):
-        sizes = dict(re.findall(r"'([^']*)'=(\d+)", found["mesh"]))
-        numbers = _counted(found) if found["dims"] else np.arange(devices)
-        along = [list(sizes).index(axis) for axis in re.findall(r"'([^']*)'", found["axes"])]
+    if match := _COUNTED.search(text):
+        return _rows(_counted(match).reshape(_numbers(match["shape"])))
+    if match := _ON_MESH.search(text):
+        sizes = dict(re.findall(r"'([^']*)'=(\d+)", match["mesh"]))
+        numbers = _counted(match) if match["dims"] else np.arange(devices)
+        along = [list(sizes).index(axis) for axis in re.findall(r"'([^']*)'", match["axes"])]
         on_mesh = np.moveaxis(numbers.reshape([int(n) for n in sizes.values()]), along, range(-len(along), 0))
         return _rows(on_mesh.reshape(-1, math.prod(on_mesh.shape[on_mesh.ndim - len(along) :])))
     return [list(range(devices))]
 
 
-def _counted(found: re.Match[str]) -> np.ndarray:
+def _counted(match: re.Match[str]) -> np.ndarray:
     """Return the numbers of devices that `[4,4]T(1,0)` means, in one row."""
-    dims, order = _numbers(found["dims"]), _numbers(found["order"] or "")
+    dims, order = _numbers(match["dims"]), _numbers(match["order"] or "")
     numbers = np.arange(math.prod(dims)).reshape(dims)
     return (numbers.transpose(order) if order else numbers).ravel()
 
@@ -160,7 +160,9 @@ def _slowest(groups: list[list[int]], devices: Sequence[jax.Device]) -> str:
     if platform == "cpu":
         return ""
     hosts = [{devices[n].process_index for n in group} for group in groups]
-    return "network" if any(len(one) > 1 for one in hosts) else "NVLink"
+    if any(len(one) > 1 for one in hosts):
+        return "network"
+    return "PCIe" if devices[0].device_kind == "NVIDIA L4" else "NVLink"
 
 
 def _along(groups: list[list[int]], mesh: PodMesh) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,37 @@ def test_a_process_that_is_killed(small: Sandbox) -> None:
     done = small.podrun("inspect", "small.yaml", "task=mine:Killed", "model.name=mlp", "data.name=sine")
     assert (done.returncode, done.stdout) == (1, "")
     assert "ended by signal 9" in done.stderr and "a smaller slice" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--slice", "v5e-16", "--compile-for", "h100"),
+            "--compile-for h100: v5litepod-16 is a slice of TPUs; give cpu or",
+        ),
+        (("--slice", "cpu-2x2", "--compile-for", "tpu"), "--compile-for tpu: cpu-2x2 is a slice of CPUs; give cpu"),
+        (
+            ("--slice", "gpu-1x8", "--compile-for", "h1000"),
+            "unknown GPU 'h1000'; the compiler's descriptions are of a100,",
+        ),
+        (("--slice", "v4-8", "--compile-for", "tpu"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
+    ],
+)
+def test_what_a_slice_cannot_be_compiled_for(small: Sandbox, arguments: tuple[str, ...], message: str) -> None:
+    done = small.podrun("inspect", "small.yaml", "batch_size=16", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"podrun: {message}")
+
+
+@pytest.mark.skipif(find_spec("libtpu") is not None, reason="the TPU compiler is installed")
+def test_without_the_compiler_of_the_slice(small: Sandbox) -> None:
+    """The report is of the CPU and says so; whoever asks for the compiler gets the way to it."""
+    way = "libtpu, the compiler for v5litepod-4, is not installed; install it here with `pip install '.[tpu]'`"
+    done = small.podrun("inspect", "small.yaml", "--slice", "v5e-4")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "as compiled for CPU in" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"Compiled for CPU: {way}")
+    done = small.podrun("inspect", "small.yaml", "--slice", "v5e-4", "--compile-for", "tpu")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"podrun: {way}")

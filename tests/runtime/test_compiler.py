@@ -24,7 +24,8 @@ every_platform = pytest.mark.parametrize("platform", PACKAGES)
 def test_without_a_compiler_the_extra_is_named(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, PACKAGES[platform], None)  # as if it could not be found
     with pytest.raises(
-        UserError, match=rf"is not installed .*`pip install 'podrun\[{platform}\]'`, or give --compile-for"
+        UserError,
+        match=rf"is not installed; .*`pip install '\.\[{platform}\]'` in podrun's folder, or give --compile-for",
     ):
         devices_of(TARGETS[platform])
 
@@ -48,4 +49,4 @@ def test_a_compiler_of_another_version_is_refused(
     assert str(refused.value).startswith(
         f"{package} 0.0.1 does not belong to JAX {jax.__version__}, which asks for {wanted}"
     )
-    assert f"pip install 'podrun[{platform}]'" in str(refused.value)
+    assert f"pip install '.[{platform}]'" in str(refused.value)

@@ -126,12 +126,12 @@ def test_the_largest_buffers_at_the_peak_have_names_of_the_user() -> None:
         '  %b = f32[100]{0} add(%p, %p), metadata={op_name="jit(step)/jvp(Net)/first/add"}',
         '  %a = f32[50]{0} exponential(%b), metadata={op_name="jit(step)/jvp(Net)/first/attn/exp"}',
         "  %v = f32[5,10]{1,0} bitcast(%a)",
-        '  %c = f32[90]{0} dot(%v), metadata={op_name="jit(step)/transpose(jvp(Net))/last/dot_general"}',
-        '  %d = f32[90]{0} dot(%v), metadata={op_name="jit(step)/transpose(jvp(Net))/last/dot_general"}',
+        '  %c = f32[90]{0} dot(%v), metadata={op_name="jit(step)/transpose(jvp(Net))/last_0/dot_general"}',
+        '  %d = f32[90]{0} dot(%v), metadata={op_name="jit(step)/transpose(jvp(Net))/last_1/dot_general"}',
         "  ROOT %o = f32[4]{0} subtract(%p, %c, %d)",
     )
     assert largest(program(*lines)) == (
-        Buffer("last/dot_general, for the gradient", "f32[90]", 360, 2),
+        Buffer("last_*/dot_general, for the gradient", "f32[90]", 360, 2),
         Buffer("first/attn/exp", "f32[50]", 200, 1),
     )
 

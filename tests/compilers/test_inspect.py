@@ -1,0 +1,79 @@
+"""`podrun inspect` with the compilers of the slices: whether a job fits, what is large, what is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.compilers
+JOB = """
+task: language_model
+steps: 3
+batch_size: 64
+data: {name: text, path: text.txt, tokenizer: byte}
+model: {name: gpt2, layers: 2, width: 256, heads: 4, context: 256}
+precision: bfloat16
+"""
+FSDP = "parallel={name: jit, mesh: {fsdp: 4}}"
+
+
+@pytest.fixture(autouse=True)
+def compilers() -> None:
+    """Skip the test without the compilers; in CI it fails."""
+    for package in ("libtpu", "jax_cuda13_plugin"):
+        if find_spec(package) is None:
+            reason = f"{package} is missing: make compilers"
+            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+def inspect(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.yaml").write_text(JOB)
+    (folder / "text.txt").write_text("one green bottle hanging on the wall\n" * 100)
+    env = {**os.environ, "PODRUN_HOME": str(folder / "home")}
+    command = [sys.executable, "-m", "podrun.launcher.cli", "inspect", "train.yaml", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+def sent(report: Any) -> set[tuple[str, int, str, str]]:
+    return {(one["kind"], one["devices"], one["axes"], one["link"]) for one in report["traffic"]}
+
+
+def test_what_a_tpu_slice_sends_and_needs(tmp_path: Path) -> None:
+    """With fsdp, parameters are gathered and gradients scattered along it; the compiler prints nothing of its own."""
+    done = inspect(tmp_path, "--slice", "v5e-16", "--json", FSDP)
+    assert (done.returncode, done.stderr) == (0, "")
+    report = json.loads(done.stdout)
+    assert report["compiled_for"] == "TPU v5 lite"
+    assert report["memory"]["total"] < report["usable"] < 16 * 2**30
+    assert report["memory"]["reused"] > report["state"]["params"]["per_device"]
+    assert {("all-gather", 4, "fsdp", "ICI"), ("reduce-scatter", 4, "fsdp", "ICI")} <= sent(report)
+
+
+def test_between_slices_and_between_hosts(tmp_path: Path) -> None:
+    words = "parallel=shard_map", "--json"
+    assert ("all-reduce", 2, "", "DCN") in sent(json.loads(inspect(tmp_path, "--slice", "2xv5e-4", *words).stdout))
+    assert sent(json.loads(inspect(tmp_path, "--slice", "h100-16", *words).stdout)) == {
+        ("all-reduce", 16, "batch", "network")
+    }
+    assert sent(json.loads(inspect(tmp_path, "--slice", "gpu-1x2", "--compile-for", "l4", *words).stdout)) == {
+        ("all-reduce", 2, "batch", "PCIe")
+    }
+
+
+@pytest.mark.parametrize("slice", ["v5e-4", "h100-4"])
+def test_a_step_that_does_not_fit(tmp_path: Path, slice: str) -> None:
+    """The largest buffers are named by the layers of the model, one line for equal ones of all layers."""
+    size = {"v5e-4": 32768, "h100-4": 65536}[slice]
+    done = inspect(tmp_path, "--slice", slice, f"batch_size={size}", "model.layers=4")
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *lines = done.stderr.splitlines()
+    assert first.startswith("podrun: the step does not fit ") and " too much; a device needs " in first
+    assert any("  4 x " in line and "  h_*/" in line for line in lines), done.stderr
+    assert lines[-1].startswith("with batch_size=8192 it fits" if slice == "v5e-4" else "take a larger slice")
