@@ -86,19 +86,22 @@ class Devices:
         return Mesh(self._grid(sizes), tuple(shape), axis_types=axis_types)
 
     def _grid(self, sizes: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        if self.platform != "tpu" or sum(size > 1 for size in sizes) < 2:
-            # Sorted by process: each process holds a contiguous part of a batch.
-            return np.array(self.all).reshape(sizes)
-        if self.slices == 1:
-            return mesh_utils.create_device_mesh(sizes, devices=self.all, allow_split_physical_axes=True)
-        if sizes[0] % self.slices:
-            return np.array(self.all).reshape(sizes)
-        return mesh_utils.create_hybrid_device_mesh(
-            (sizes[0] // self.slices, *sizes[1:]),
-            (self.slices, *[1] * (len(sizes) - 1)),
-            devices=self.all,
-            allow_split_physical_axes=True,
-        )
+        # Sorted by process: each process holds a contiguous part of a batch, and each slice of its own.
+        in_order = np.array(self.all).reshape(sizes)
+        if self.platform != "tpu" or sum(size > 1 for size in sizes) < 2 or sizes[0] % self.slices:
+            return in_order
+        try:
+            if self.slices == 1:
+                return mesh_utils.create_device_mesh(sizes, devices=self.all, allow_split_physical_axes=True)
+            return mesh_utils.create_hybrid_device_mesh(
+                (sizes[0] // self.slices, *sizes[1:]),
+                (self.slices, *[1] * (len(sizes) - 1)),
+                devices=self.all,
+                allow_split_physical_axes=True,
+            )
+        except (TypeError, ValueError, NotImplementedError, AssertionError):
+            # JAX 0.10 to 0.12 cannot split some topologies, such as a v5p's 4x12x20 over 15 and 64.
+            return in_order
 
 
 def _sorted(devices: Sequence[jax.Device]) -> tuple[jax.Device, ...]:

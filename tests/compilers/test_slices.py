@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from podrun.launcher.pod.slices import TPU_SLICES
+from podrun.launcher.pod.slices import TPU_SLICES, parse_slice
 from podrun.launcher.pod.target import GPUS, target_of
 from podrun.runtime.compiler import devices_of
 from podrun.runtime.contract import UserError
@@ -83,3 +83,17 @@ def test_a_topology_that_the_compiler_divides_differently() -> None:
         UserError, match=r"^the compiler sees v5litepod-16 with 16 devices in 4 processes, and a real one has 16 in 2; "
     ):
         devices_of(Target("v5litepod-16", "tpu", "v5e:4x4", 16, 2))
+
+
+def test_every_slice_has_a_mesh_for_every_power_of_two() -> None:
+    """Also where JAX cannot follow the interconnect. The second axis stays within a slice."""
+    names = [name for name, slice in TPU_SLICES.items() if slice.devices <= 1024 and not name.startswith("v4")]
+    for name in (*names, "2xv5e-16", "3xv5p-16", "4xv3-32"):
+        target = target_of(parse_slice(name))
+        assert target
+        pod = devices_of(target)
+        for fsdp in (2**power for power in range(1, 11)):
+            if (pod.count // pod.slices) % fsdp == 0:
+                mesh = pod.mesh({"batch": pod.count // fsdp, "fsdp": fsdp})
+                assert {*mesh.devices.flat} == {*pod.all}, (name, fsdp)
+                assert all(len({getattr(d, "slice_index", 0) for d in row}) == 1 for row in mesh.devices), (name, fsdp)
