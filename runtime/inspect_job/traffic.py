@@ -84,12 +84,14 @@ def _collectives(program: Program) -> list[tuple[Instruction, int]]:
 
     libtpu spreads one over several fusions, which have its channel in common.
     """
-    by_channel: dict[str, tuple[Instruction, int]] = {}
+    collectives: dict[str, tuple[Instruction, int]] = {}
     for _, instruction, times in program.runs():
         for one in _within(instruction, program):
             channel = re.search(r"\bchannel_id=\d+", one.text)
-            by_channel.setdefault(channel[0] if channel else one.name, (one, times))
-    return list(by_channel.values())
+            # Outside of fusions, the parts of one large all-reduce have its channel in common, and each is sent.
+            key = f"{channel[0]} {one.kind} {one.arrays}" if channel and instruction.kind == "fusion" else one.name
+            collectives.setdefault(key, (one, times))
+    return list(collectives.values())
 
 
 def _within(instruction: Instruction, program: Program) -> list[Instruction]:

@@ -87,6 +87,12 @@ def test_a_tpu_writes_a_reduce_scatter_as_a_fusion() -> None:
     }
 
 
+def test_the_parts_of_a_large_all_reduce_are_all_counted() -> None:
+    """XLA splits one that is large, and the parts keep its channel."""
+    lines = [f"{ALL_REDUCE}[1,16]<=[16], to_apply=%add".replace("%a =", f"%a.{n} =") for n in range(3)]
+    assert traffic(program(*lines), mesh(4, 4)) == (Traffic("all-reduce", 3, 16, "ICI", 3 * 192, "batch x fsdp"),)
+
+
 def test_between_slices() -> None:
     """libtpu writes it as a transfer by the hosts. Over the links of a slice nothing is slower than ICI."""
     sent = (
