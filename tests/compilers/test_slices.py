@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from importlib.util import find_spec
 from pathlib import Path
 
 import jax
@@ -25,12 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "compile.md"
 
 
 @pytest.fixture(autouse=True)
-def compilers() -> None:
-    """Skip the test without the compilers; in CI it fails."""
-    for package in ("libtpu", "jax_cuda13_plugin"):
-        if find_spec(package) is None:
-            reason = f"{package} is missing: make compilers"
-            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+def on_cpu() -> None:
     jax.config.update("jax_platforms", "cpu")
 
 

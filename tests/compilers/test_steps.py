@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +30,8 @@ TIMEOUT = 900.0  # seconds
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
+def steps(compilers: None, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
     """Return what was compiled, by slice and strategy; by one process for each compiler, at the same time."""
-    for package in SLICES:
-        if find_spec(package) is None:
-            reason = f"{package} is missing: make compilers"
-            pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
     env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")} | {"JAX_PLATFORMS": "cpu"}
     module = [sys.executable, "-m", f"{__package__}.compile_steps"]
     started = []
