@@ -1,4 +1,4 @@
-"""The devices of a pod as a value: those of this run, or those of a topology that programs are only compiled for."""
+"""The devices of a pod, as a value. They are real, or a topology that programs are compiled for."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Devices:
         return len({getattr(device, "slice_index", 0) for device in self.all}) if self.platform == "tpu" else 1
 
     def pmap(self, function: Callable[..., Any], axis: str, **options: Any) -> Any:
-        """Return `jax.pmap` of the function over all devices; over those of a topology it can only be lowered."""
+        """Return `jax.pmap` of the function over all devices. If they are a topology, it can be lowered but not called."""
         return jax.pmap(function, axis, devices=None if self.are_here else list(self.all), **options)
 
     def mesh(self, shape: dict[str, int], axis_types: Any = None) -> Mesh:

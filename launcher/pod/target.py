@@ -54,7 +54,7 @@ def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
 
 
 def _host(slice: Slice) -> tuple[int, ...]:
-    """Return the chips of a host along each dimension, if they are not libtpu's 2x2: those of a slice on one host."""
+    """Return the chips of a host along each dimension; empty if they are 2x2, which libtpu assumes."""
     bounds = tuple(int(n) for n in slice.topology.split("x"))
     if slice.hosts_per_slice > 1 or slice.chips // slice.slices == 4:
         return ()

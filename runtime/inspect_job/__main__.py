@@ -35,7 +35,7 @@ def _answer(request: dict[str, Any]) -> str:
 
 
 def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | None, str]:
-    """Return the devices to compile for, None for those of this process, and why they are not those of the slice.
+    """Return the devices to compile for, and a note if they are not those of the slice. None: the CPUs of this process.
 
     Args:
         given: the fields of a `Target`.

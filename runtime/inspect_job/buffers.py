@@ -31,7 +31,7 @@ class Buffer:
     """Equal buffers that are alive at the peak."""
 
     name: str
-    """Its origin in the user's program: a layer and an operation; `h_*/attn/exp` for those of several layers."""
+    """The layer and the operation that compute it, such as `h_0/attn/exp`; `h_*/attn/exp` stands for several layers."""
     array: str
     bytes: int
     """Of one of them in memory, with padding."""

@@ -1,4 +1,4 @@
-"""Compile a step for a pod and say what it needs of each device: memory, communication, computation."""
+"""Compile a step for a pod, and report the memory and the communication that it needs."""
 
 from __future__ import annotations
 

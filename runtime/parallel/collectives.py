@@ -19,7 +19,7 @@ Axis = str | tuple[str, ...]
 
 
 def average(tree: Any, axis: Axis, pod: Devices) -> Any:
-    """Return the mean of every array of `tree` over the devices of `axis`, which are those of `pod`; all devices get it."""
+    """Return the mean of every array of `tree` over the devices of `pod`, along `axis`. All devices get it."""
     return _reduce(jax.lax.pmean, tree, axis, pod)
 
 
@@ -41,7 +41,7 @@ def _largest(x: jax.Array, axis: Axis) -> jax.Array:
 
 
 def total(tree: Any, axis: Axis, pod: Devices) -> Any:
-    """Return the sum of every array of `tree` over the devices of `axis`, which are those of `pod`; all devices get it."""
+    """Return the sum of every array of `tree` over the devices of `pod`, along `axis`. All devices get it."""
     return _reduce(jax.lax.psum, tree, axis, pod)
 
 
