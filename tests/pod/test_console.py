@@ -89,5 +89,5 @@ def test_closed_pipe(sandbox: Sandbox) -> None:
 def test_inspect_shows_that_it_works(sandbox: Sandbox) -> None:
     """In a terminal: the step of a large model takes minutes to compile."""
     text = in_terminal(sandbox, "inspect", "small.yaml", "--slice", "cpu-1x2")
-    line = text.index("compiling the step for 2 virtual devices")
+    line = text.index("compiling the step for 2 devices")
     assert line < text.index("small.yaml on cpu-1x2")
