@@ -152,7 +152,8 @@ class Steps:
         Errors are printed, and end the process in a pod, because Python ignores errors of a generator that is closed.
         """
         if not on_purpose:
-            self._note(f"the loop was left by an error in step {step}; the last step that was saved is {self._saved}")
+            how = "by an error, or because its iterator was dropped later"
+            self._note(f"the loop was left in step {step} {how}; the last step that was saved is {self._saved}")
             return
         try:
             # A program that never assigns the state may change its arrays in place.

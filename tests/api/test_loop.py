@@ -145,6 +145,7 @@ def test_a_loop_that_is_left(
         left(5, set_first, how)
     except KilledError:
         assert how == "error"
+        assert "the loop was left in step 5 by an error" in capfd.readouterr().out
     else:
         assert f"the loop was left at step {last} of 10; step {last} is saved" in capfd.readouterr().out
     assert saved()[-1] == last
