@@ -173,6 +173,7 @@ ENV_ADDRESS = "PODRUN_ADDRESS"
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
+ENV_PROGRAMS = "PODRUN_PROGRAMS"
 ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace
@@ -208,6 +209,8 @@ class WorkerEnv:
     """`user:path` of the train.yaml after which the workdir is named; empty if the user chose the workdir."""
     saved: str = ""
     """`STEP HOST RUN` of the workdir's newest checkpoint that the launcher has on record; empty if there is none."""
+    programs: str = ""
+    """Path of the list of programs that were compiled before the start; a leading `~/` is the login directory."""
 
     @property
     def local_devices(self) -> int:
@@ -250,6 +253,7 @@ class WorkerEnv:
                 address=env.get(ENV_ADDRESS, ""),
                 owner=env.get(ENV_OWNER, ""),
                 saved=env.get(ENV_SAVED, ""),
+                programs=env.get(ENV_PROGRAMS, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:

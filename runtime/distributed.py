@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .contract import UserError, WorkerEnv, bind_address
-from .worker.disk_cache import DiskCache
+from .disk_cache import DiskCache
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
 from .worker.quiet import without_gloo_lines

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from .config import Config
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
+from .disk_cache import DiskCache
 from .measure.epochs import EpochMeans
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
@@ -29,6 +31,7 @@ from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
+from .programs.pod_programs import Programs, StoredPrograms
 from .replicas import check_initial
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
@@ -36,10 +39,8 @@ from .storage.base import Storage
 from .storage.bucket_data import load_data
 from .tasks import make_task
 from .worker.blocked import BlockedData, pod_store
-from .worker.disk_cache import DiskCache
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
-from .worker.programs import Programs
 from .worker.progress import Reporter
 
 _NAMED = 3  # most parameters that a note names
@@ -103,7 +104,11 @@ class Trainer:
         self._progress.part()
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)
-        self._programs = Programs(pod_store(), self._process, cache, self._progress)
+        stored = None
+        if env.programs:
+            tell = reporter.note if self._process == 0 else None
+            stored = StoredPrograms(Path(env.programs).expanduser(), env.host, tell)
+        self._programs = Programs(pod_store(), self._process, cache, self._progress, stored)
         self._make_step()
         self._results = Results(config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter)
         parts = self._strategy.shares * config.accumulate
@@ -131,7 +136,7 @@ class Trainer:
         self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._steps)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
-        self._strategy.share_programs(self._programs.shared)
+        self._strategy.share_programs(self._programs)
 
     # --- phases ---
 

@@ -9,7 +9,7 @@ import click
 from podrun.runtime.contract import UserError
 
 from .guard import guard
-from .options import complete_job
+from .options import complete_job, complete_slice
 
 
 def _complete_template(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -156,4 +156,39 @@ def inspect(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (new, data, inspect)
+@click.command("compile")
+@click.option(
+    "--slice",
+    "-s",
+    metavar="TYPE",
+    shell_complete=complete_slice,
+    help="Slice to compile for.  [default: launch.slice]",
+)
+@click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Pod file, for its slice and `env`.")
+@click.option("--gpu", metavar="MODEL", help="Which GPUs gpu-2x8 means, for example h100.")
+@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
+@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
+def compile_command(
+    train: Path, overrides: tuple[str, ...], slice: str | None, pod: Path | None, gpu: str | None
+) -> None:
+    """Compile the programs of a job before it runs, and keep them on this machine; nothing is trained.
+
+    A run of the same job on this slice sends them to its hosts with the code, and loads them in place of compiling. Programs
+    for TPUs and GPUs are compiled without having any (podrun's extras tpu and cuda); those for CPUs on a simulated pod.
+
+    \b
+    Examples:
+      podrun compile train.yaml --slice v5e-16
+      podrun compile train.yaml --slice gpu-2x8 --gpu h100 model.layers=24
+      podrun compile train.yaml --pod pod.yaml
+    """
+
+    def action() -> int:
+        from ..commands.compile_job import CompileRequest, compile_job
+
+        return compile_job(CompileRequest(train, overrides, slice, pod, gpu))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (new, data, inspect, compile_command)

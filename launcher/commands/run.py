@@ -37,6 +37,10 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
         from ..run.pack import with_code
 
         spec, bundles = with_code(spec)
+    else:
+        from ..run.pack import with_programs
+
+        spec, bundles = with_programs(spec)
     secrets = read_secrets(pod)
     if request.dry_run:
         plan = make_plan(spec, 0, secrets)

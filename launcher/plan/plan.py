@@ -16,6 +16,7 @@ from podrun.runtime.contract import (
     CONFIG_FILE,
     ENV_INJECT,
     ENV_OWNER,
+    ENV_PROGRAMS,
     ENV_SAVED,
     ENV_WORKDIR,
     WorkerEnv,
@@ -108,6 +109,8 @@ class LaunchPlan:
             lines += [f"container {self.pod.container.render()}"]
         if run.code:
             lines += [f"project {run.code.project}", f"podrun  {run.code.podrun}"]
+        if run.programs:
+            lines += [f"programs {run.programs}"]
         if run.data:
             lines += run.data.render(self.pod.home)
         for host in self.hosts:
@@ -252,7 +255,8 @@ def _uses(run: RunSpec) -> list[str]:
     in_environment = PurePosixPath(environments_folder(run.pod.home)) in python.parents
     environment = [str(python.parents[1])] if in_environment else []
     data = [run.data.folder(run.pod.home)] if run.data else []
-    return [run.code.project, run.code.podrun, *environment, *data]
+    programs = [posixpath.dirname(run.programs)] if run.programs else []
+    return [run.code.project, run.code.podrun, *environment, *data, *programs]
 
 
 def _workers(run: RunSpec, attempt: int, number: int, directory: str) -> list[WorkerEnv]:
@@ -293,6 +297,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
         **worker.to_env(),
         ENV_WORKDIR: str(run.workdir),
         **({ENV_OWNER: run.owner} if run.owner else {}),
+        **({ENV_PROGRAMS: run.programs} if run.programs else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
 

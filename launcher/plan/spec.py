@@ -68,6 +68,8 @@ class RunSpec:
     """Data to copy to the hosts; `job` has the paths there."""
     pull: Path | None = None
     """Folder on the launcher's machine to which results are downloaded at the end."""
+    programs: str = ""
+    """Path on the hosts of the list of programs that were compiled before; a leading `~/` is the login directory."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""

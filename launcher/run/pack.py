@@ -13,6 +13,7 @@ from ..staging.bundle import Bundle
 from ..staging.bundles import podrun_bundle, project_bundle
 from ..staging.project_files import IGNORE_FILE, shown
 from ..staging.requirements import check_runtime_packages, worker_python
+from ..staging.stored_programs import stored_programs
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
@@ -28,13 +29,33 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     podrun = podrun_bundle()
     home = spec.pod.home
     code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
-    spec = replace(spec, code=code)
+    spec, programs = with_programs(replace(spec, code=code))
     if not isinstance(spec.job, Program) and spec.job.brings_data:
         from ..staging.find_data import find_data
 
         data = find_data(spec.job, lambda text: print(f"podrun: {text}", file=sys.stderr, flush=True))
         spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
-    return spec, (project, podrun)
+    return spec, (project, podrun, *programs)
+
+
+def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """Return the spec with the programs that `podrun compile` has made for it, and for remote hosts their bundle.
+
+    Says on stderr why stored programs are not sent.
+    """
+    if isinstance(spec.job, Program):
+        return spec, ()
+    stored = stored_programs(spec.job, spec.pod.slice.name)
+    if not stored.path.exists():
+        return spec, ()
+    if not spec.pod.traits.needs_staging:
+        return replace(spec, programs=str(stored.path)), ()
+    bundle = stored.bundle()
+    if isinstance(bundle, str):
+        print(f"podrun: the compiled programs are not sent to the hosts: {bundle}", file=sys.stderr, flush=True)
+        return spec, ()
+    folder = bundle_folder(spec.pod.home, bundle.name)
+    return replace(spec, programs=f"{folder}/{stored.path.name}"), (bundle,)
 
 
 def _name_private(names: Sequence[str]) -> None:

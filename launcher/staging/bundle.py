@@ -14,7 +14,7 @@ class Bundle:
     """A packed folder. Its name depends only on the content."""
 
     name: str
-    """`project-` or `podrun-` and the start of the SHA-256 of the uncompressed archive."""
+    """`project-`, `podrun-` or `programs-` and the start of the SHA-256 of the uncompressed archive."""
     data: bytes = field(repr=False)
     """The tar.gz archive."""
     files: int

@@ -8,7 +8,7 @@ import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ def podrun_bundle() -> Bundle:
     bundle = pack.bundle("podrun")
     keep_packed(key, bundle)
     return bundle
+
+
+def programs_bundle(files: Mapping[str, Path]) -> Bundle:
+    """Pack compiled programs and their list. Raises UserError if they are too large."""
+    pack = _Pack(asked_for=files.keys())
+    for name in sorted(files):
+        pack.add(files[name], name)
+    return pack.bundle("programs")
 
 
 def _folder(package: str) -> Path:

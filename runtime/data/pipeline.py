@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -123,6 +123,21 @@ def batch_shapes(examples: Examples, size: int) -> Batch:
     """Return arrays with the shapes and dtypes of a training batch of `size` examples. They take no memory."""
     one = examples.gather(np.zeros(1, np.int64), np.zeros(1, np.int64))
     return {name: np.broadcast_to(value, (size, *value.shape[1:])) for name, value in one.items()}
+
+
+def step_shapes(examples: Examples, batch_size: int | Literal["all"], parts: int) -> Batch:
+    """Return arrays with the shapes and dtypes of a step's global batch, padded to a multiple of `parts`."""
+    count = examples.size if batch_size == "all" else batch_size
+    size = padded(count, parts)
+    batch = batch_shapes(examples, size)
+    if batch_size == "all" or size > count:
+        batch["weights"] = np.broadcast_to(np.float32(1), size)
+    return batch
+
+
+def evaluation_shapes(examples: Examples, batch_size: int | Literal["all"], parts: int) -> Batch:
+    """Return arrays with the shapes and dtypes of a global batch of an evaluation, of the validation set `examples`."""
+    return batch_shapes(examples, padded(examples.size if batch_size == "all" else batch_size, parts))
 
 
 def padded(size: int, parts: int) -> int:

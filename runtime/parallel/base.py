@@ -22,6 +22,7 @@ from ..contract import UserError
 from ..devices import Devices
 from ..distributed import as_numpy
 from ..plugins import hook
+from ..programs.pod_programs import Programs
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
 from .arrays import merge_model_states, microbatches, put_global, strip_weak_types
@@ -77,6 +78,7 @@ class Strategy(ABC):
         self.seed = config.seed
         self.accumulate = config.accumulate
         self.ema = config.ema
+        self._programs: Programs | None = None
         self.raised: tuple[str, ...] = ()  # parameters that `initial_state` has converted to float32
         if task.whole_batch and self.accumulate > 1:
             raise UserError(
@@ -161,10 +163,11 @@ class Strategy(ABC):
     _step: Any
     _evaluate: Any
 
-    def share_programs(self, shared: Callable[[Any], Any]) -> None:
-        """Let one process compile for all. `shared` returns a function that does the same as its argument."""
+    def share_programs(self, programs: Programs) -> None:
+        """Let one process compile for all, and use what was compiled before."""
+        self._programs = programs
         if self.is_one_program:
-            self._step, self._evaluate = shared(self._step), shared(self._evaluate)
+            self._step, self._evaluate = programs.shared(self._step), programs.shared(self._evaluate)
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Dispatch a step without waiting for it. It donates `state`, which must not be used again.
@@ -192,6 +195,30 @@ class Strategy(ABC):
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the step, lowered but not compiled, for a global batch, [B, ...], or its ShapeDtypeStructs."""
         return self._step.lower(self.abstract_state(), self.abstract_batch(batch))
+
+    def lowered_programs(self, batch: Batch, evaluation: Batch) -> dict[str, jax.stages.Lowered]:
+        """Return the programs of the pod that a run of the job compiles before its first step and later, by name.
+
+        Args:
+            batch: ShapeDtypeStructs of a global batch of training, [B, ...].
+            evaluation: the same of an evaluation.
+        """
+        state = self.abstract_state()
+        layout = jax.tree.map(lambda array: array.sharding, state)
+        if self.pod.are_here:  # JAX lowers no pmap of several processes for ShapeDtypeStructs
+            state = put_global(jax.tree.map(lambda array: np.zeros(array.shape, array.dtype), state), layout)
+            batch, evaluation = self.shard(self._zeros(batch)), self.shard(self._zeros(evaluation))
+        else:
+            batch, evaluation = self.abstract_batch(batch), self.abstract_batch(evaluation)
+        programs = {"step": self._step.lower(state, batch), "evaluation": self._evaluate.lower(state.best, evaluation)}
+        if not self.pod.is_cpu:
+            programs["initialization"] = self._initialization(layout).lower(jax.eval_shape(self._initial_key))
+        return programs
+
+    def _zeros(self, batch: Batch) -> Batch:
+        """Return this process's part of a global batch of zeros."""
+        parts = self.data_shard[1]
+        return {name: np.zeros((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
 
     @hook
     def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
@@ -234,9 +261,14 @@ class Strategy(ABC):
         """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it."""
         key = self._initial_key()
         if not self.pod.is_cpu:
-            state: TrainState = jax.jit(self.initial, out_shardings=layout)(key)
+            init = self._initialization(layout)
+            state: TrainState = (self._programs.shared(init) if self._programs else init)(key)
             return state
-        return put_global(self.initial.compute(key), layout)
+        return put_global(self.initial.compute(key, self._programs.local if self._programs else None), layout)
+
+    def _initialization(self, layout: Any) -> Any:
+        """Return the program that makes the initial state of a key on all devices."""
+        return jax.jit(self.initial, out_shardings=layout)
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key, [], for the dropout of one device in one step, int32[]."""

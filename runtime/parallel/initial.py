@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,15 +38,31 @@ class InitialState:
         state: TrainState = jax.tree.unflatten(self._structure, self._program(key))
         return state
 
-    def compute(self, key: jax.Array) -> TrainState:
+    @property
+    def is_one_program(self) -> bool:
+        """Return whether `compute` runs a single program."""
+        return len(jax.tree.leaves(self.shapes.params)) <= _ONE_PROGRAM_LIMIT
+
+    def lowered(self, key: jax.Array) -> jax.stages.Lowered:
+        """Return the program of `compute`, lowered but not compiled."""
+        with jax.default_device(jax.local_devices()[0]):
+            lowered: jax.stages.Lowered = self._compiled.lower(key)
+            return lowered
+
+    def compute(self, key: jax.Array, local: Callable[[Any], Any] | None = None) -> TrainState:
         """Return the state, computed on this process's first device, a CPU.
+
+        Args:
+            key: the key, [].
+            local: of `Programs`; None: the program is compiled here.
 
         One program computes it if there are few parameters. Its compile time grows faster than the number of random arrays:
         two minutes for 1,000 matrices. Otherwise the operations run one by one, each compiled once for all arrays of a shape.
         """
         with jax.default_device(jax.local_devices()[0]):
-            if len(jax.tree.leaves(self.shapes.params)) <= _ONE_PROGRAM_LIMIT:
-                one: TrainState = jax.tree.unflatten(self._structure, self._compiled(key))
+            if self.is_one_program:
+                program = local(self._compiled) if local else self._compiled
+                one: TrainState = jax.tree.unflatten(self._structure, program(key))
                 return one
             leaves = self._program(key)
         seen: set[int] = set()

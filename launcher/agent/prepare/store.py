@@ -16,7 +16,7 @@ from ..base.problem import Problem, cannot_write
 from ..base.processes import libc
 from .extract import DamagedError, extract
 
-KEEP = {"project": 5, "podrun": 3, "env": 3, "data": 3}
+KEEP = {"project": 5, "podrun": 3, "programs": 3, "env": 3, "data": 3}
 """Number of unused folders to keep, by kind."""
 RECENT = 3600.0  # seconds after its last use in which a folder may still be in use; see `serve.MARK_INTERVAL`
 DONE = "podrun.json"
@@ -24,7 +24,7 @@ DONE = "podrun.json"
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned
 _MOST = 20  # folders removed by one `prune`, because a start waits for it
 _ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # an environment, or its requirements while it is built
-_BUNDLE = re.compile("(project|podrun)-([0-9a-f]{16})")
+_BUNDLE = re.compile("(project|podrun|programs)-([0-9a-f]{16})")
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:

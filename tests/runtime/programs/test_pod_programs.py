@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podrun.runtime.worker import programs
-from podrun.runtime.worker.disk_cache import DiskCache
-from podrun.runtime.worker.programs import Programs, program_key
+from podrun.runtime.devices import Devices
+from podrun.runtime.disk_cache import DiskCache
+from podrun.runtime.programs import key, pod_programs
+from podrun.runtime.programs.key import built_for, program_key
+from podrun.runtime.programs.pod_programs import Programs
 from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
@@ -49,13 +51,13 @@ class Store:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count the programs that each thread compiles, by its name."""
     counts: Counter[str] = Counter()
-    real = programs.compile_anew
+    real = pod_programs.compile_anew
 
     def counting(lowered: Any) -> Any:
         counts[threading.current_thread().name] += 1
         return real(lowered)
 
-    monkeypatch.setattr(programs, "compile_anew", counting)
+    monkeypatch.setattr(pod_programs, "compile_anew", counting)
     return counts
 
 
@@ -145,7 +147,7 @@ def test_a_failure_of_the_first_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
     store = Store()
     with monkeypatch.context() as patch:
-        patch.setattr(programs, "compile_anew", fail)
+        patch.setattr(pod_programs, "compile_anew", fail)
         with pytest.raises(RuntimeError, match="does not compile"):
             process(0, store).get(lowered())
     assert run(process(1, store).get(lowered())) == [0, 2, 4]
@@ -199,7 +201,7 @@ def test_nothing_goes_through_the_cache_of_jax(tmp_path: Path) -> None:
     script = f"""
 import jax
 from pathlib import Path
-from podrun.runtime.worker.programs import compile_anew
+from podrun.runtime.programs.executable import compile_anew
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
 jax.config.update("jax_enable_compilation_cache", True)
@@ -219,27 +221,31 @@ assert len(hits) == 1
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def own_key(factor: float = 2.0) -> str:
+    return program_key(lowered(factor), built_for(Devices.here()))
+
+
 def test_a_key_is_of_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = program_key(lowered())
-    keys = [program_key(lowered(3))]
+    usual = own_key()
+    keys = [own_key(3)]
 
     def changed(change: Callable[[pytest.MonkeyPatch], Any]) -> None:
         with monkeypatch.context() as patch:
             change(patch)
-            keys.append(program_key(lowered()))
+            keys.append(own_key())
 
     changed(lambda patch: patch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_min_max=true"))
     changed(lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_x=1"))
-    changed(lambda patch: patch.setattr(programs, "processor", lambda: "another processor"))
-    changed(lambda patch: patch.setattr(programs, "version", lambda name: "another version"))
+    changed(lambda patch: patch.setattr(key, "processor", lambda: "another processor"))
+    changed(lambda patch: patch.setattr(key, "version", lambda name: "another version"))
     disabled = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", not disabled)
     try:
-        keys.append(program_key(lowered()))
+        keys.append(own_key())
     finally:
         jax.config.update("jax_disable_most_optimizations", disabled)
     assert len({usual, *keys}) == 7
-    assert program_key(lowered()) == usual
+    assert own_key() == usual
 
 
 @pytest.mark.long

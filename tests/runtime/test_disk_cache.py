@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.worker.disk_cache import DiskCache
+from podrun.runtime.disk_cache import DiskCache
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podrun.runtime.worker import programs
+from podrun.runtime.disk_cache import DiskCache
+from podrun.runtime.programs import pod_programs
+from podrun.runtime.programs.pod_programs import Programs
 from podrun.runtime.worker.blocked import pod_store
-from podrun.runtime.worker.disk_cache import DiskCache
-from podrun.runtime.worker.programs import Programs
 from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
@@ -76,13 +76,13 @@ def main() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     expected = train()
-    compile_anew, compiled = programs.compile_anew, []
+    compile_anew, compiled = pod_programs.compile_anew, []
 
     def counted(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         compiled.append(lowered)
         return compile_anew(lowered)
 
-    programs.compile_anew = counted
+    pod_programs.compile_anew = counted
     counts = []
     shared = Programs(pod_store(), process, DiskCache(f"{folder}/programs"), ProgressRecordFile(None)).shared
     for _ in range(2):

@@ -1,0 +1,205 @@
+"""`podrun compile`: compile the programs of a job before it runs, and keep them on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.config import Config, Launch
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.target import Target
+
+from ..inventory.pod_request import PodRequest
+from ..inventory.simulated import simulated_pod
+from ..plan.program import Program
+from ..plan.spec import Label, RunSpec
+from ..pod.home import private, private_folder
+from ..pod.run_id import new_run_id
+from ..pod.slices import Slice
+from ..pod.target import target_of
+from ..request.request import Request, make_spec
+from ..request.train_file import read_config
+from ..run.attempts import run_attempts
+from ..rundir.old_runs import old_run, remove
+from ..rundir.runs import RunDirectory
+from ..staging.stored_programs import FOLDER, Stored, stored_programs
+from ..view.console import NoConsole
+from ..view.times import size
+from ..view.waiting import waiting
+
+_PROGRAM = "podrun.runtime.compile_job"
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Variables of this machine's user that the hosts do not get."""
+_NO_CPU = re.compile(r"(;|, or) give --compile-for cpu")
+
+
+@dataclass(frozen=True)
+class CompileRequest:
+    """Command-line options of `podrun compile`."""
+
+    train: Path
+    overrides: tuple[str, ...] = ()
+    slice: str | None = None
+    pod: Path | None = None
+    gpu: str | None = None
+
+
+def compile_job(request: CompileRequest) -> int:
+    """Compile the programs, print what was made, and return the exit code. Raises UserError."""
+    spec = _check(request)
+    assert isinstance(spec.job, Config)
+    stored = stored_programs(spec.job, spec.pod.slice.name)
+    target = _target(spec.pod.slice, request.gpu)
+    with _alone(stored), tempfile.TemporaryDirectory(prefix="podrun-compile-") as folder:
+        query = {
+            "target": asdict(target) if target else None,
+            "config": spec.job.model_dump(mode="json"),
+            "slice": spec.pod.slice.name,
+            "list": str(stored.path),
+            "answer": str(Path(folder, "answer.json")),
+        }
+        with waiting(f"compiling for {spec.pod.slice.name}"):
+            made = _for_target(query, spec) if target else _in_pod(query, spec, Path(folder))
+    if isinstance(made, int):
+        return made
+    print(_as_text(request.train, spec.pod.slice.name, made, stored))
+    return ExitCode.DONE
+
+
+def _check(request: CompileRequest) -> RunSpec:
+    """Resolve the job for the slice, or for the pod of the pod file. Raises one UserError with all mistakes."""
+    return make_spec(
+        Request(
+            train=request.train,
+            overrides=request.overrides,
+            where=PodRequest(
+                request.slice,
+                request.pod,
+                {} if request.pod or _names_pod(request) else {"simulate": True},
+                train=request.train,
+            ),
+            workdir=Path(tempfile.gettempdir()),  # nothing is written, so the job's own workdir need not exist
+        )
+    )
+
+
+def _names_pod(request: CompileRequest) -> bool:
+    try:
+        return read_config(request.train, request.overrides).launch.pod is not None
+    except UserError:  # the main path reports it, with all other mistakes
+        return False
+
+
+def _target(slice: Slice, gpu: str | None) -> Target | None:
+    """Return the target of the slice; None for CPUs. Raises UserError."""
+    if slice.kind == "cpu":
+        return None
+    try:
+        target = target_of(slice, gpu)
+    except UserError as error:
+        raise UserError(_NO_CPU.sub("", str(error))) from None
+    if target is None:
+        raise UserError(f"{slice.name}: which GPUs? name them in the slice (h100-16), or give --gpu h100")
+    return target
+
+
+@contextmanager
+def _alone(stored: Stored) -> Iterator[None]:
+    """Wait for another `podrun compile` of the same job and slice, so that nothing is compiled twice. Raises UserError."""
+    try:
+        lock = open(private_folder(FOLDER) / f"{stored.path.stem}.lock", "w", opener=private)
+    except OSError as error:
+        raise UserError(
+            f"cannot keep programs in {stored.path.parent}: {error.strerror}; make room there, or set PODRUN_HOME to another "
+            "folder"
+        ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("podrun: another podrun compiles the same programs; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _for_target(query: dict[str, Any], spec: RunSpec) -> list[Any] | int:
+    """Compile in one process for the devices of TPUs or GPUs. Returns the programs, or the exit code of a failure."""
+    given = {name: value for name, value in os.environ.items() if name not in _FLAGS}
+    done = subprocess.run(
+        [_python(spec), "-m", _PROGRAM],
+        input=json.dumps(query),
+        env={**given, **spec.pod.env, **spec.job.launch.env, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    answer = done.stdout.strip()
+    if done.returncode == ExitCode.BAD_CONFIG and answer:
+        raise UserError(_NO_CPU.sub("", answer))
+    if done.returncode == ExitCode.DONE and answer:
+        made: list[Any] = json.loads(answer)
+        return made
+    last = "\n".join((answer or done.stderr.strip() or "it said nothing").splitlines()[-3:])
+    why = (
+        "it was killed, probably for want of memory: compile on a machine with more" if done.returncode == -9 else last
+    )
+    print(f"podrun: the programs cannot be compiled: {why}", file=sys.stderr)
+    return ExitCode.FAILED
+
+
+def _in_pod(query: dict[str, Any], spec: RunSpec, folder: Path) -> list[Any] | int:
+    """Compile on a simulated pod of CPUs, which ends then. Returns the programs, or the exit code of a failure."""
+    file = folder / "query.json"
+    file.write_text(json.dumps(query))
+    launch = spec.job.launch
+    program = Program(
+        ("python", "-m", _PROGRAM, str(file)),
+        Launch(process_per=launch.process_per, env=launch.env, start_timeout=launch.start_timeout),
+    )
+    pod = replace(simulated_pod(spec.pod.slice), env=spec.pod.env, python=_python(spec))
+    run = RunSpec(new_run_id(), pod, program, folder / "workdir", spec.cwd, label=Label(name="compile"))
+    directory = RunDirectory.create(run)
+    code = run_attempts(run, directory, _Silent())
+    if code == ExitCode.INTERRUPTED:
+        print("podrun: interrupted; a program that was complete is kept", file=sys.stderr)
+    if code:
+        return code
+    remove(old_run(directory))
+    made: list[Any] = json.loads(Path(query["answer"]).read_text())
+    return made
+
+
+class _Silent(NoConsole):
+    """Console of the pod that compiles: only its failure is shown."""
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def _python(spec: RunSpec) -> str:
+    """Return the interpreter on this machine that has the job's libraries."""
+    return (spec.job.launch.python if spec.pod.traits.files_are_here else None) or sys.executable
+
+
+def _as_text(train: Path, slice: str, made: Sequence[Any], stored: Stored) -> str:
+    """Return what was compiled, how long it took, how large it is, and where it is kept."""
+    new = [one for one in made if one["is_new"]]
+    rows = []
+    for name in dict.fromkeys(one["program"]["name"] for one in made):
+        these = [one for one in made if one["program"]["name"] == name]
+        seconds = sum(one["program"]["seconds"] for one in these)
+        took = f"{seconds:.1f} s" if any(one["is_new"] for one in these) else "there already"
+        count = f" ({len(these)} processes)" if len(these) > 1 else ""
+        rows.append(f"  {name + count:<30}{took:>14}{size(sum(one['program']['bytes'] for one in these)):>10}")
+    what = "all programs are there already; nothing was compiled" if not new else f"{len(new)} of {len(made)} compiled"
+    return "\n".join([f"{train.name} for {slice}: {what}", *rows, f"kept in {stored.path.parent}"])

@@ -1,0 +1,62 @@
+"""The programs that `podrun compile` has made for a job, on this machine, and the bundle that takes them to hosts.
+
+podrun_home()/programs/DIGEST.json       the programs of a job on a slice (`runtime/program_list.py`)
+podrun_home()/programs/compiled/KEY      the programs
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podrun.runtime.disk_cache import UntrustedError
+from podrun.runtime.program_list import COMPILED, ProgramList, compiled_beside
+
+from ..pod.home import podrun_home
+from .bundle import Bundle
+from .bundles import programs_bundle
+from .project_files import MAX_BYTES
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
+
+FOLDER = "programs"
+_NOT_COMPILED = {"launch", "log", "checkpoint", "sample"}
+"""Sections of a job that do not change its programs."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The programs of a job on a slice, as far as there are any."""
+
+    path: Path
+    """Their list."""
+
+    def bundle(self) -> Bundle | str:
+        """Return the programs for hosts, or why they cannot be sent: damaged, not this user's own, or too large."""
+        again = "`podrun compile` makes them again"
+        try:
+            programs = ProgramList.read(self.path)
+            store = compiled_beside(self.path)
+            for program in programs.programs:
+                store.load(program.key)
+        except UntrustedError as error:
+            return f"{error}; {again}"
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}; {again}"
+        if programs.bytes > MAX_BYTES:
+            return f"they have {programs.bytes / 1e6:.0f} MB, and at most {MAX_BYTES / 1e6:.0f} MB are sent"
+        files = {
+            f"{COMPILED}/{program.key}": self.path.parent / COMPILED / program.key for program in programs.programs
+        }
+        return programs_bundle({**files, self.path.name: self.path})
+
+
+def stored_programs(job: Config, slice: str) -> Stored:
+    """Return the programs of a job on the slice of that name; there may be none."""
+    sections = job.model_dump(mode="json", exclude=_NOT_COMPILED)
+    identity = json.dumps([sections, job.launch.process_per, slice], sort_keys=True)
+    return Stored(podrun_home() / FOLDER / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json")

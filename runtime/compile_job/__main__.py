@@ -1,0 +1,92 @@
+"""The processes behind `podrun compile`.
+
+python -m podrun.runtime.compile_job        for TPUs or GPUs: a query on stdin, one process for all devices
+python -m podrun.runtime.compile_job FILE   for CPUs: the query in a file, one process of a simulated pod
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..worker.query import answer_query
+from ..worker.xla_flags import set_xla_flags
+
+if TYPE_CHECKING:
+    from .make import Job, Made
+
+_WAIT = 20 * 60
+"""Seconds that process 0 waits for the program of another process."""
+
+
+def _for_target(query: dict[str, Any]) -> str:
+    """Compile for the devices of a topology, and return the programs."""
+    from ..target import Target
+
+    target = Target(**{**query["target"], "host": tuple(query["target"]["host"])})
+    env = {"JAX_PLATFORMS": target.platform, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # as the workers have them
+    set_xla_flags(env, target.devices)
+    os.environ["XLA_FLAGS"] = env["XLA_FLAGS"]
+
+    import jax
+
+    from ..compiler import devices_of, without_messages
+    from .make import Compiler
+
+    jax.config.update("jax_threefry_partitionable", True)
+    pod = devices_of(target)
+    with without_messages():
+        compiler = Compiler(_job(query), pod)
+        made = compiler.of_the_pod()
+    compiler.write_list(made)
+    return _answer(made)
+
+
+def _in_pod(query: dict[str, Any]) -> None:
+    """Compile for the devices of the pod that this process joins; process 0 writes the answer to a file."""
+    from ..distributed import configure_jax, initialize
+    from ..worker.blocked import pod_store
+    from .make import Compiler
+
+    configure_jax()
+    env = initialize()
+    store = pod_store()
+    compiler = Compiler(_job(query))
+    made = compiler.of_this_process()
+    if env.process_id > 0:
+        store.key_value_set(f"podrun/compiled/{env.process_id}", _answer(made))
+        return
+    made = compiler.of_the_pod() + made
+    for process in range(1, env.num_processes):
+        made += _made(json.loads(store.blocking_key_value_get(f"podrun/compiled/{process}", _WAIT * 1000)))
+    compiler.write_list(made)
+    Path(query["answer"]).write_text(_answer(made))
+
+
+def _job(query: dict[str, Any]) -> Job:
+    from ..config import Config
+    from .make import Job
+
+    return Job(Config.model_validate(query["config"]), query["slice"], Path(query["list"]))
+
+
+def _answer(made: list[Made]) -> str:
+    return json.dumps([asdict(one) for one in made])
+
+
+def _made(answer: list[dict[str, Any]]) -> list[Made]:
+    from ..program_list import StoredProgram
+    from .make import Made
+
+    return [Made(StoredProgram(**one["program"]), one["is_new"]) for one in answer]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        _in_pod(json.loads(Path(sys.argv[1]).read_text()))
+    else:
+        answer_query(_for_target)

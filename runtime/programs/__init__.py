@@ -1,0 +1,1 @@
+"""Compiled programs by their content: compile, serialize, share among the processes of a pod, and load."""

@@ -1,0 +1,223 @@
+"""Compile a program that spans processes on one process, load it on the others, and cache it on every host.
+
+JAX does neither on CPU. The keys of its cache contain a fingerprint of the devices that differs between processes, so no
+process finds what another has compiled; and only process 0 writes the cache, so on hosts with separate home folders the
+others compile at every start. The keys here contain only the compiler's input and the hardware that it compiles for.
+Processes whose keys differ, because of other processors or libraries, compile by themselves.
+
+Programs that `podrun compile` has made are used in the same way (`StoredPrograms`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ..devices import Devices
+from ..disk_cache import DiskCache, UntrustedError
+from ..program_list import ProgramList, compiled_beside
+from ..worker.progress_record import ProgressRecordFile
+from .executable import attempt, compile_anew, load, pack
+from .key import built_for, difference, program_key
+
+_WAIT = 20 * 60
+"""Seconds that a process waits for another to compile, as in JAX; then it compiles by itself."""
+
+
+class StoredPrograms:
+    """Programs that were compiled before the start, in a folder on this host.
+
+    Args:
+        path: the list of the job's programs.
+        host: name of this host, for messages.
+        tell: gets a message when the step is loaded, and one if a program is not; None: no messages.
+    """
+
+    def __init__(self, path: Path, host: str, tell: Callable[[str], None] | None = None) -> None:
+        self._path = path
+        self._host = host
+        self._tell = tell
+        self._has_told_why = False
+
+    def load(
+        self,
+        key: str,
+        lowered: jax.stages.Lowered,
+        now: dict[str, str],
+        device: jax.Device | None,
+    ) -> tuple[jax.stages.Compiled, bytes] | None:
+        """Return a program and its serialized form; None if it is not there, or cannot be trusted or loaded."""
+        began = time.monotonic()
+        try:
+            programs = ProgramList.read(self._path)
+            name = next((program.name for program in programs.programs if program.key == key), None)
+            if name is None:
+                why = difference(programs.built_for, now, self._host)
+                return self._refuse(why or "the job, its code or podrun has changed since")
+            packed = compiled_beside(self._path).load(key)
+        except (UntrustedError, OSError) as error:
+            return self._refuse(str(error))
+        program = load(packed, lowered, device)
+        if program is None:
+            return self._refuse(f"the program of the {name} cannot be loaded")
+        if self._tell and name == "step":
+            self._tell(f"the step was compiled before the start, and loaded in {time.monotonic() - began:.2f} s")
+        return program, packed
+
+    def _refuse(self, why: str) -> None:
+        """Say once why a program is not used."""
+        if self._tell and not self._has_told_why:
+            self._has_told_why = True
+            self._tell(f"what was compiled before the start is not used: {why}; podrun compiles as usual")
+
+
+class Programs:
+    """The compiled programs of the pod, which all processes ask for in the same order.
+
+    Args:
+        store: client of the pod's key-value store; None for a single process.
+        process: number of this process.
+        cache: cache of programs of earlier starts; None: no cache.
+        record: notes that this process waits for another to compile.
+        stored: programs that were compiled before the start; None: none were.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        process: int,
+        cache: DiskCache | None,
+        record: ProgressRecordFile,
+        stored: StoredPrograms | None = None,
+    ) -> None:
+        self._store = store
+        self._leads = process == 0
+        self._cache = cache
+        self._record = record
+        self._stored = stored
+        self._count = 0
+
+    def shared(self, function: Any) -> Any:
+        """Return a function that runs as `function` does, a program of all devices of the pod, but is compiled once.
+
+        Args:
+            function: has `lower`, as the results of `jax.jit` and `jax.pmap` have. Its last argument is the batch: only
+                shapes of that may change from call to call.
+        """
+        return _LoadedFunction(function, self.get) if self._are_used else function
+
+    def local(self, function: Any) -> Any:
+        """Return a function that runs as `function` does, a program of this process's first device, but is cached."""
+        device = jax.local_devices()[0]
+        return _LoadedFunction(function, partial(self._local, device)) if self._are_used else function
+
+    @property
+    def _are_used(self) -> bool:
+        """Whether JAX's own cache does not do as well: it does for a single process."""
+        return self._stored is not None or (self._store is not None and jax.process_count() > 1)
+
+    def get(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Return the program: from a folder, from process 0, or compiled here. Process 0 offers it."""
+        self._count += 1
+        shared = _Shared(self._store, f"podrun/program/{self._count}")
+        now = built_for(Devices.here())
+        key = program_key(lowered, now)
+        if self._leads:
+            shared.announce(key)
+        program, packed = self._kept(key, lowered, now)
+        is_kept = program is not None
+        if program is None and not self._leads:
+            with self._record.borrowing():
+                packed = shared.wait(key)
+            program = load(packed, lowered)
+        try:
+            if program is None:
+                packed = None
+                program = compile_anew(lowered)
+                packed = pack(program)
+        finally:
+            if self._leads:
+                shared.offer(packed)
+        if self._cache and packed and not is_kept:
+            self._cache.write(key, packed)
+        return program
+
+    def _local(self, device: jax.Device, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+        """Return a program of one device of this process: from a folder, or compiled here."""
+        now = built_for(Devices.here())
+        key = program_key(lowered, now, device.id)
+        program, _ = self._kept(key, lowered, now, device)
+        if program is None:
+            program = compile_anew(lowered)
+            if self._cache and (packed := pack(program)):
+                self._cache.write(key, packed)
+        return program
+
+    def _kept(
+        self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None = None
+    ) -> tuple[jax.stages.Compiled | None, bytes | None]:
+        """Return the program and its serialized form, if the cache or the programs compiled before the start have it."""
+        packed = self._cache.read(key) if self._cache else None
+        if (program := load(packed, lowered, device)) is not None:
+            return program, packed
+        kept = self._stored.load(key, lowered, now, device) if self._stored else None
+        if kept is None:
+            return None, None
+        if self._cache:
+            self._cache.write(key, kept[1])
+        return kept
+
+
+class _LoadedFunction:
+    """A function that keeps its compiled programs, one for each shape of the batch."""
+
+    def __init__(self, function: Any, get: Callable[[jax.stages.Lowered], jax.stages.Compiled]) -> None:
+        self._function = function
+        self._get = get
+        self._programs: dict[Any, jax.stages.Compiled] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        shapes = tuple(x.shape for x in jax.tree.leaves(args[-1]))
+        if shapes not in self._programs:
+            self._programs[shapes] = self._get(self.lower(*args))
+        return self._programs[shapes](*args)
+
+    def lower(self, *args: Any) -> jax.stages.Lowered:
+        lowered: jax.stages.Lowered = self._function.lower(*args)
+        return lowered
+
+
+class _Shared:
+    """One program in the pod's key-value store. Its key is set first, so that a process with another key need not wait.
+
+    A pod of a single process has no store, and shares nothing.
+    """
+
+    def __init__(self, store: Any, name: str) -> None:
+        self._store = store
+        self._name = name
+
+    def announce(self, key: str) -> None:
+        if self._store is not None:
+            attempt(lambda: self._store.key_value_set_bytes(f"{self._name}/key", key.encode()))
+
+    def offer(self, packed: bytes | None) -> None:
+        """Give the program to the other processes; None makes them compile."""
+        if self._store is not None and not (packed and self._set(packed)):
+            self._set(b"-")
+
+    def _set(self, value: bytes) -> bool:
+        return bool(attempt(lambda: self._store.key_value_set_bytes(self._name, value) or True))
+
+    def wait(self, key: str) -> bytes | None:
+        """Wait until process 0 offers the program; None if its key differs or it failed."""
+        theirs = attempt(lambda: self._store.blocking_key_value_get_bytes(f"{self._name}/key", _WAIT * 1000))
+        if theirs != key.encode():
+            return None
+        value: bytes | None = attempt(lambda: self._store.blocking_key_value_get_bytes(self._name, _WAIT * 1000))
+        return None if value == b"-" else value
