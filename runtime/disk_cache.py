@@ -48,6 +48,10 @@ class DiskCache:
             os.utime(path)
         return data
 
+    def has(self, key: str) -> bool:
+        """Return whether there is a file, which may be damaged."""
+        return (self._folder / key).exists()
+
     def load(self, key: str) -> bytes:
         """Return what was written.
 

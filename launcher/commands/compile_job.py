@@ -40,6 +40,8 @@ from ..view.waiting import waiting
 _PROGRAM = "podrun.runtime.compile_job"
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables of this machine's user that the hosts do not get."""
+_NOT_OF_A_POD = ("single", "ensemble")
+"""Strategies whose processes have programs of their own."""
 _NO_CPU = re.compile(r"(;|, or) give --compile-for cpu")
 
 
@@ -59,6 +61,10 @@ def compile_job(request: CompileRequest) -> int:
     spec = _check(request)
     assert isinstance(spec.job, Config)
     stored = stored_programs(spec.job, spec.pod.slice.name)
+    if spec.job.parallel.name in _NOT_OF_A_POD:
+        raise UserError(
+            f"parallel: {spec.job.parallel.name} has no program of the whole pod: each process compiles its own at the start"
+        )
     target = _target(spec.pod.slice, request.gpu)
     with _alone(stored), tempfile.TemporaryDirectory(prefix="podrun-compile-") as folder:
         query = {

@@ -12,6 +12,8 @@ import platform
 import re
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 import jax
 
@@ -62,8 +64,8 @@ _DIFFERS = {
     "jaxlib": "it was compiled with jaxlib {}, and {} is installed on {host}",
     "compiler": "it was compiled with {}, and {} is installed on {host}",
     "settings": "settings of JAX differ on {host}",
-    "XLA_FLAGS": "XLA_FLAGS was {!r} and is {!r} on {host}",
-    "LIBTPU_INIT_ARGS": "LIBTPU_INIT_ARGS was {!r} and is {!r} on {host}",
+    "XLA_FLAGS": "XLA_FLAGS was {} and is {} on {host}",
+    "LIBTPU_INIT_ARGS": "LIBTPU_INIT_ARGS was {} and is {} on {host}",
     "processor": "{host} has another processor than the machine that compiled it",
 }
 
@@ -72,7 +74,7 @@ def difference(then: Mapping[str, str], now: Mapping[str, str], host: str) -> st
     """Return why a program that was built for `then` does not fit `now`, on `host`; None if all but its text agrees."""
     for name, words in _DIFFERS.items():
         if (old := then.get(name, "")) != (new := now.get(name, "")):
-            return words.format(old, new, host=host)
+            return words.format(old or "none", new or "none", host=host)
     return None
 
 
@@ -84,7 +86,7 @@ def _describe(device: jax.Device, platform: str) -> str:
 def _compiler(pod: Devices) -> str:
     """Return name and version of the compiler, which are equal for real devices and for those of a topology."""
     names = _COMPILERS.get(pod.platform, ())
-    installed = [] if "TPU_LIBRARY_PATH" in os.environ and pod.platform == "tpu" else _installed(names)
+    installed = [] if pod.platform == "tpu" and _is_another_libtpu() else _installed(names)
     if installed or pod.is_cpu:
         return " ".join(installed)
     client = pod.all[0].client
@@ -99,6 +101,12 @@ def _installed(names: tuple[str, ...]) -> list[str]:
         except PackageNotFoundError:
             continue
     return rows
+
+
+def _is_another_libtpu() -> bool:
+    """Return whether TPU_LIBRARY_PATH names another library than that of the installed package, as JAX sets it."""
+    path, spec = os.environ.get("TPU_LIBRARY_PATH"), find_spec("libtpu")
+    return bool(path and spec and spec.origin and Path(spec.origin).parent not in Path(path).parents)
 
 
 def processor() -> str:

@@ -45,31 +45,27 @@ class StoredPrograms:
         self._has_told_why = False
 
     def load(
-        self,
-        key: str,
-        lowered: jax.stages.Lowered,
-        now: dict[str, str],
-        device: jax.Device | None,
-    ) -> tuple[jax.stages.Compiled, bytes] | None:
-        """Return a program and its serialized form; None if it is not there, or cannot be trusted or loaded."""
+        self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None
+    ) -> tuple[jax.stages.Compiled, bytes] | str:
+        """Return a program and its serialized form, or why there is none that can be used."""
         began = time.monotonic()
         try:
             programs = ProgramList.read(self._path)
             name = next((program.name for program in programs.programs if program.key == key), None)
             if name is None:
                 why = difference(programs.built_for, now, self._host)
-                return self._refuse(why or "the job, its code or podrun has changed since")
+                return why or "the job, its code or podrun has changed since"
             packed = compiled_beside(self._path).load(key)
         except (UntrustedError, OSError) as error:
-            return self._refuse(str(error))
+            return str(error)
         program = load(packed, lowered, device)
         if program is None:
-            return self._refuse(f"the program of the {name} cannot be loaded")
+            return f"the program of the {name} cannot be loaded"
         if self._tell and name == "step":
             self._tell(f"the step was compiled before the start, and loaded in {time.monotonic() - began:.2f} s")
         return program, packed
 
-    def _refuse(self, why: str) -> None:
+    def refuse(self, why: str) -> None:
         """Say once why a program is not used."""
         if self._tell and not self._has_told_why:
             self._has_told_why = True
@@ -161,16 +157,17 @@ class Programs:
     def _kept(
         self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None = None
     ) -> tuple[jax.stages.Compiled | None, bytes | None]:
-        """Return the program and its serialized form, if the cache or the programs compiled before the start have it."""
+        """Return the program and its serialized form, if it was compiled before the start or the cache has it."""
+        stored = self._stored.load(key, lowered, now, device) if self._stored else None
+        if isinstance(stored, tuple):
+            if self._cache and not self._cache.has(key):
+                self._cache.write(key, stored[1])
+            return stored
         packed = self._cache.read(key) if self._cache else None
-        if (program := load(packed, lowered, device)) is not None:
-            return program, packed
-        kept = self._stored.load(key, lowered, now, device) if self._stored else None
-        if kept is None:
-            return None, None
-        if self._cache:
-            self._cache.write(key, kept[1])
-        return kept
+        program = load(packed, lowered, device)
+        if self._stored and stored and program is None:
+            self._stored.refuse(stored)
+        return program, packed
 
 
 class _LoadedFunction:

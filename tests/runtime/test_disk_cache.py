@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from podrun.runtime.disk_cache import DiskCache
+from podrun.runtime.disk_cache import DiskCache, UntrustedError
 
 
 def test_what_is_kept_is_read_again(tmp_path: Path) -> None:
@@ -57,6 +58,59 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
     cache.write("key", b"text")
     assert cache.read("key") is None
     assert os.listdir(tmp_path) == ["key"]
+
+
+def open_file(path: Path) -> None:
+    path.chmod(0o620)
+
+
+def open_folder(path: Path) -> None:
+    path.parent.chmod(0o770)
+
+
+def given_away(path: Path) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give a file away")
+    os.chown(path, 65534, -1)
+
+
+def behind_a_link(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere")
+    path.symlink_to(path.parent.parent / "elsewhere")
+
+
+def changed(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (open_file, r"other users may write \S+key \(mode 620\)"),
+        (open_folder, r"other users may write \S+programs \(mode 770\)"),
+        (given_away, r"\S+key belongs to another user"),
+        (behind_a_link, r"\S+key is a link"),
+        (changed, r"\S+key is damaged"),
+    ],
+)
+def test_what_others_could_have_written_is_not_read(tmp_path: Path, spoil: Callable[[Path], None], why: str) -> None:
+    """What is read here is run."""
+    cache = DiskCache(tmp_path / "programs")
+    cache.write("key", b"text")
+    spoil(tmp_path / "programs" / "key")
+    with pytest.raises(UntrustedError, match=f"^{why}$"):
+        cache.load("key")
+    assert cache.read("key") is None
+
+
+def test_a_file_that_cannot_be_stored(tmp_path: Path) -> None:
+    """`store` raises, and leaves no part of a file."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "key").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        DiskCache(folder).store("key", b"text")
+    assert os.listdir(folder) == ["key"]
 
 
 def test_the_ones_not_used_for_longest_make_room(tmp_path: Path) -> None:

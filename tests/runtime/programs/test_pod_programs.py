@@ -19,9 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.devices import Devices
 from podrun.runtime.disk_cache import DiskCache
+from podrun.runtime.program_list import ProgramList, StoredProgram, compiled_beside
 from podrun.runtime.programs import key, pod_programs
+from podrun.runtime.programs.executable import compile_anew, pack
 from podrun.runtime.programs.key import built_for, program_key
-from podrun.runtime.programs.pod_programs import Programs
+from podrun.runtime.programs.pod_programs import Programs, StoredPrograms
 from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
@@ -246,6 +248,77 @@ def test_a_key_is_of_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch)
         jax.config.update("jax_disable_most_optimizations", disabled)
     assert len({usual, *keys}) == 7
     assert own_key() == usual
+
+
+# --- compiled before the start ---
+
+
+def stored_in(folder: Path, **other: str) -> Path:
+    """Compile a program into a folder, as `podrun compile` does. `other`: what it was built for, in place of what is here."""
+    now = {**built_for(Devices.here()), **other}
+    key = program_key(lowered(), now)
+    packed = pack(compile_anew(lowered()))
+    assert packed
+    path = folder / "list.json"
+    compiled_beside(path).write(key, packed)
+    ProgramList("cpu-1x4", now, (StoredProgram("step", key, len(packed), 0.1),)).write(path)
+    return path
+
+
+def with_stored(path: Path, told: list[str], cache: Path | None = None, number: int = 0) -> Programs:
+    programs = StoredPrograms(path, "host-7", told.append)
+    return Programs(Store(), number, DiskCache(cache) if cache else None, ProgressRecordFile(None), programs)
+
+
+def test_a_program_compiled_before_the_start(tmp_path: Path, compiled: Counter[str]) -> None:
+    """No process compiles it or waits for another, and then the cache has it. A single process uses it, too."""
+    path = stored_in(tmp_path)
+    told: list[str] = []
+    for number in (0, 1):
+        assert run(with_stored(path, told, tmp_path / "cache", number).get(lowered())) == [0, 2, 4]
+    assert all(line.startswith("the step was compiled before the start, and loaded in ") for line in told)
+    assert len(told) == 2
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    function = with_stored(path, told).shared(jax.jit(lambda x: x * 2.0))
+    assert run(function) == [0, 2, 4]
+    assert not compiled
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"jaxlib": "0.1"}, f"it was compiled with jaxlib 0.1, and {key.version('jaxlib')} is installed on host-7"),
+        ({"compiler": "libtpu 0.1"}, "it was compiled with libtpu 0.1, and none is installed on host-7"),
+        ({"XLA_FLAGS": "--a=1"}, "XLA_FLAGS was --a=1 and is none on host-7"),
+        ({"processor": "a"}, "host-7 has another processor than the machine that compiled it"),
+        ({"devices": "a"}, "it is for other devices"),
+        ({"new": "a"}, "the job, its code or podrun has changed since"),
+    ],
+)
+def test_a_program_built_for_something_else(
+    tmp_path: Path, compiled: Counter[str], other: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said once."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    path = stored_in(tmp_path, **other)
+    told: list[str] = []
+    programs = with_stored(path, told)
+    for factor in (2.0, 3.0):
+        assert run(programs.get(lowered(factor))) == [0, factor, 2 * factor]
+    assert told == [f"what was compiled before the start is not used: {why}; podrun compiles as usual"]
+    assert compiled.total() == 2
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"slice": "a", "built_for": {}, "programs": [{"name": "step"}]}']
+)
+def test_a_damaged_list(tmp_path: Path, compiled: Counter[str], content: bytes) -> None:
+    path = stored_in(tmp_path)
+    path.write_bytes(content)
+    told: list[str] = []
+    assert run(with_stored(path, told).get(lowered())) == [0, 2, 4]
+    assert len(told) == 1 and f"{path} is damaged" in told[0]
+    assert compiled.total() == 1
 
 
 @pytest.mark.long

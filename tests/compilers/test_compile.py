@@ -1,0 +1,74 @@
+"""`podrun compile` with the compilers of TPUs and GPUs: programs are written, and read back as far as that goes here."""
+
+from __future__ import annotations
+
+import os
+import pickletools
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import jax
+import pytest
+
+from podrun.runtime.disk_cache import DiskCache
+from podrun.runtime.program_list import ProgramList
+
+pytestmark = pytest.mark.compilers
+JOB = """
+task: language_model
+steps: 3
+batch_size: 32
+data: {name: text, path: text.txt, tokenizer: byte}
+model: {name: gpt2, layers: 1, width: 128, heads: 2, context: 16}
+precision: bfloat16
+"""
+
+
+def compiled(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.yaml").write_text(JOB)
+    (folder / "text.txt").write_text("one green bottle hanging on the wall\n" * 100)
+    env = {**os.environ, "PODRUN_HOME": str(folder / "home"), "XLA_FLAGS": "", "LIBTPU_INIT_ARGS": ""}
+    command = [sys.executable, "-m", "podrun.launcher.cli", "compile", "train.yaml", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("slice", ["v5e-16", "h100-16"])
+def test_programs_of_a_pod_that_is_not_here(tmp_path: Path, slice: str) -> None:
+    """Step, evaluation and initial state, each a whole pickle around what the compiler has serialized.
+
+    Loading them needs the devices. A second call compiles nothing; another strategy shares the initial state.
+    """
+    done = compiled(tmp_path, "--slice", slice)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 of 3 compiled" in done.stdout
+    store = tmp_path / "home" / "programs"
+    (path,) = store.glob("*.json")
+    programs = ProgramList.read(path)
+    assert [program.name for program in programs.programs] == ["step", "evaluation", "initialization"]
+    wanted = {"v5e-16": "libtpu ", "h100-16": "jax-cuda13-plugin "}[slice]
+    assert programs.built_for["compiler"].startswith(wanted)
+    assert programs.built_for["jax"] == jax.__version__
+    assert len(programs.built_for["devices"].splitlines()) == 16
+    assert ("latency_hiding" in programs.built_for["XLA_FLAGS"]) == (slice == "h100-16")
+    for program in programs.programs:
+        packed = DiskCache(store / "compiled").load(program.key)
+        assert len(packed) == program.bytes
+        names = [
+            argument
+            for code, argument, _ in pickletools.genops(zlib.decompress(packed))
+            if code.name == "SHORT_BINUNICODE"
+        ]
+        assert "exec" in names
+    assert "nothing was compiled" in compiled(tmp_path, "--slice", slice).stdout
+    words = "parallel={name: jit, mesh: {fsdp: 4}}", "steps=4"
+    assert "3 of 3 compiled" in compiled(tmp_path, "--slice", slice, *words).stdout
+
+
+def test_a_step_that_does_not_fit(tmp_path: Path) -> None:
+    done = compiled(tmp_path, "--slice", "v5e-16", "batch_size=4194304")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        "podrun: the step does not fit v5litepod-16; `podrun inspect` with the same job says by how much" in done.stderr
+    )

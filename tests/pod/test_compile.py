@@ -1,0 +1,187 @@
+"""`podrun compile`: what it makes is loaded by a run in place of compiling, and only if nobody else can have made it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ..conftest import Sandbox
+from ..hosts import wait_until
+from .conftest import processes_of
+
+SLICE = ("--slice", "cpu-2x2")
+LOADED = "the step was compiled before the start, and loaded in "
+LARGE = re.compile(r"Finished XLA compilation of jit\((_fun|_(?:device|pod)_\w+|jaxpr_as_fun)\)")
+"""What JAX logs of a step, an evaluation and the initial state. A program that is loaded it does not log."""
+REFUSED = "what was compiled before the start is not used: "
+
+
+def stored(sandbox: Sandbox) -> Path:
+    """Return the list of the programs."""
+    (path,) = (sandbox.path / "home" / "programs").glob("*.json")
+    return path
+
+
+def program(sandbox: Sandbox, name: str) -> Path:
+    """Return the file of a program."""
+    key = next(p["key"] for p in json.loads(stored(sandbox).read_text())["programs"] if p["name"] == name)
+    return sandbox.path / "home" / "programs" / "compiled" / str(key)
+
+
+def compiled(sandbox: Sandbox, *words: str) -> str:
+    done = sandbox.podrun("compile", "small.yaml", *SLICE, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def train(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Train with an empty cache. Returns the console's output, and at its end which large programs were compiled."""
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
+
+    def run(name: str, *words: str) -> str:
+        monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(sandbox.path / f"cache-{name}"))
+        done = sandbox.podrun("--simulate", *SLICE, "small.yaml", "--workdir", name, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        newest = max((sandbox.path / "home" / "runs").iterdir(), key=lambda path: path.name)
+        logs = "".join(path.read_text() for path in (newest / "logs").iterdir())
+        names = LARGE.findall(logs)
+        return f"{done.stdout}\ncompiled: {sorted(set(names))}"
+
+    return run
+
+
+@pytest.mark.parametrize("parallel", ["pmap", pytest.param("jit", marks=pytest.mark.long)])
+def test_a_run_loads_what_was_compiled(sandbox: Sandbox, train: Callable[..., str], parallel: str) -> None:
+    """The same losses bit for bit as of a run that compiles; a second `podrun compile` has nothing to do."""
+    option = f"parallel={parallel}"
+    usual = train("usual", option)
+    assert not usual.endswith("compiled: []") and LOADED not in usual
+    said = compiled(sandbox, option)
+    assert "small.yaml for cpu-2x2: 4 of 4 compiled" in said
+    assert re.search(r"step +\d+\.\d s +[\d.]+ kB", said)
+    again = compiled(sandbox, option)
+    assert "all programs are there already; nothing was compiled" in again
+    assert [path.name for path in (sandbox.path / "home" / "runs").iterdir()] == [run_of(usual)]
+    assert {oct(path.stat().st_mode & 0o777) for path in stored(sandbox).parent.rglob("*")} == {"0o700", "0o600"}
+    loaded = train("loaded", option)
+    assert loaded.endswith("compiled: []"), loaded
+    assert loaded.count(LOADED) == 1 and REFUSED not in loaded, loaded
+    assert sandbox.losses("loaded") == sandbox.losses("usual")
+    kept = train("loaded", option, "steps=8")  # another job, so nothing fits, and nothing is said
+    assert LOADED not in kept and REFUSED not in kept
+
+
+def run_of(console: str) -> str:
+    return console.split(":")[0].removeprefix("podrun ")
+
+
+def wrong_version(sandbox: Sandbox) -> None:
+    fields = json.loads(stored(sandbox).read_text())
+    fields["built_for"]["jaxlib"] = "0.1.2"
+    fields["programs"] = [{**one, "key": one["key"][::-1]} for one in fields["programs"]]
+    stored(sandbox).write_text(json.dumps(fields))
+
+
+def damaged(sandbox: Sandbox) -> None:
+    content = bytearray(program(sandbox, "step").read_bytes())
+    content[len(content) // 2] ^= 1
+    program(sandbox, "step").write_bytes(content)
+
+
+def open_to_others(sandbox: Sandbox) -> None:
+    program(sandbox, "step").chmod(0o666)
+
+
+def foreign(sandbox: Sandbox) -> None:
+    if os.geteuid():
+        pytest.skip("only root can give files away")
+    os.chown(program(sandbox, "step"), 65534, -1)
+
+
+def linked(sandbox: Sandbox) -> None:
+    path = program(sandbox, "step")
+    path.rename(sandbox.path / "elsewhere")
+    path.symlink_to(sandbox.path / "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (wrong_version, "it was compiled with jaxlib 0.1.2, and "),
+        (damaged, " is damaged"),
+        pytest.param(open_to_others, "(mode 666)", marks=pytest.mark.long),
+        pytest.param(foreign, " belongs to another user", marks=pytest.mark.long),
+        pytest.param(linked, " is a link", marks=pytest.mark.long),
+    ],
+)
+def test_what_cannot_be_trusted_is_not_used(
+    sandbox: Sandbox, train: Callable[..., str], spoil: Callable[[Sandbox], None], why: str
+) -> None:
+    """One line says why; it is compiled as usual, with the same losses. `podrun compile` makes it again."""
+    train("usual")
+    compiled(sandbox)
+    spoil(sandbox)
+    loaded = train("spoilt")
+    assert loaded.count(REFUSED) == 1 and why in loaded and "; podrun compiles as usual" in loaded
+    assert not loaded.endswith("compiled: []")
+    assert sandbox.losses("spoilt") == sandbox.losses("usual")
+    assert ("nothing was compiled" in compiled(sandbox)) == (spoil is wrong_version)
+    assert LOADED in train("again")
+
+
+def test_without_space_for_the_store(sandbox: Sandbox) -> None:
+    (sandbox.path / "home").mkdir()
+    (sandbox.path / "home" / "programs").write_text("")
+    done = sandbox.podrun("compile", "small.yaml", *SLICE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot keep programs in " in done.stderr and "set PODRUN_HOME to another folder" in done.stderr
+
+
+@pytest.mark.parametrize("parallel", ["single", "ensemble"])
+def test_programs_of_single_processes(sandbox: Sandbox, parallel: str) -> None:
+    done = sandbox.podrun("compile", "small.yaml", *SLICE, f"parallel={parallel}")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"podrun: parallel: {parallel} has no program of the whole pod")
+
+
+def start(sandbox: Sandbox) -> subprocess.Popen[str]:
+    command: list[Any] = [*sandbox.command, "compile", "small.yaml", *SLICE, "model.layers=12"]
+    return subprocess.Popen(
+        command, cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.long
+def test_two_at_once(sandbox: Sandbox) -> None:
+    """The second waits for the first, and compiles nothing."""
+    first = start(sandbox)
+    wait_until(lambda: any((sandbox.path / "home").glob("programs/*.lock")), "the first")
+    wait_until(lambda: len(processes_of(sandbox)) > 1, "its pod")
+    second = start(sandbox)
+    answers = [process.communicate(timeout=240) for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), answers
+    assert "4 of 4 compiled" in answers[0][0]
+    assert "nothing was compiled" in answers[1][0]
+    assert "another podrun compiles the same programs" in answers[1][1]
+
+
+@pytest.mark.long
+def test_ctrl_c(sandbox: Sandbox) -> None:
+    """Nothing is left running; the next one begins where this one was."""
+    process = start(sandbox)
+    wait_until(lambda: len(processes_of(sandbox)) > 1, "its pod")
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted; a program that was complete is kept" in said
+    assert processes_of(sandbox) == {}
+    assert "4 of 4 compiled" in compiled(sandbox)
