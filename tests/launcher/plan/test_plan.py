@@ -350,3 +350,14 @@ def test_pod_files_give_the_slice(sandbox: Sandbox, file: Path) -> None:
     assert "reached by local" in done.stdout.splitlines()[0]
     other = sandbox.podrun("--pod", str(file), "--slice", "cpu-1x2", "--dry-run", "train.yaml")
     assert ": cpu-1x2, 1 hosts x 2 devices" in other.stdout.splitlines()[0]
+
+
+def test_programs_that_were_compiled_before() -> None:
+    """Their list is known to every worker, and the bundle is kept as long as the run lasts."""
+    programs = "~/.podrun/bundles/programs-1f/ab.json"
+    plan = make(pod_of("cpu-2x1", transport="ssh"), JOB, code=CODE, programs=programs)
+    assert [env["PODRUN_PROGRAMS"] for env in environments(plan)] == [programs] * 2
+    assert all("~/.podrun/bundles/programs-1f" in host.spec["uses"] for host in plan.hosts)
+    assert f"programs {programs}" in plan.render()
+    assert RunSpec.from_json(plan.run.to_json()).programs == programs
+    assert not any("PODRUN_PROGRAMS" in env for env in environments(plan_of()))
