@@ -8,7 +8,8 @@ take turns. What podrun adds is the launcher, the agents, the barrier, its other
 agree, and opening the checkpoint directory.
 
 *cold*: no program was compiled before; Python's bytecode is there, as pip leaves it. *warm*: the same once more, with what
-the cold start has left on the hosts, against the yardstick with JAX's own cache, which a run before has filled. Wall and CPU
+the cold start has left on the hosts, against the yardstick with JAX's own cache, which a run before has filled. *sent*: hosts
+that have compiled nothing, and the programs that `podrun compile` has made before, against the same yardstick. Wall and CPU
 seconds of all processes, medians; ratios run by run. 4x8 is v3-32. `--ssh` (as root): four hosts in network namespaces with a
 home of their own each, one device on each, against the same bare processes on this machine, which need no SSH.
 """
@@ -77,8 +78,8 @@ def main() -> None:
 
 
 def compare(name: str, hosts: int, devices: int, runs: int, pod: Hosts | None) -> None:
-    """Print two rows, cold and warm."""
-    rows: dict[str, list[tuple[Took, Took]]] = {"cold": [], "warm": []}
+    """Print three rows: cold, warm and sent."""
+    rows: dict[str, list[tuple[Took, Took]]] = {"cold": [], "warm": [], "sent": []}
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as folder:
             for temperature in rows:
@@ -96,7 +97,7 @@ def compare(name: str, hosts: int, devices: int, runs: int, pod: Hosts | None) -
 
 def time_podrun(hosts: int, devices: int, folder: Path, temperature: str, pod: Hosts | None) -> Took:
     """Return the time from starting the command to its first step event. Raises SystemExit if there is none."""
-    job, home = folder / "train.yaml", folder / "home"
+    job, home = folder / "train.yaml", folder / ("home-sent" if temperature == "sent" else "home")
     job.write_text(f"steps: 1000000\nbatch_size: {BATCH}\nmodel: {MODEL}\nlog: {{every: 1, tensorboard: false}}\n")
     where = ["--simulate", "--slice", f"cpu-{hosts}x{devices}"]
     command = [sys.executable, "-m", "podrun.launcher.cli", "--json"]
@@ -106,6 +107,10 @@ def time_podrun(hosts: int, devices: int, folder: Path, temperature: str, pod: H
         command = [*pod.prefix, *command]
         env = {**pod.env, "PODRUN_HOME": env["PODRUN_HOME"]}
         where = [f"--pod={write_pod(pod, folder, temperature)}"]
+    if temperature == "sent":
+        words = [word for word in where if word != "--simulate"]
+        compiling = [*command[:-1], "compile", str(job), *words]
+        subprocess.run(compiling, env=env, stdout=subprocess.DEVNULL, check=True, cwd=folder)
     command += [*where, "--workdir", str(folder / f"work-{temperature}"), str(job)]
     before = cpu_of(folder, pod)
     start = time.perf_counter()
@@ -136,7 +141,7 @@ def cpu_of(folder: Path, pod: Hosts | None) -> dict[str, float]:
 
 def write_pod(pod: Hosts, folder: Path, temperature: str) -> Path:
     """Write the pod file of the hosts, which have compiled nothing yet if they are cold."""
-    if temperature == "cold":
+    if temperature != "warm":
         for name in pod.names:
             shutil.rmtree(pod.home_of(name, "root") / ".cache", ignore_errors=True)
     ssh = {"user": "root", "key": str(pod.key), "known_hosts": str(pod.known_hosts)}
@@ -152,7 +157,7 @@ def time_bare(hosts: int, devices: int, folder: Path, temperature: str) -> Took:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    if temperature == "warm":
+    if temperature != "cold":
         env |= {"JAX_COMPILATION_CACHE_DIR": str(folder / "bare"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
         if not (folder / "bare").exists():
             (folder / "bare").mkdir()

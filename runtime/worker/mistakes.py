@@ -78,6 +78,7 @@ def _place(trace: TracebackType | None) -> str:
     between = (
         *podruns,
         os.path.dirname(os.__file__),
+        "<frozen ",  # of `python -m`
     )  # frames of Python's own code, such as functools, are skipped as well
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(between)]
     return f"\nin {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
