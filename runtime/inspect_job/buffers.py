@@ -22,7 +22,6 @@ _VIEWS = {
     "after-all",
 }
 """Instructions whose results are in the memory of their operands, or in no memory of the step's temporaries."""
-_COPIES = {"copy-start"}
 _WRAPPER = re.compile(r"^(?:jit|pjit|pmap|shard_map|vmap|jvp|transpose|checkpoint|rematted_computation|remat)\(?")
 
 
@@ -45,7 +44,7 @@ def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
     alike: dict[tuple[str, str, int], list[str]] = {}
     for one in live:
         name, array = _named(_origin(one, by_name)), ", ".join(array.text for array in one.arrays if array.in_memory)
-        alike.setdefault((re.sub(r"\d+", "*", name), array, _size(one)), []).append(name)
+        alike.setdefault((re.sub(r"\d+", "*", name), array, one.result_bytes), []).append(name)
     merged = [
         Buffer(names[0] if len({*names}) == 1 else pattern, array, size, len(names))
         for (pattern, array, size), names in alike.items()
@@ -73,9 +72,9 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
     for name, number in last.items():
         ends.setdefault(number, []).append(name)
     for number, line in enumerate(lines):
-        if line.name in owner[line.name] and line.name not in outputs and _size(line):
+        if line.name in owner[line.name] and line.name not in outputs and line.result_bytes:
             live[line.name] = line
-            total += _size(line)
+            total += line.result_bytes
         inner = max(
             (_peak(program, body) for body in line.called.get("body", ())), key=lambda peak: peak[0], default=(0, [])
         )
@@ -83,15 +82,8 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
             best = total + inner[0], [*live.values(), *inner[1]]
         for name in ends.get(number, ()):
             if gone := live.pop(name, None):
-                total -= _size(gone)
+                total -= gone.result_bytes
     return best
-
-
-def _size(line: Instruction) -> int:
-    arrays = line.arrays
-    if line.kind.endswith("-start"):  # (operand, result, ...), but (result, operand, ...) for copies
-        arrays = arrays[:1] if line.kind in _COPIES or len(arrays) == 1 else arrays[1:2]
-    return sum(array.padded for array in arrays if array.in_memory)
 
 
 def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:

@@ -14,6 +14,8 @@ from jax.sharding import NamedSharding
 from ..parallel.base import Strategy
 from . import hlo
 from .buffers import Buffer, largest
+from .moved import moved
+from .roofline import Roofline, roofline
 from .traffic import PodMesh, Traffic, traffic
 
 _TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED|Ran out of memory|out of memory", re.IGNORECASE)
@@ -50,18 +52,21 @@ class CompiledStep:
     buffers: tuple[Buffer, ...]
     """The largest temporaries at the peak of memory."""
     traffic: tuple[Traffic, ...]
+    roofline: Roofline | None
+    """None if the step does not fit."""
     seconds: float
     """Time to compile."""
     program: jax.stages.Compiled | None
     """None if the step does not fit."""
 
 
-def compile_step(strategy: Strategy, lowered: jax.stages.Lowered) -> CompiledStep:
+def compile_step(strategy: Strategy, lowered: jax.stages.Lowered, flops: float | None = None) -> CompiledStep:
     """Compile a lowered step.
 
     Args:
         strategy: the strategy that has lowered it, for its devices.
         lowered: of `Strategy.lowered`.
+        flops: FLOPs of one device in a step, for the roofline; None: unknown.
 
     Raises:
         Exception: what the compiler raises, but for want of the devices' memory.
@@ -73,12 +78,14 @@ def compile_step(strategy: Strategy, lowered: jax.stages.Lowered) -> CompiledSte
         if not _TOO_MUCH.search(str(error)):
             raise
         needed, available = sizes(str(error))
-        return CompiledStep(None, str(error), needed, available, (), (), time.perf_counter() - began, None)
+        return CompiledStep(None, str(error), needed, available, (), (), None, time.perf_counter() - began, None)
     seconds = time.perf_counter() - began
     memory = memory_of(program)
     text = hlo.read(program.as_text() or "")
     sent = traffic(text, mesh_of(strategy)) if strategy.pod.count > 1 else ()
-    return CompiledStep(memory, "", memory.total if memory else None, None, largest(text), sent, seconds, program)
+    limits = roofline(strategy.pod.kind, strategy.config.precision, flops, moved(text), sent)
+    needed = memory.total if memory else None
+    return CompiledStep(memory, "", needed, None, largest(text), sent, limits, seconds, program)
 
 
 def memory_of(program: jax.stages.Compiled) -> Memory | None:

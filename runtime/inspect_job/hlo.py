@@ -56,6 +56,25 @@ class Instruction:
     is_root: bool
     text: str
 
+    @property
+    def result(self) -> tuple[Array, ...]:
+        """Return the arrays that it writes: the type of an asynchronous start has its operands as well."""
+        if not self.kind.endswith("-start") or self.kind == "all-reduce-start" or len(self.arrays) == 1:
+            return self.arrays
+        if self.kind == "copy-start":  # (result, operand, ...)
+            return self.arrays[:1]
+        return self.arrays[len(self.operands) : 2 * len(self.operands)]
+
+    @property
+    def padded(self) -> int:
+        """Return the bytes of the result in whole tiles, in any memory."""
+        return sum(array.padded for array in self.result)
+
+    @property
+    def result_bytes(self) -> int:
+        """Return the bytes of the device's memory that the result takes, with padding."""
+        return sum(array.padded for array in self.result if array.in_memory)
+
 
 @dataclass(frozen=True)
 class Program:

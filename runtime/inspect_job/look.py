@@ -31,6 +31,7 @@ from .buffers import Buffer
 from .compiled import CompiledStep, Memory, compile_step
 from .divided import Divided, divided
 from .layout import Layout, bytes_per_device, draw, layout
+from .roofline import Roofline
 from .traffic import Traffic
 from .units import in_bytes
 
@@ -90,6 +91,8 @@ class Report:
     """The largest temporaries when most memory is needed; none if the step is compiled for CPU."""
     traffic: tuple[Traffic, ...]
     """What the devices send each other in a step; none if it is compiled for CPU."""
+    roofline: Roofline | None
+    """Lower bounds of a step's time; None if it is compiled for CPU."""
     compile_seconds: float
 
 
@@ -115,14 +118,15 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     shapes = _batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
     lowered = strategy.lowered(shapes)
-    compiled = compile_step(strategy, lowered)
+    models = max(1, _count(state.params) // max(1, _count(params)))
+    computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
+    counted = step_flops(task, initial, shapes)
+    flops = None if counted is None else counted * models
+    compiled = compile_step(strategy, lowered, flops and flops / computing)
     memory = device_memory(pod.kind) if pod else None
     usable = memory.usable if memory else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
         raise UserError(_does_not_fit(config, data, slice_name, compiled, usable, strategy))
-    models = max(1, _count(state.params) // max(1, _count(params)))
-    computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
-    flops = step_flops(task, initial, shapes)
     return Report(
         slice=slice_name,
         devices=devices,
@@ -138,13 +142,14 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         outputs=_outputs(state, lowered, compiled.program, devices),
         pictures=_pictures(batch, state.params, width),
         computed=_computed(
-            config, pod.kind if pod else tpu_kind(slice_name), computing, flops and flops * models, shapes
+            config, pod.kind if pod else tpu_kind(slice_name), computing, flops, shapes
         ),
         memory=compiled.memory,
         compiled_for=pod.kind if pod else "cpu",
         usable=usable,
         buffers=compiled.buffers if pod else (),
         traffic=compiled.traffic if pod else (),
+        roofline=compiled.roofline if pod else None,
         compile_seconds=compiled.seconds,
     )
 

@@ -12,6 +12,7 @@ from .arrays import Row, fold
 from .divided import lines as divided_lines
 from .layout import Layout
 from .look import Computed, Report, buffer_lines
+from .roofline import Roofline
 from .units import in_bytes, in_flops, in_seconds, plural
 
 _CPU = "cpu"
@@ -32,6 +33,7 @@ def text(report: Report, title: str, width: int) -> str:
         _layout(report, width),
         *([_pictures(report)] if report.pictures else []),
         _step(report.computed, report),
+        *([_roofline(report.roofline, width)] if report.roofline else []),
         _memory(report),
         *([_traffic(report)] if report.compiled_for != _CPU and report.devices > 1 else []),
     ]
@@ -54,6 +56,8 @@ def as_json(report: Report) -> str:
     values: dict[str, Any] = {**asdict(report), "parameters": parameters}
     if report.memory:
         values["memory"]["total"] = report.memory.total
+    if report.roofline:
+        values["roofline"] |= {"bound": report.roofline.bound, "limited_by": report.roofline.limited_by}
     return json.dumps(values, indent=1)
 
 
@@ -153,6 +157,18 @@ def _step(computed: Computed, report: Report) -> str:
         who = f"{report.computing} x {computed.device_kind}"
         lines.append(f"  {in_seconds(computed.seconds_at_peak)} at 100 % of the peak of {who} in {report.precision}")
     return "\n".join(lines)
+
+
+def _roofline(roofline: Roofline, width: int) -> str:
+    """Say how long a step takes at least, and why."""
+    if roofline.bound is None:
+        head = "The time of a step has no known bound"
+    else:
+        times = [f"{one.name} {in_seconds(one.seconds)}" for one in roofline.limits if one.seconds is not None]
+        head = f"A step takes at least {in_seconds(roofline.bound)}, limited by {roofline.limited_by}: {', '.join(times)}"
+    why = ["Bounds, not promises: everything at its full published speed and at the same time."]
+    why += [f"{one.name}: {one.assumption}" for one in roofline.limits]
+    return "\n".join([*_wrap(head, width), *(line for one in why for line in _wrap(f"  {one}", width))])
 
 
 def _memory(report: Report) -> str:

@@ -48,6 +48,8 @@ class Traffic:
     """Sum of the full arrays, per device: operands of reductions, results of an all-gather. Without padding."""
     axes: str
     """Axes of the mesh that the groups are along, such as `fsdp`; empty if they are along none."""
+    ends: int
+    """What the link connects within a group: chips for `ICI`, slices for `DCN`, hosts for `network`, otherwise devices."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,26 @@ class PodMesh:
 
 def traffic(program: Program, mesh: PodMesh) -> tuple[Traffic, ...]:
     """Return the traffic of a step, the kind with most bytes first."""
-    sums: dict[tuple[str, int, str, str], list[int]] = {}
+    sums: dict[tuple[str, int, str, str, int], list[int]] = {}
+    devices = mesh.devices.ravel().tolist()
     for one, times in _collectives(program):
         groups = _groups(one.text, mesh.devices.size)
         size = max(map(len, groups))
         if one.kind == "send":
             kind = _BETWEEN_SLICES.findall(one.text)[0].lower().replace("_", "-")
-            key, sent = (kind, _slices(mesh), "DCN", ""), one.arrays[0].bytes
+            key, sent = (kind, _slices(mesh), "DCN", "", _slices(mesh)), one.arrays[0].bytes
         else:
             kind = one.kind.removesuffix("-start")
-            key = (kind, size, _slowest(groups, mesh.devices.ravel().tolist()), _along(groups, mesh))
+            link = _slowest(groups, devices)
+            key = (kind, size, link, _along(groups, mesh), max(_ends(group, link, devices) for group in groups))
             sent = _bytes(one, kind, size)
         if key[1] > 1:
             total = sums.setdefault(key, [0, 0])
             total[0] += times
             total[1] += times * sent
-    totals = [Traffic(kind, n, size, link, sent, axes) for (kind, size, link, axes), (n, sent) in sums.items()]
+    totals = [
+        Traffic(kind, n, size, link, sent, axes, ends) for (kind, size, link, axes, ends), (n, sent) in sums.items()
+    ]
     return tuple(sorted(totals, key=lambda one: -one.bytes))
 
 
@@ -110,10 +116,7 @@ def _within(instruction: Instruction, program: Program) -> list[Instruction]:
 
 
 def _bytes(instruction: Instruction, kind: str, devices: int) -> int:
-    arrays = instruction.arrays
-    if instruction.kind.endswith("-start") and kind != "all-reduce":  # its type begins with the operands
-        arrays = arrays[1:2]
-    size = sum(array.bytes for array in arrays)
+    size = sum(array.bytes for array in instruction.result)
     is_part = kind == "reduce-scatter" and " all-reduce(" not in instruction.text
     return size * devices if is_part else size
 
@@ -165,6 +168,18 @@ def _slowest(groups: list[list[int]], devices: Sequence[jax.Device]) -> str:
     if any(len(one) > 1 for one in hosts):
         return "network"
     return "PCIe" if devices[0].device_kind == "NVIDIA L4" else "NVLink"
+
+
+def _ends(group: list[int], link: str, devices: Sequence[jax.Device]) -> int:
+    """Return how many chips, slices, hosts or devices of a group the link connects."""
+    members = [devices[n] for n in group]
+    if link == "DCN":
+        return len({getattr(one, "slice_index", None) for one in members})
+    if link == "network":
+        return len({one.process_index for one in members})
+    if link == "ICI":
+        return len({tuple(getattr(one, "coords", (one.id,))) for one in members})
+    return len(members)
 
 
 def _along(groups: list[list[int]], mesh: PodMesh) -> str:

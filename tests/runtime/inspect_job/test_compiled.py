@@ -57,7 +57,7 @@ ALL_REDUCE = "  %a = f32[8,6]{1,0:T(8,128)} all-reduce(%p), channel_id=1, replic
 )
 def test_every_form_of_a_group(groups: str, devices: int, axes: str) -> None:
     found = traffic(program(f"{ALL_REDUCE}{groups}, use_global_device_ids=true, to_apply=%add"), mesh(4, 4))
-    assert found == (Traffic("all-reduce", 1, devices, "ICI", 192, axes),)
+    assert found == (Traffic("all-reduce", 1, devices, "ICI", 192, axes, devices),)
 
 
 def test_a_tpu_writes_a_reduce_scatter_as_a_fusion() -> None:
@@ -82,15 +82,15 @@ def test_a_tpu_writes_a_reduce_scatter_as_a_fusion() -> None:
         "  ROOT %fusion.3 = f32[2,6]{1,0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter.3",
     )
     assert set(traffic(program(*lines, others=scatter), mesh(2, 4))) == {
-        Traffic("all-gather", 1, 4, "ICI", 192, "fsdp"),
-        Traffic("reduce-scatter", 1, 4, "ICI", 192, "fsdp"),
+        Traffic("all-gather", 1, 4, "ICI", 192, "fsdp", 4),
+        Traffic("reduce-scatter", 1, 4, "ICI", 192, "fsdp", 4),
     }
 
 
 def test_the_parts_of_a_large_all_reduce_are_all_counted() -> None:
     """XLA splits one that is large, and the parts keep its channel."""
     lines = [f"{ALL_REDUCE}[1,16]<=[16], to_apply=%add".replace("%a =", f"%a.{n} =") for n in range(3)]
-    assert traffic(program(*lines), mesh(4, 4)) == (Traffic("all-reduce", 3, 16, "ICI", 3 * 192, "batch x fsdp"),)
+    assert traffic(program(*lines), mesh(4, 4)) == (Traffic("all-reduce", 3, 16, "ICI", 3 * 192, "batch x fsdp", 16),)
 
 
 def test_between_slices() -> None:
@@ -102,8 +102,8 @@ def test_between_slices() -> None:
     whole = f"{ALL_REDUCE}[1,16]<=[16], to_apply=%add"
     found = traffic(program(sent, whole), mesh(4, 4, slices=2))
     assert found == (
-        Traffic("all-reduce", 1, 2, "DCN", 2304, ""),
-        Traffic("all-reduce", 1, 16, "DCN", 192, "batch x fsdp"),
+        Traffic("all-reduce", 1, 2, "DCN", 2304, "", 2),
+        Traffic("all-reduce", 1, 16, "DCN", 192, "batch x fsdp", 2),
     )
 
 
@@ -113,7 +113,7 @@ def test_a_loop_sends_as_often_as_it_runs() -> None:
 }
 """
     loop = '  %w = f32[8]{0} while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"12"}}'
-    assert traffic(program(loop, others=body), mesh(4)) == (Traffic("reduce-scatter", 12, 4, "ICI", 12 * 32, "batch"),)
+    assert traffic(program(loop, others=body), mesh(4)) == (Traffic("reduce-scatter", 12, 4, "ICI", 12 * 32, "batch", 4),)
 
 
 def test_arrays_in_memory_have_whole_tiles() -> None:
@@ -163,7 +163,7 @@ def test_traffic_of_a_real_program() -> None:
     split, whole = (NamedSharding(pod, spec) for spec in (PartitionSpec("fsdp"), PartitionSpec()))
     text = jax.jit(lambda x: x * 2, in_shardings=split, out_shardings=whole).lower(jnp.ones((8, 6))).compile().as_text()
     found = traffic(hlo.read(text), PodMesh(("batch", "fsdp"), devices))
-    assert found == (Traffic("all-gather", 1, 2, "", 192, "fsdp"),)
+    assert found == (Traffic("all-gather", 1, 2, "", 192, "fsdp", 2),)
 
 
 @pytest.mark.parametrize(
