@@ -17,7 +17,7 @@ from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
 from ..device_memory import device_memory
 from ..devices import Devices
-from ..measure.flops import step_flops
+from ..measure.flops import StepFlops, step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
@@ -51,7 +51,10 @@ class Size:
 class Computed:
     """Amount of computation in a step."""
 
-    flops: float | None
+    flops: float
+    """FLOPs of loss and gradients of the global batch, of products of matrices and convolutions."""
+    repeated: float
+    """Further FLOPs, of what `jax.checkpoint` computes again."""
     examples: int
     device_kind: str | None
     """Device kind; None if the name of the slice does not determine it."""
@@ -120,9 +123,8 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     lowered = strategy.lowered(shapes)
     models = max(1, _count(state.params) // max(1, _count(params)))
     computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
-    counted = step_flops(task, initial, shapes)
-    flops = None if counted is None else counted * models
-    compiled = compile_step(strategy, lowered, flops and flops / computing)
+    flops = step_flops(task, initial, shapes).times(models)
+    compiled = compile_step(strategy, lowered, flops.total / computing)
     memory = device_memory(pod.kind) if pod else None
     usable = memory.usable if memory else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
@@ -217,9 +219,9 @@ def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
     return {name: picture for name, picture in drawn.items() if picture}
 
 
-def _computed(config: Config, kind: str | None, devices: int, flops: float | None, batch: Batch) -> Computed:
-    seconds = seconds_at_peak(flops, kind, devices, config.precision) if flops and kind else None
-    return Computed(flops, next(iter(batch.values())).shape[0], kind, seconds)
+def _computed(config: Config, kind: str | None, devices: int, flops: StepFlops, batch: Batch) -> Computed:
+    seconds = seconds_at_peak(flops.work, kind, devices, config.precision) if kind else None
+    return Computed(flops.work, flops.repeated, next(iter(batch.values())).shape[0], kind, seconds)
 
 
 _DIVISOR = 4

@@ -148,11 +148,12 @@ def _pictures(report: Report) -> str:
 
 
 def _step(computed: Computed, report: Report) -> str:
-    if computed.flops is None:
-        return "A step\n  its FLOPs could not be counted"
     each = in_flops(computed.flops / computed.examples)
     examples = plural(computed.examples, "example")
     lines = ["A step", f"  {in_flops(computed.flops)} for loss and gradients: {each} for each of {examples}"]
+    if computed.repeated:
+        share = computed.repeated / (computed.flops + computed.repeated)
+        lines.append(f"  and {in_flops(computed.repeated)} repeated by remat, {share:.0%} of all that is computed")
     if computed.seconds_at_peak is not None:
         who = f"{report.computing} x {computed.device_kind}"
         lines.append(f"  {in_seconds(computed.seconds_at_peak)} at 100 % of the peak of {who} in {report.precision}")

@@ -1,15 +1,18 @@
-"""Count the model FLOPs of a training step. They depend on the task, not on the parallelism strategy.
+"""Count the FLOPs of a training step. They depend on the task, not on the parallelism strategy.
 
-XLA counts them in the unoptimised program of loss and gradients, so they include neither communication nor the optimizer
-nor anything that the compiler adds. A multiply-add counts as two. Not counted: recomputation by `jax.checkpoint`, and custom
-kernels, which XLA cannot analyse.
+Products of matrices and convolutions are counted in the traced program of loss and gradients, those in a loop as often as it
+runs; a multiply-add counts as two. Nothing else is: the peak of a device is of products alone. What `jax.checkpoint` computes
+again is counted apart, because it is no work: MFU says how well the devices do the work of a model.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from ..config import Config
@@ -25,42 +28,58 @@ _CHECKPOINT = {"prevent_cse", "policy"}
 """Parameters of the primitive of `jax.checkpoint`, whose name differs between versions."""
 
 
+@dataclass(frozen=True)
+class StepFlops:
+    """FLOPs of loss and gradients."""
+
+    work: float
+    repeated: float
+    """FLOPs that `jax.checkpoint` computes again, in place of keeping their results."""
+
+    @property
+    def total(self) -> float:
+        return self.work + self.repeated
+
+    def times(self, factor: float) -> StepFlops:
+        return StepFlops(self.work * factor, self.repeated * factor)
+
+
 def step_seconds_at_peak(
     config: Config, task: Task, strategy: Strategy, examples: Examples, batch_size: int
 ) -> float | None:
-    """Return the seconds that a step's FLOPs take at the peak of the devices; None if their peak is unknown."""
+    """Return the seconds that a step's work takes at the peak of the devices; None if their peak is unknown."""
     kind = jax.devices()[0].device_kind
     if peak_of(kind) is None or config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
         return None
     initial = strategy.initial.shapes
     params = variables(initial.params, initial.model_state)
-    flops = step_flops(task, params, batch_shapes(examples, batch_size))
-    return None if flops is None else seconds_at_peak(flops * strategy.models, kind, strategy.devices, config.precision)
+    flops = step_flops(task, params, batch_shapes(examples, batch_size)).work * strategy.models
+    return seconds_at_peak(flops, kind, strategy.devices, config.precision)
 
 
-def step_flops(task: Task, params: Params, batch: Batch) -> float | None:
-    """Return the FLOPs of the loss over `batch` and of its gradients; None without JAX's CPU backend, which counts them.
+def step_flops(task: Task, params: Params, batch: Batch) -> StepFlops:
+    """Return the FLOPs of the loss over `batch` and of its gradients.
 
     Args:
         task: the task, which has the loss.
         params: variables as `task.init` returns them, as arrays or as `jax.ShapeDtypeStruct`.
         batch: a global batch of arrays or `jax.ShapeDtypeStruct`, [B, ...] each.
     """
-    try:
-        cpu = jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX_PLATFORMS does not name cpu
-        return None
     trained, state = parts(params)
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
-    with jax.default_device(cpu):  # the backends of GPUs and TPUs count no FLOPs
-        traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
-        loss = jaxpr_as_fun(traced.replace(jaxpr=_keeping_all(traced.jaxpr)))
+    traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
+
+    def gradients(program: Jaxpr) -> float:
+        loss = jaxpr_as_fun(traced.replace(jaxpr=program))
 
         def first_and_rest(params: Any, *rest: Any) -> Any:
             value, *others = loss(*jax.tree.leaves((params, *rest)))
             return value, others
 
-        return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes))
+        return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes).jaxpr)
+
+    work = gradients(_keeping_all(traced.jaxpr))
+    return StepFlops(work, max(0.0, gradients(traced.jaxpr) - work))
 
 
 def _keeping_all(program: Jaxpr) -> Jaxpr:
@@ -82,21 +101,51 @@ def _keeping_all(program: Jaxpr) -> Jaxpr:
     return program.replace(eqns=equations)
 
 
-def _count(program: ClosedJaxpr) -> float:
-    cost: Any = jax.jit(jaxpr_as_fun(program)).lower(*_shapes(program.in_avals)).cost_analysis()
-    return float(cost.get("flops", 0.0)) + _later_iterations(program.jaxpr)
-
-
-def _later_iterations(program: Jaxpr) -> float:
-    """Return the FLOPs of all but the first iteration of each scan, because XLA counts the body of a loop once."""
+def _count(program: Jaxpr) -> float:
     total = 0.0
     for equation in program.eqns:
-        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program):
-            if _is_program(inner):
-                total += _later_iterations(inner.jaxpr if isinstance(inner, ClosedJaxpr) else inner)
-        if equation.primitive.name == "scan":
-            total += (equation.params["length"] - 1) * _count(equation.params["jaxpr"])
+        name, params = equation.primitive.name, equation.params
+        if name in ("dot_general", "ragged_dot_general"):
+            total += _product(equation)
+        elif name == "conv_general_dilated":
+            total += _convolution(equation)
+        inner = [
+            _count(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
+            for value in jax.tree.leaves(list(params.values()), is_leaf=_is_program)
+            if _is_program(value)
+        ]
+        if inner:
+            total += max(inner) if name == "cond" else _turns(name, params) * sum(inner)
     return total
+
+
+def _turns(name: str, params: dict[str, Any]) -> int:
+    """Return how often a primitive runs its inner program; a loop without a fixed number counts once."""
+    if name == "scan":
+        return int(params["length"])
+    return math.prod(params["grid_mapping"].grid) if name == "pallas_call" else 1
+
+
+def _product(equation: Any) -> float:
+    numbers = equation.params.get("dimension_numbers") or equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    ((contracted, _), _), left = numbers, equation.invars[0].aval.shape
+    return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
+
+
+def _convolution(equation: Any) -> float:
+    """Return twice the products of a convolution, without those with padding or with the holes of a dilated input."""
+    params = equation.params
+    numbers = params["dimension_numbers"]
+    left, right, out = (one.aval.shape for one in (*equation.invars, *equation.outvars))
+    used = 1
+    for axis, (low, _) in enumerate(params["padding"]):
+        size, width, length = (shape[spec[2 + axis]] for shape, spec in zip((left, right, out), numbers, strict=True))
+        hole = params["lhs_dilation"][axis]
+        at = np.arange(length)[:, None] * params["window_strides"][axis]
+        at = at + np.arange(width) * params["rhs_dilation"][axis] - low
+        used *= int(np.sum((at >= 0) & (at <= (size - 1) * hole) & (at % hole == 0)))
+    batch, features = out[numbers.out_spec[0]], out[numbers.out_spec[1]]
+    return 2.0 * batch * features * right[numbers.rhs_spec[1]] * used
 
 
 def _is_program(value: Any) -> bool:
