@@ -143,9 +143,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         divided=divided(config, params),
         outputs=_outputs(state, lowered, compiled.program, devices),
         pictures=_pictures(batch, state.params, width),
-        computed=_computed(
-            config, pod.kind if pod else tpu_kind(slice_name), computing, flops, shapes
-        ),
+        computed=_computed(config, pod.kind if pod else tpu_kind(slice_name), computing, flops, shapes),
         memory=compiled.memory,
         compiled_for=pod.kind if pod else "cpu",
         usable=usable,

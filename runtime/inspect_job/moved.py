@@ -1,7 +1,8 @@
 """Sum up the bytes that a compiled program reads from the device's memory and writes to it.
 
-Every instruction reads its operands and writes its results once, in whole tiles. A slice or lookup reads its result's size; an
-update in place reads and writes the size of the update. Memory of the compute unit itself (a TPU's VMEM) is not counted.
+Every instruction reads its operands and writes its results once, in whole tiles. A slice or lookup reads as much as it
+results in; an update in place reads and writes as much as it updates. Memory of the compute unit itself, such as a TPU's
+VMEM, is not counted.
 """
 
 from __future__ import annotations

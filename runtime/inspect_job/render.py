@@ -166,7 +166,9 @@ def _roofline(roofline: Roofline, width: int) -> str:
         head = "The time of a step has no known bound"
     else:
         times = [f"{one.name} {in_seconds(one.seconds)}" for one in roofline.limits if one.seconds is not None]
-        head = f"A step takes at least {in_seconds(roofline.bound)}, limited by {roofline.limited_by}: {', '.join(times)}"
+        head = (
+            f"A step takes at least {in_seconds(roofline.bound)}, limited by {roofline.limited_by}: {', '.join(times)}"
+        )
     why = ["Bounds, not promises: everything at its full published speed and at the same time."]
     why += [f"{one.name}: {one.assumption}" for one in roofline.limits]
     return "\n".join([*_wrap(head, width), *(line for one in why for line in _wrap(f"  {one}", width))])

@@ -127,7 +127,8 @@ def _turns(name: str, params: dict[str, Any]) -> int:
 
 
 def _product(equation: Any) -> float:
-    numbers = equation.params.get("dimension_numbers") or equation.params["ragged_dot_dimension_numbers"].dot_dimension_numbers
+    params = equation.params
+    numbers = params.get("dimension_numbers") or params["ragged_dot_dimension_numbers"].dot_dimension_numbers
     ((contracted, _), _), left = numbers, equation.invars[0].aval.shape
     return 2.0 * math.prod(equation.outvars[0].aval.shape) * math.prod(left[axis] for axis in contracted)
 

@@ -113,7 +113,9 @@ def test_a_loop_sends_as_often_as_it_runs() -> None:
 }
 """
     loop = '  %w = f32[8]{0} while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"12"}}'
-    assert traffic(program(loop, others=body), mesh(4)) == (Traffic("reduce-scatter", 12, 4, "ICI", 12 * 32, "batch", 4),)
+    assert traffic(program(loop, others=body), mesh(4)) == (
+        Traffic("reduce-scatter", 12, 4, "ICI", 12 * 32, "batch", 4),
+    )
 
 
 def test_arrays_in_memory_have_whole_tiles() -> None:

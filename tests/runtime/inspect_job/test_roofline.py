@@ -29,7 +29,10 @@ def test_every_bandwidth_has_a_source_and_every_target_has_bandwidths() -> None:
         assert all(0 < speed < speeds.hbm < 1e13 for speed in speeds.links.values()), kind
     for path in GPUS.glob("*.txtpb"):
         text = path.read_text()
-        kind, hbm = text.split('device_description_str: "')[1].split('"')[0], text.split("memory_bandwidth: ")[1].split()[0]
+        kind, hbm = (
+            text.split('device_description_str: "')[1].split('"')[0],
+            text.split("memory_bandwidth: ")[1].split()[0],
+        )
         assert BANDWIDTHS[kind].hbm == pytest.approx(float(hbm), rel=0.05), kind
 
 
@@ -66,7 +69,9 @@ def test_the_largest_is_the_bound() -> None:
     ],
 )
 def test_bytes_of_each_device(kind: str, devices: int, ends: int, factor: float) -> None:
-    found = roofline("NVIDIA H100 80GB HBM3", "bfloat16", None, 0, [Traffic(kind, 1, devices, "network", 800, "", ends)])
+    found = roofline(
+        "NVIDIA H100 80GB HBM3", "bfloat16", None, 0, [Traffic(kind, 1, devices, "network", 800, "", ends)]
+    )
     assert seconds(found)["network"] == pytest.approx(factor * 800 / 50e9)
 
 
@@ -152,7 +157,8 @@ def test_a_loop_moves_as_often_as_it_runs() -> None:
   ROOT %o = (f32[12,100]{1,0}, s32[]) tuple(%g, %n)
 }
 """
-    loop = '  %w = (f32[12,100]{1,0}, s32[]) while(%p), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"12"}}'
+    known = 'backend_config={"known_trip_count":{"n":"12"}}'
+    loop = f"  %w = (f32[12,100]{{1,0}}, s32[]) while(%p), condition=%c, body=%body, {known}"
     # A row is read and written, twice, and the number of the row is read twice.
     assert moved(program(loop, others=body)) == 12 * (4 * 400 + 2 * 4)
 
@@ -167,5 +173,3 @@ def test_bytes_of_a_real_program(size: int) -> None:
     text = jax.jit(function).lower(*[jax.ShapeDtypeStruct((size, size), jnp.float32)] * 2).compile().as_text()
     assert text
     assert moved(hlo.read(text)) == pytest.approx(6 * 4 * size**2, rel=0.01)
-
-

@@ -173,9 +173,7 @@ def test_flops_of_a_convolution(options: dict[str, Any]) -> None:
     class Convolution(Dense):
         def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
             def convolved(x: jax.Array) -> jax.Array:
-                return jax.lax.conv_general_dilated(
-                    x, params, **options, dimension_numbers=("NHWC", "HWIO", "NHWC")
-                )
+                return jax.lax.conv_general_dilated(x, params, **options, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
             return convolved(batch["x"]).sum(), {}
 
