@@ -22,7 +22,12 @@ _VIEWS = {
     "after-all",
 }
 """Instructions whose results are in the memory of their operands, or in no memory of the step's temporaries."""
-_WRAPPER = re.compile(r"^(?:jit|pjit|pmap|shard_map|vmap|jvp|transpose|checkpoint|rematted_computation|remat)\(?")
+_WRAPPER = re.compile(r"^(?:jit|pjit|pmap|shard_map|vmap|jvp|transpose|checkpoint|remat)\(.*\)$")
+_JAX_PARTS = {"shard_map", "checkpoint", "rematted_computation", "remat", "closed_call", "core_call", "custom_jvp_call"}
+_JAX_PARTS |= {"custom_vjp_call", "while", "while/body", "while/cond"}
+"""Parts of a name that are JAX's own: how a function is transformed, and loops."""
+_ARGUMENT = re.compile(r"^\w+\.(\w+)((?:\[[^]]*\]|\.\w+)*)$")
+"""Where an array of the state comes from, such as `state.params['h_0']['kernel']`."""
 
 
 @dataclass(frozen=True)
@@ -95,26 +100,23 @@ def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:
 
 def _named(line: Instruction) -> str:
     """Return the user's name of an instruction's result: `h_0/attn/softmax/exp, for the gradient`."""
-    if not line.op_name:
-        return line.kind
+    if argument := _ARGUMENT.match(line.op_name):
+        keys = re.findall(r"[^][.']+", argument[2])
+        return "/".join((argument[1], *keys))
     parts = _parts(line.op_name)
-    inner = [part for part in (_unwrapped(part) for part in parts[1:]) if part]
-    where = "/".join(inner) or line.kind
+    where = "/".join(part for part in parts if part not in _JAX_PARTS and not _WRAPPER.match(part)) or line.kind
+    if "rematted_computation" in parts:
+        return f"{where}, repeated by remat"
     return f"{where}, for the gradient" if "transpose(" in line.op_name else where
 
 
 def _parts(name: str) -> list[str]:
-    """Split at slashes that are in no brackets: `jit(a/b)/c` has two parts."""
+    """Split at slashes that are in no brackets: `jit(a/b)/c` has two parts. A loop and its body are one part."""
     parts, depth = [""], 0
     for letter in name:
         depth += (letter == "(") - (letter == ")")
-        if letter == "/" and depth == 0:
+        if letter == "/" and depth == 0 and not (parts[-1] == "while"):
             parts.append("")
         else:
             parts[-1] += letter
     return parts
-
-
-def _unwrapped(part: str) -> str:
-    """Return the part without JAX's own wrappers: nothing for `jvp(GPT2)`, which is a whole model or a function of JAX."""
-    return "" if part == "shard_map" or (_WRAPPER.match(part) and part.endswith(")")) else part

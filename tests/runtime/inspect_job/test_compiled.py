@@ -144,6 +144,38 @@ def test_the_largest_buffers_at_the_peak_have_names_of_the_user() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("op_name", "name"),
+    [
+        ("jit(step)/jvp(Net)/h_0/attn/jit(softmax)/exp", "h_0/attn/exp"),
+        (
+            "jit(step)/shard_map/transpose(jvp(Net))/h_0/attn/bhts,bshd->bthd/dot_general",
+            "h_0/attn/bhts,bshd->bthd/dot_general, for the gradient",
+        ),
+        ("jit(step)/while/body/closed_call/jvp(Net)/h_0/tanh", "h_0/tanh"),
+        ("jit(step)/while/body/closed_call/transpose(jvp(Net))/h_0/mul", "h_0/mul, for the gradient"),
+        (
+            "jit(step)/transpose(jvp(Net))/while/body/closed_call/checkpoint/rematted_computation/layers/tanh",
+            "layers/tanh, repeated by remat",
+        ),
+        ("checkpoint/layers/fc/reduce_sum", "layers/fc/reduce_sum"),
+        ("jit(step)/jvp(Net)/body/add", "body/add"),
+        ("jit(step)/while", "add"),
+        ("jit(step)/while/body/closed_call", "add"),
+        ("reduce_sum", "reduce_sum"),
+        ("state.params['h_0']['attn']['kernel']", "params/h_0/attn/kernel"),
+        ("state.opt_state[0].mu['w']", "opt_state/0/mu/w"),
+        ("batch['tokens']", "batch['tokens']"),
+        ("", "add"),
+    ],
+)
+def test_names_are_those_of_the_user(op_name: str, name: str) -> None:
+    """Without JAX's own parts: transformations, loops, and functions of JAX."""
+    line = f'  %a = f32[4]{{0}} add(%p), metadata={{op_name="{op_name}"}}' if op_name else "  %a = f32[4]{0} add(%p)"
+    (buffer,) = largest(program(line, "  ROOT %b = f32[1]{0} abs(%a)"))
+    assert buffer.name == name
+
+
 @pytest.mark.parametrize("steps", [0, 5])
 def test_buffers_of_a_real_program(steps: int) -> None:
     """Its large array is found, inside a loop as well, and the sum is near the compiler's own."""
