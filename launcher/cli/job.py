@@ -111,6 +111,13 @@ def data(name: str | None, to: Path | None) -> None:
     help="cpu, tpu, or a GPU such as h100.  [default: what the slice is, if its compiler is installed; else cpu]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the report on a job as a page, one HTML file, in place of printing it.",
+)
 @click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
 def inspect(
@@ -122,6 +129,7 @@ def inspect(
     expr: str | None,
     compile_for: str | None,
     as_json: bool,
+    output: Path | None,
 ) -> None:
     """Show parameters, layout over the devices, FLOPs and memory of a job before it runs, or the layout of arrays on a mesh.
 
@@ -132,7 +140,7 @@ def inspect(
     \b
     Examples:
       podrun inspect train.yaml
-      podrun inspect train.yaml --slice v3-32 model.layers=24
+      podrun inspect train.yaml --slice v3-32 model.layers=24 -o inspect.html
       podrun inspect train.yaml --slice cpu-2x4 "parallel={name: jit, mesh: {fsdp: 4}}"
       podrun inspect --mesh data=4,model=2 --array "16@data,32@model" --array "32@model,8"
       podrun inspect --mesh x=2,y=4 --array A=16@x,32@y --expr "2*sin(A)**2 + 1"
@@ -143,6 +151,8 @@ def inspect(
         from ..commands.inspect_job import inspect as inspect_request
 
         if mesh is not None and train is None and slice is None:
+            if output:
+                raise UserError("-o writes the page of a job, and --mesh has none; leave -o out, or give a train.yaml")
             return inspect_arrays(ArraysRequest(mesh, arrays, expr, as_json))
         if mesh is not None or arrays or expr is not None:
             raise UserError(
@@ -151,7 +161,9 @@ def inspect(
             )
         if train is None:
             raise UserError("what is to be inspected? give a train.yaml, or --mesh and --array")
-        return inspect_request(InspectRequest(train, overrides, slice, as_json, compile_for))
+        if output and as_json:
+            raise UserError("-o writes a page and --json prints JSON; give one of them")
+        return inspect_request(InspectRequest(train, overrides, slice, as_json, compile_for, output))
 
     guard(action)
 

@@ -6,9 +6,11 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,8 +24,11 @@ from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
+from ..report.inspect_page import page_of
+from ..report.write_html import write_page
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
+from ..view.times import moment
 from ..view.waiting import waiting
 
 _MOST_DEVICES = 512
@@ -40,6 +45,8 @@ class InspectRequest:
     json: bool = False
     compile_for: str | None = None
     """`cpu`, `tpu`, or a model of GPUs; None: what the slice is, if its compiler is installed."""
+    output: Path | None = None
+    """File for a page; None: print the report."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,14 @@ def inspect(request: InspectRequest) -> int:
         "slice": pod.slice.name,
         "title": str(request.train),
         "width": _width(),
-        "json": request.json,
+        "json": request.json or request.output is not None,
     }
     with waiting(f"compiling the step for {pod.slice.devices} devices"):
         python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
         done = _run_worker(query, python, env, pod.slice.devices)
+    if request.output and done.returncode == ExitCode.DONE:
+        write_page(request.output, page_of(json.loads(done.stdout), request.train.name, moment(time.time())))
+        return ExitCode.DONE
     return _show(done, pod.slice.devices)
 
 
@@ -188,11 +198,12 @@ def _failure(done: subprocess.CompletedProcess[str], answer: str, devices: int) 
     last = (answer or done.stderr.strip() or "it said nothing").splitlines()[-3 if answer else -1 :]
     message = "\n".join(last)
     if done.returncode < 0:
-        why = "probably for want of memory" if done.returncode == -9 else message
-        return (
-            f"the process that looked at the job on {devices} virtual devices was ended by signal "
-            f"{-done.returncode}: {why}\nlook at it on a smaller slice, for example with --slice cpu-1x2"
-        )
+        if done.returncode == -signal.SIGKILL:
+            return (
+                "the process that compiled the step was ended by signal 9, probably because this machine has no memory left\n"
+                "end other programs here, or take a machine with more memory, a smaller slice or a smaller model"
+            )
+        return f"the process that compiled the step for {devices} devices was ended by signal {-done.returncode}: {message}"
     return (
         f"the job fails before its first step: {message}\n"
         "`podrun --slice cpu-1x1 --simulate` with the same train.yaml shows the whole traceback"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,9 +9,8 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..report.make_page import page_of_run, page_of_workdir
 from ..report.model import Page
-from ..report.write_html import html_of
+from ..report.write_html import html_of, write_page
 from ..rundir.runs import find_run
-from ..view.times import size
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,7 @@ def report(request: ReportRequest) -> int:
     file = (request.output or Path(f"{name}.html")).expanduser()
     if file.is_dir():
         file = file / f"{name}.html"
-    text = html_of(page)
-    try:
-        _write(file, text)
-    except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}; give another file with -o FILE") from None
-    print(f"{file}: {size(len(text.encode()))}; open it in a browser, it loads nothing from elsewhere")
+    write_page(file, html_of(page))
     return ExitCode.DONE
 
 
@@ -48,13 +41,3 @@ def _page(target: str | None) -> tuple[Page, str]:
     except UserError as error:
         raise UserError(f"there is no folder {target} here, and {error}" if target else str(error)) from None
     return page_of_run(directory), f"report-{directory.run_id}"
-
-
-def _write(file: Path, text: str) -> None:
-    """Write the file atomically, because a browser may have it open."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)

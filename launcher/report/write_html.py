@@ -1,16 +1,21 @@
-"""Render a page as one self-contained HTML file; all texts of the run are escaped. PURE, except that it reads its assets."""
+"""Render a page as one self-contained HTML file, and write it; all texts of the run are escaped."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
+from podrun.runtime.contract import UserError
+
 from ..view.printable import without_colours
+from ..view.times import size
 from .encode import drawn_data, in_element
 from .model import Chart, Log, Page, Share, StepTimes, Strips, Table, Verdict
 
@@ -34,6 +39,20 @@ class Live:
     script: str
     data: dict[str, Any]
     """Data for the script, merged with the charts' data."""
+
+
+def write_page(file: Path, html: str) -> None:
+    """Write a page atomically, because a browser may have it open, and print where it is. Raises UserError."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        try:
+            part.write_text(html, encoding="utf-8")
+            part.replace(file)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}; give another file with -o FILE") from None
+    print(f"{file}: {size(len(html.encode()))}; open it in a browser, it loads nothing from elsewhere")
 
 
 def html_of(page: Page, live: Live | None = None) -> str:

@@ -115,7 +115,7 @@ def _parts(name: str) -> list[str]:
     parts, depth = [""], 0
     for letter in name:
         depth += (letter == "(") - (letter == ")")
-        if letter == "/" and depth == 0 and not (parts[-1] == "while"):
+        if letter == "/" and depth == 0 and parts[-1] != "while":
             parts.append("")
         else:
             parts[-1] += letter

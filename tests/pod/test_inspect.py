@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,10 +13,13 @@ from typing import Any
 import pytest
 
 from ..conftest import Sandbox
+from ..hosts import wait_until
+from .conftest import is_alive
 
 JOB = "{task: regression, model: {layers: 1, width: 8}, data: {samples: 50}, steps: 3, batch_size: 8}"
 CODE = """
 import os
+import time
 from podrun.runtime.tasks.regression import Regression
 
 class Loud(Regression):
@@ -24,6 +30,13 @@ class Loud(Regression):
 class Broken(Regression):
     def loss(self, params, batch, key):
         return batch["nothing"], {}
+
+class Slow(Regression):
+    def loss(self, params, batch, key):
+        with open("pid.part", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("pid.part", "pid")
+        time.sleep(600)
 
 class Killed(Regression):
     def loss(self, params, batch, key):
@@ -81,7 +94,7 @@ def test_all_mistakes_at_once(small: Sandbox) -> None:
     args = ("batch_size=9", "launch.python=/no/python", "--slice", "cpu-2x2")
     done = small.podrun("inspect", "small.yaml", *args)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "batch_size 9 is not divisible by 4 devices" in done.stderr
+    assert "batch_size 9 is not divisible by 4 devices; the nearest sizes that are: 8" in done.stderr
     assert "there is no program '/no/python'" in done.stderr
     done = small.podrun("inspect", "small.yaml", "stepz=9", "--slice", "cpu-0x2")
     assert done.returncode == 2
@@ -110,10 +123,60 @@ def test_user_code_that_fails(small: Sandbox) -> None:
 
 
 def test_a_process_that_is_killed(small: Sandbox) -> None:
-    """As the kernel does it when memory is short: said, and what to try."""
+    """As the kernel does it when this machine's memory is short: said, and what to try."""
     done = small.podrun("inspect", "small.yaml", "task=mine:Killed", "model.name=mlp", "data.name=sine")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "ended by signal 9" in done.stderr and "a smaller slice" in done.stderr
+    first, way = done.stderr.splitlines()
+    assert first.startswith(
+        "podrun: the process that compiled the step was ended by signal 9, probably because this machine"
+    )
+    assert way.startswith("end other programs here, or take a machine with more memory, a smaller slice or")
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_an_interrupt_while_compiling(small: Sandbox, whole_group: bool) -> None:
+    """Ctrl-C goes to the whole group of a terminal, `kill -INT` to the launcher alone. Nothing is left."""
+    words = ("inspect", "small.yaml", "task=mine:Slow", "model.name=mlp", "data.name=sine", "-o", "page.html")
+    process = subprocess.Popen(
+        [*small.command, *words],
+        cwd=small.path,
+        env=small.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until((small.path / "pid").exists, "the step is traced")
+        worker = int((small.path / "pid").read_text())
+        (os.killpg if whole_group else os.kill)(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out, err) == (128 + signal.SIGINT, "", "podrun: interrupted\n")
+    wait_until(lambda: not is_alive(worker), "the worker's end", 5)
+    assert not (small.path / "page.html").exists()
+
+
+def test_a_page(small: Sandbox) -> None:
+    """In place of the text; its data are those of --json."""
+    done = small.podrun("inspect", "small.yaml", "--slice", "cpu-1x2", "-o", "page.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("page.html: ") and done.stdout.endswith("it loads nothing from elsewhere\n")
+    page = (small.path / "page.html").read_text()
+    assert "small.yaml on cpu-1x2" in page and "optimizer state" in page and "split over batch in 2 parts" in page
+
+
+def test_where_no_page_can_be_written(small: Sandbox) -> None:
+    for words, message in (
+        (("-o", "missing/page.html"), "cannot write missing/page.html: No such file or directory; give another file"),
+        (("-o", "page.html", "--json"), "-o writes a page and --json prints JSON; give one of them"),
+    ):
+        done = small.podrun("inspect", "small.yaml", *words)
+        assert (done.returncode, done.stdout, done.stderr[: len(message) + 8]) == (2, "", f"podrun: {message}")
+    done = small.podrun("inspect", "--mesh", "x=2", "--array", "4@x", "-o", "page.html")
+    assert done.returncode == 2 and "leave -o out, or give a train.yaml" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""The page of an inspected job: what it says and draws, and that names of the job are only text in it."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+
+from podrun.launcher.report.inspect_page import page_of
+
+from .test_page import Elements
+
+GIB = 2**30
+MADE: dict[str, Any] = {
+    "slice": "v5litepod-16",
+    "devices": 16,
+    "parallel": "jit",
+    "precision": "bfloat16",
+    "compiled_for": "TPU v5 lite",
+    "compile_seconds": 12.34,
+    "parameters": [{"count": 1_000_000}, {"count": 234_567}],
+    "state": {"params": {"per_device": 2 * GIB}, "opt_state": {"per_device": 3 * GIB}},
+    "computed": {"flops": 3e12, "repeated": 1e12, "examples": 64},
+    "memory": {"arguments": 6 * GIB, "outputs": 5 * GIB, "reused": 5 * GIB, "temporaries": GIB, "total": 7 * GIB},
+    "usable": 16 * GIB,
+    "buffers": [{"name": "h_*/attn/<b>exp</b>", "array": "bf16[4]", "bytes": GIB // 8, "count": 4}],
+    "roofline": {
+        "bound": 0.04,
+        "limited_by": "compute",
+        "limits": [
+            {"name": "compute", "seconds": 0.04, "assumption": "8 TFLOP of each device"},
+            {"name": "HBM", "seconds": 0.01, "assumption": "8 GiB of each device"},
+            {"name": "DCN", "seconds": None, "assumption": "the bandwidth is unknown"},
+        ],
+    },
+    "traffic": [
+        {"kind": "all-reduce", "count": 2, "bytes": 3 * GIB, "axes": "batch", "devices": 16, "link": "ICI"},
+        {"kind": "all-reduce", "count": 1, "bytes": GIB, "axes": "", "devices": 2, "link": "DCN"},
+    ],
+    "batch": [{"name": "batch.tokens", "array": "int32[64, 257]", "where": "split over batch"}],
+    "samples": [],
+    "outputs": [],
+    "pictures": {"params.w": "┌─┐\n└─┘"},
+}
+
+
+def made(**keys: Any) -> str:
+    return page_of({**copy.deepcopy(MADE), **keys}, "gpt<2>.yaml", "14:05:09")
+
+
+def bars(page: str) -> list[list[tuple[str, float]]]:
+    """Return the parts of each bar: the class of the colour, and the share of the width."""
+    return [
+        [
+            (kind, float(width) / 1000)
+            for kind, width in re.findall(r'<rect class="(\w+)" x="[\d.]+" y="2" width="([\d.]+)"', svg)
+        ]
+        for svg in re.findall(r'<svg class="bar".*?</svg>', page)
+    ]
+
+
+def test_the_memory_is_a_bar_against_that_of_a_device() -> None:
+    page = made()
+    assert "It fits, with 9.00 GiB of 16.00 GiB to spare" in page
+    parts = [("fill0", 2), ("fill1", 3), ("fill2", 1), ("fill3", 1), ("spare", 9)]  # no output has memory of its own
+    assert bars(page)[0] == [(kind, pytest.approx(size / 16, abs=1e-4)) for kind, size in parts]
+    for row in ("parameters</td><td class=number>2.00 GiB", "temporaries</td><td class=number>1.00 GiB"):
+        assert row in page
+    assert "4 x bf16[4]" in page and "512.0 MiB" in page
+
+
+def test_bounds_are_bars_against_the_largest() -> None:
+    page = made()
+    assert "A step takes at least 40 ms, limited by compute." in page and "Bounds, not promises" in page
+    assert bars(page)[1:] == [[("fill1", 1.0)], [("fill0", 0.25)]]
+    assert "<td class=number>unknown</td><td>the bandwidth is unknown" in page
+    assert "repeated by remat</dt><dd>25%" in page
+
+
+def test_collectives_and_layout() -> None:
+    page = made()
+    cells = ["all-reduce", "2", "3.00 GiB", "batch", "16", "ICI"]
+    assert re.sub(r"<[^>]*>", "|", page).replace("||", "|").count("|".join(cells)) == 1
+    assert "between slices" in page and "split over batch" in page and "┌─┐\n└─┘" in page
+
+
+def test_compiled_for_cpu_there_is_no_limit() -> None:
+    """Nor is there one where the compiler does not say what it needs."""
+    page = made(usable=None, roofline=None, traffic=[], buffers=[], compiled_for="cpu")
+    assert "A device needs 7.00 GiB, as compiled for CPU" in page and "compiled for CPU in 12.3 s" in page
+    assert [kind for kind, _ in bars(page)[0]] == ["fill0", "fill1", "fill2", "fill3"]
+    assert "takes at least" not in page and "Communication" not in page
+    assert "does not say how much memory" in made(memory=None)
+
+
+def test_names_are_only_text() -> None:
+    page = made()
+    assert "gpt&lt;2&gt;.yaml on v5litepod-16" in page and "&lt;b&gt;exp" in page
+    elements = Elements(page)
+    assert not {"b", "img", "iframe", "link", "form"} & {*elements.names}
+    assert not [
+        value for name, value in elements.attributes if name in ("src", "href", "style") or name.startswith("on")
+    ]
