@@ -69,3 +69,24 @@ def test_a_step_that_does_not_fit(tmp_path: Path, slice: str) -> None:
     assert first.startswith("podrun: the step does not fit ") and " too much; a device needs " in first
     assert any("  4 x " in line and "  h_*/" in line for line in lines), done.stderr
     assert lines[-1].startswith("with batch_size=8192 it fits" if slice == "v5e-4" else "take a larger slice")
+
+
+@pytest.mark.parametrize("slice", ["v5e-4", "h100-4"])
+def test_the_bound_of_a_step(tmp_path: Path, slice: str) -> None:
+    """FLOPs are within 1 % of a count by hand, and a step moves at least its state and sends at least its gradients."""
+    report = json.loads(inspect(tmp_path, "--slice", slice, "--json", "parallel=shard_map").stdout)
+    layers, width, context, vocabulary, devices = 2, 256, 256, 256, 4
+    tokens = 64 * context
+    weights = layers * 12 * width**2 + vocabulary * width
+    assert report["computed"]["flops"] == pytest.approx(
+        tokens * (6 * weights + 12 * layers * width * context), rel=0.01
+    )
+    assert report["computed"]["repeated"] == 0
+    peak, hbm, link = {"v5e-4": (197e12, 819e9, 200e9), "h100-4": (989.5e12, 3350e9, 450e9)}[slice]
+    bounds = {one["name"]: one["seconds"] for one in report["roofline"]["limits"]}
+    assert bounds["compute"] == report["computed"]["flops"] / devices / peak
+    state = report["memory"]["arguments"]
+    assert 2 * state < bounds["HBM"] * hbm < 100 * state
+    sent = 2 * (devices - 1) / devices * report["state"]["params"]["bytes"]
+    assert bounds["ICI" if slice == "v5e-4" else "NVLink"] * link == pytest.approx(sent, rel=0.01)
+    assert report["roofline"]["bound"] == max(bounds.values())
