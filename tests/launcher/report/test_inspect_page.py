@@ -10,7 +10,7 @@ import pytest
 
 from podrun.launcher.report.inspect_page import page_of
 
-from .test_page import Elements
+from .elements import Elements
 
 GIB = 2**30
 MADE: dict[str, Any] = {

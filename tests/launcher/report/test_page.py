@@ -7,7 +7,6 @@ import json
 import math
 import re
 from array import array
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,8 @@ from podrun.launcher.rundir.work_tree import WorkTree
 from podrun.runtime.contract import UserError
 
 from ..rundir.made import event, make, record
+from .elements import Elements
 from .made import BEGIN, hostile_run, phase, run_with_restart, start, steps
-
-
-class Elements(HTMLParser):
-    """Collects the elements of a file, and the texts of its scripts."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        self.attributes += attrs
 
 
 def data_of(text: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from podrun.runtime.inspect_job.buffers import Buffer, largest
 from podrun.runtime.inspect_job.compiled import sizes
 from podrun.runtime.inspect_job.traffic import PodMesh, Traffic, traffic
 
+from .programs import program
+
 
 @dataclass(frozen=True)
 class Chip:
@@ -31,10 +33,6 @@ def mesh(*shape: int, slices: int = 1) -> PodMesh:
     count = int(np.prod(shape))
     chips = [Chip(n, slice_index=n * slices // count, process_index=n // 4) for n in range(count)]
     return PodMesh(("batch", "fsdp")[: len(shape)], np.array(chips, object).reshape(shape))
-
-
-def program(*lines: str, others: str = "") -> hlo.Program:
-    return hlo.read("\n".join(["HloModule x", others, "ENTRY %main (p: f32[]) -> f32[] {", *lines, "}"]))
 
 
 ALL_REDUCE = "  %a = f32[8,6]{1,0:T(8,128)} all-reduce(%p), channel_id=1, replica_groups="

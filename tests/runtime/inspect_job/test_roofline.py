@@ -17,7 +17,7 @@ from podrun.runtime.inspect_job.roofline import Limit, Roofline, roofline
 from podrun.runtime.inspect_job.traffic import PodMesh, Traffic, traffic
 from podrun.runtime.measure.bandwidths import BANDWIDTHS
 
-from .test_compiled import program
+from .programs import program
 
 # --- bandwidths -----------------------------------------------------------------------------------------------------
 
