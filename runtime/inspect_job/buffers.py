@@ -23,7 +23,16 @@ _VIEWS = {
 }
 """Instructions whose results are in the memory of their operands, or in no memory of the step's temporaries."""
 _WRAPPER = re.compile(r"^(?:jit|pjit|pmap|shard_map|vmap|jvp|transpose|checkpoint|remat)\(.*\)$")
-_JAX_PARTS = {"shard_map", "checkpoint", "rematted_computation", "remat", "closed_call", "core_call", "custom_jvp_call"}
+_JAX_PARTS = {
+    "shard_map",
+    "checkpoint",
+    "rematted_computation",
+    "remat",
+    "remat2",
+    "closed_call",
+    "core_call",
+    "custom_jvp_call",
+}
 _JAX_PARTS |= {"custom_vjp_call", "while", "while/body", "while/cond"}
 """Parts of a name that are JAX's own: how a function is transformed, and loops."""
 _ARGUMENT = re.compile(r"^\w+\.(\w+)((?:\[[^]]*\]|\.\w+)*)$")
@@ -46,9 +55,14 @@ def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
     """Return the largest temporaries that are alive at the peak, the largest sum first."""
     live = _peak(program, program.entry)[1]
     by_name = {line.name: line for lines in program.computations.values() for line in lines}
+    stacked = _stacked(program, by_name)
     alike: dict[tuple[str, str, int], list[str]] = {}
     for one in live:
-        name, array = _named(_origin(one, by_name)), ", ".join(array.text for array in one.arrays if array.in_memory)
+        origin = _origin(stacked.get(one.name, one), by_name)
+        name = _named(origin)
+        if one.name in stacked:
+            name = f"{name if origin.op_name else 'carry'}, of every turn of a loop"
+        array = ", ".join(array.text for array in one.arrays if array.in_memory)
         alike.setdefault((re.sub(r"\d+", "*", name), array, one.result_bytes), []).append(name)
     merged = [
         Buffer(names[0] if len({*names}) == 1 else pattern, array, size, len(names))
@@ -62,10 +76,19 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
     lines = program.computations.get(computation, ())
     owner: dict[str, tuple[str, ...]] = {}
     """By instruction: the instructions whose memory its result is in."""
+    elements: dict[str, list[tuple[str, ...]]] = {}
+    """By tuple, or loop that gets one: the same for each of its elements."""
     last: dict[str, int] = {}
     outputs: set[str] = set()
     for number, line in enumerate(lines):
         of_operands = tuple(dict.fromkeys(name for operand in line.operands for name in owner.get(operand, ())))
+        if line.kind == "tuple":
+            elements[line.name] = [owner.get(operand, ()) for operand in line.operands]
+        elif line.operands and line.operands[0] in elements:
+            if line.kind in ("while", "optimization-barrier"):
+                elements[line.name] = elements[line.operands[0]]
+            elif line.kind == "get-tuple-element":
+                of_operands = elements[line.operands[0]][_index(line)]
         is_view = line.kind in _VIEWS or line.kind.endswith("-done")
         owner[line.name] = of_operands if is_view else (line.name,)
         last.update(dict.fromkeys((*of_operands, line.name), number))
@@ -89,6 +112,45 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
             if gone := live.pop(name, None):
                 total -= gone.result_bytes
     return best
+
+
+def _index(line: Instruction) -> int:
+    match = re.search(r"\bindex=(\d+)", line.text)
+    assert match, line.text
+    return int(match[1])
+
+
+def _stacked(program: Program, by_name: dict[str, Instruction]) -> dict[str, Instruction]:
+    """Return, for each array that a loop fills turn by turn, the instruction whose results it collects."""
+    collected = {}
+    for loop in (line for line in by_name.values() if line.kind == "while"):
+        start = by_name.get(loop.operands[0])
+        ends = [line for name in loop.called.get("body", ()) for line in program.computations[name] if line.is_root]
+        if start and start.kind == "tuple" and ends and ends[0].kind == "tuple":
+            for before, after in zip(start.operands, ends[0].operands, strict=True):
+                if (update := _update(by_name[after], program, by_name)) and before in by_name:
+                    collected[before] = update
+    return collected
+
+
+def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]) -> Instruction | None:
+    """Return the instruction whose result is written into a part of an array, if the line does so."""
+    if line.kind == "dynamic-update-slice":
+        return by_name.get(line.operands[1])
+    if line.kind == "bitcast" and line.operands[0] in by_name:
+        return _update(by_name[line.operands[0]], program, by_name)
+    inside = [one for name in line.called.get("calls", ()) for one in program.computations.get(name, ())]
+    for one in inside:
+        if one.kind == "dynamic-update-slice":
+            value = by_name[one.operands[1]]
+            while value.kind in ("bitcast", "reshape", "convert", "copy", "transpose") and value.operands:
+                value = by_name[value.operands[0]]
+            if value.kind != "parameter":
+                return value
+            given = [item for item in inside if item.kind == "parameter"]
+            number = int(re.findall(r" parameter\((\d+)\)", value.text)[0])
+            return by_name.get(line.operands[number]) if number < len(given) else None
+    return None
 
 
 def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:

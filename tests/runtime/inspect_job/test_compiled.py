@@ -189,6 +189,24 @@ def test_buffers_of_a_real_program(steps: int) -> None:
     assert any(buffer.bytes == 512 * 512 * 4 for buffer in found), found
 
 
+def test_what_a_loop_keeps_of_every_turn() -> None:
+    """The gradient of a loop over layers needs arrays of all of them: they have the name of what they collect."""
+
+    def layer(x: Any, weights: Any) -> Any:
+        with jax.named_scope("layer"):
+            return x + jnp.tanh(x @ weights) @ weights.T, None
+
+    def loss(weights: Any, x: Any) -> Any:
+        return jax.lax.scan(layer, x, weights)[0].sum()
+
+    shapes = jax.ShapeDtypeStruct((6, 64, 256), jnp.float32), jax.ShapeDtypeStruct((512, 64), jnp.float32)
+    found = largest(hlo.read(jax.jit(jax.grad(loss)).lower(*shapes).compile().as_text()))
+    names = {buffer.name: buffer.array for buffer in found}
+    assert names["layer/tanh, of every turn of a loop"] == "f32[6,512,256]"
+    assert "f32[6,512,64]" in names.values(), found
+    assert found[0].array == "f32[6,512,256]"
+
+
 def test_traffic_of_a_real_program() -> None:
     devices = np.array(jax.devices()).reshape(-1, 2)
     pod = Mesh(devices, ("batch", "fsdp"))
