@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, files_of
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
@@ -26,6 +26,7 @@ from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
 from ..report.inspect_page import page_of
 from ..report.write_html import write_page
+from ..request.kept_answers import keep_answer, kept_answer
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..view.times import moment
@@ -106,15 +107,36 @@ def inspect(request: InspectRequest) -> int:
         "slice": pod.slice.name,
         "title": str(request.train),
         "width": _width(),
-        "json": request.json or request.output is not None,
     }
-    with waiting(f"compiling the step for {pod.slice.devices} devices"):
-        python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
-        done = _run_worker(query, python, env, pod.slice.devices)
-    if request.output and done.returncode == ExitCode.DONE:
-        write_page(request.output, page_of(json.loads(done.stdout), request.train.name, moment(time.time())))
-        return ExitCode.DONE
-    return _show(done, pod.slice.devices)
+    python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
+    data = [str(path.absolute()) for named in files_of(config) for path in named.files]
+    question = {**query, "python": python, "env": _settings(env), "folder": os.getcwd(), "data": data}
+    answer = kept_answer(question)
+    if answer is None:
+        asked = time.time()
+        with waiting(f"compiling the step for {pod.slice.devices} devices"):
+            done = _run_worker(query, python, env, pod.slice.devices)
+        if done.returncode != ExitCode.DONE:
+            return _show(done, pod.slice.devices)
+        answer = json.loads(done.stdout)
+        files = answer.pop("files")
+        if "://" not in json.dumps(query["config"]["data"]):  # buckets may change unseen
+            keep_answer(question, answer, [*files, *data], asked)
+    if problem := answer.get("problem"):
+        raise UserError(problem)
+    if request.output:
+        write_page(request.output, page_of(json.loads(answer["json"]), request.train.name, moment(time.time())))
+    else:
+        print(answer["json"] if request.json else answer["text"])
+    return ExitCode.DONE
+
+
+_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "PATH", "HOME")
+"""Beginnings of the environment variables that a report may depend on."""
+
+
+def _settings(env: Mapping[str, str]) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}, **env}
 
 
 def _target(request: InspectRequest, slice: Slice) -> Target | None:

@@ -20,18 +20,22 @@ def _answer(request: dict[str, Any]) -> str:
         return _answer_arrays(request)
     from ..compiler import without_messages
     from ..config import Config
-    from .look import look
+    from .depends import recorded
+    from .look import TooLarge, look
     from .render import as_json, text
 
+    depends_on = recorded()
     jax.config.update("jax_threefry_partitionable", True)
     jax.config.update("jax_enable_compilation_cache", False)  # programs from the cache have no memory analysis
     width = int(str(request["width"]))
     pod, note = _devices(request["target"], bool(request["target_is_wanted"]))
-    with without_messages() if pod else nullcontext():
-        report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
-    if request["json"]:
-        return as_json(report)
-    return text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
+    try:
+        with without_messages() if pod else nullcontext():
+            report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
+    except TooLarge as error:
+        return json.dumps({"problem": str(error), "files": depends_on()})
+    shown = text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
+    return json.dumps({"text": shown, "json": as_json(report), "files": depends_on()})
 
 
 def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | None, str]:

@@ -36,6 +36,10 @@ from .traffic import Traffic
 from .units import in_bytes
 
 
+class TooLarge(UserError):
+    """The step does not fit into the memory of a device."""
+
+
 @dataclass(frozen=True)
 class Size:
     """Size of a part of the state."""
@@ -109,7 +113,8 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         pod: the devices to compile for; None: those of this process.
 
     Raises:
-        UserError: as in training; or the step does not fit into the memory of a device of `pod`.
+        UserError: as in training.
+        TooLarge: the step does not fit into the memory of a device of `pod`.
     """
     data = load_data(config)
     task = make_task(config, data)
@@ -128,7 +133,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     memory = device_memory(pod.kind) if pod else None
     usable = memory.usable if memory else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
-        raise UserError(_does_not_fit(config, data, slice_name, compiled, usable, strategy))
+        raise TooLarge(_does_not_fit(config, data, slice_name, compiled, usable, strategy))
     return Report(
         slice=slice_name,
         devices=devices,

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ from podrun.runtime.tasks.regression import Regression
 class Loud(Regression):
     def loss(self, params, batch, key):
         print("I am traced")
+        return super().loss(params, batch, key)
+
+class Counted(Regression):
+    marker = None
+
+    def loss(self, params, batch, key):
+        open("traced", "w").close()
         return super().loss(params, batch, key)
 
 class Broken(Regression):
@@ -62,7 +70,7 @@ def inspected(sandbox: Sandbox, *args: str) -> Any:
 
 
 def test_a_job_is_shown_and_nothing_is_written(small: Sandbox) -> None:
-    """Parameters, layout, FLOPs and memory; no workdir, no run."""
+    """Parameters, layout, FLOPs and memory; no workdir, no run. Only the answer is kept, in podrun's own folder."""
     before = files(small.path)
     done = small.podrun("inspect", "small.yaml", "--slice", "cpu-2x2", "parallel=jit", "launch.workdir=/no/such/place")
     assert (done.returncode, done.stderr) == (0, "")
@@ -75,7 +83,33 @@ def test_a_job_is_shown_and_nothing_is_written(small: Sandbox) -> None:
         "temporaries",
     ):
         assert words in done.stdout, words
-    assert files(small.path) == before
+    assert {path for path in files(small.path) if small.path / "home" not in (path, *path.parents)} == before
+
+
+def test_an_answer_is_kept_until_something_it_depends_on_changes(small: Sandbox) -> None:
+    """Whatever form it is printed in; the code of the user, a key, or a setting of the compiler makes it anew."""
+    code, job = small.path / "mine.py", ("task=mine:Counted", "model.name=mlp", "data.name=sine")
+
+    def traced(*words: str, **env: str) -> bool:
+        """Return whether the step was traced."""
+        (small.path / "traced").unlink(missing_ok=True)
+        command = [*small.command, "inspect", "small.yaml", *job, *words]
+        done = subprocess.run(command, cwd=small.path, env={**small.env, **env}, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return (small.path / "traced").exists()
+
+    def age() -> None:
+        os.utime(code, (time.time() - 60, time.time() - 60))
+
+    assert traced()  # just written, so it could still change
+    age()
+    assert traced()
+    assert not traced()
+    assert not traced("--json")
+    assert traced("batch_size=16", XLA_FLAGS="--xla_cpu_enable_fast_math=false")
+    code.write_text(code.read_text().replace("marker", "other_marker"))
+    age()
+    assert traced()
 
 
 @pytest.mark.long

@@ -1,0 +1,36 @@
+"""The files that an answer depends on: code that is no installed package, other files that were read, folders of packages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Callable
+from importlib.metadata import distributions
+from pathlib import Path
+
+_NO_FILES = ("/proc/", "/sys/", "/dev/", "/etc/", "/run/")
+
+
+def recorded() -> Callable[[], list[str]]:
+    """Begin to record the files that this process reads. Return a function that returns the paths it depends on so far."""
+    opened: set[str] = set()
+
+    def hook(event: str, args: tuple[object, ...]) -> None:
+        if event != "open":
+            return
+        path, _, flags = args
+        if isinstance(path, str | bytes) and isinstance(flags, int) and not flags & (os.O_WRONLY | os.O_RDWR):
+            opened.add(os.fsdecode(path))
+
+    sys.addaudithook(hook)
+
+    def paths() -> list[str]:
+        packages = {os.path.realpath(str(one.locate_file(""))) for one in distributions()} - {os.getcwd()}
+        installed = {*packages, *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))}
+        modules = [name for module in [*sys.modules.values()] if (name := getattr(module, "__file__", None))]
+        files = {os.path.abspath(name) for name in (*opened, *modules)}
+        own = {name for name in files if not name.startswith(_NO_FILES) and os.path.isfile(name)}
+        return sorted({*packages, *(name for name in own if not installed & {*map(str, Path(name).resolve().parents)})})
+
+    return paths
