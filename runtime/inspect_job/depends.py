@@ -30,7 +30,9 @@ def recorded() -> Callable[[], list[str]]:
         installed = {*packages, *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))}
         modules = [name for module in [*sys.modules.values()] if (name := getattr(module, "__file__", None))]
         files = {os.path.abspath(name) for name in (*opened, *modules)}
-        own = {name for name in files if not name.startswith(_NO_FILES) and os.path.isfile(name)}
-        return sorted({*packages, *(name for name in own if not installed & {*map(str, Path(name).resolve().parents)})})
+        used = {name for name in files if not name.startswith(_NO_FILES) and os.path.isfile(name)}
+        return sorted(
+            {*packages, *(name for name in used if not installed & {*map(str, Path(name).resolve().parents)})}
+        )
 
     return paths

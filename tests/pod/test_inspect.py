@@ -28,16 +28,16 @@ class Loud(Regression):
         print("I am traced")
         return super().loss(params, batch, key)
 
+class Broken(Regression):
+    def loss(self, params, batch, key):
+        return batch["nothing"], {}
+
 class Counted(Regression):
     marker = None
 
     def loss(self, params, batch, key):
         open("traced", "w").close()
         return super().loss(params, batch, key)
-
-class Broken(Regression):
-    def loss(self, params, batch, key):
-        return batch["nothing"], {}
 
 class Slow(Regression):
     def loss(self, params, batch, key):
@@ -152,7 +152,7 @@ def test_user_code_that_fails(small: Sandbox) -> None:
     """The message says what, in which line of which file, and how to see more; exit code 1."""
     done = small.podrun("inspect", "small.yaml", "task=mine:Broken", "model.name=mlp", "data.name=sine")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "KeyError: 'nothing'\nin mine.py, line 12" in done.stderr
+    assert "KeyError: 'nothing'\nin mine.py, line 13" in done.stderr
     assert "Traceback" not in done.stderr and "--simulate" in done.stderr
 
 
