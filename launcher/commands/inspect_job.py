@@ -100,7 +100,7 @@ def inspect(request: InspectRequest) -> int:
     """Print the report on the job and return 0, or the reason why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
     target = _target(request, pod.slice)
-    query = {
+    query: dict[str, Any] = {
         "target": asdict(target) if target else None,
         "target_is_wanted": request.compile_for is not None,
         "config": config.model_dump(mode="json"),
