@@ -36,7 +36,7 @@ def devices_of(target: Target) -> Devices:
     if find_spec(package) is None:
         raise UserError(
             f"{package}, the compiler for {target.slice}, is not installed; install it here with `pip install '.[{extra}]'` "
-            "in podrun's folder, or give --compile-for cpu"
+            "in podrun's folder"
         )
     _check_version(package, extra)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
@@ -55,7 +55,7 @@ def devices_of(target: Target) -> Devices:
     if (pod.count, pod.processes) != (target.devices, target.processes):
         raise UserError(
             f"the compiler sees {target.slice} with {pod.count} devices in {pod.processes} processes, and a real one has "
-            f"{target.devices} in {target.processes}; give --compile-for cpu"
+            f"{target.devices} in {target.processes}, so programs for it would be wrong"
         )
     return pod
 

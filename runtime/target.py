@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,8 @@ class Target:
     """For TPUs the chips of a host along each dimension of the topology; empty: libtpu's own."""
     gpu: str = ""
     """For GPUs the model, a file in `runtime/gpus`."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Target:
+        """Return the target whose fields were sent as JSON."""
+        return cls(**{**fields, "host": tuple(fields["host"])})

@@ -37,7 +37,8 @@ FLOORS = {
             "templates",
             "datasets",
         ),
-        *("preflight", "request", "attempt", "run", "engines", "kubernetes", "supervise", "compare", "commands", "cli"),
+        *("preflight", "request", "attempt", "run", "engines", "kubernetes", "supervise"),
+        *("compare", "fit", "commands", "cli"),
     ),
     "launcher/agent": ("base", "host", "prepare", "run", "results", "query", "main"),
     "runtime": (
@@ -57,6 +58,7 @@ FLOORS = {
             "worker",
             "distributed",
             "target",
+            "layout_facts",
             "devices",
             "device_memory",
             "compiler",

@@ -1,4 +1,4 @@
-"""Commands about a job before it runs: `new`, `data`, `inspect`; `root.py` adds them."""
+"""Commands about a job before it runs: `new`, `data`, `inspect`, `compile`, `fit`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -204,4 +204,45 @@ def compile_command(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (new, data, inspect, compile_command)
+@click.command()
+@click.option(
+    "--slice",
+    "-s",
+    metavar="TYPE",
+    shell_complete=complete_slice,
+    help="Slice to search, or 'v5e-*': the smallest that fits.  [default: launch.slice]",
+)
+@click.option("--gpu", metavar="MODEL", help="Which GPUs gpu-2x8 means, for example h100.")
+@click.option("--batch", is_flag=True, help="Search the largest batch size that fits, at accumulate 1.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
+@click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
+def fit(
+    train: Path, overrides: tuple[str, ...], slice: str | None, gpu: str | None, batch: bool, as_json: bool
+) -> None:
+    """Search the layouts of a job for those that fit a slice, and for the fastest, without having the slice.
+
+    The strategy is that of train.yaml, or pmap and jit. Searched are fsdp and accumulate. Layouts that cannot work or fit are
+    ruled out by arithmetic. The others are compiled by the compiler of the slice's TPUs or GPUs (podrun's extras tpu and
+    cuda), and the answers are kept. Ctrl-C shows what is known so far.
+
+    \b
+    Exit code: 0 a layout fits, 2 none does, 1 the job's code fails.
+
+    \b
+    Examples:
+      podrun fit train.yaml --slice v5e-16
+      podrun fit train.yaml --slice 'v5e-*' batch_size=512
+      podrun fit train.yaml --slice gpu-2x8 --gpu a100 --batch
+    """
+
+    def action() -> int:
+        from ..commands.fit import FitRequest
+        from ..commands.fit import fit as fit_request
+
+        return fit_request(FitRequest(train, overrides, slice, gpu, batch, as_json))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (new, data, inspect, compile_command, fit)

@@ -26,7 +26,7 @@ from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
 from ..report.inspect_page import page_of
 from ..report.write_html import write_page
-from ..request.kept_answers import keep_answer, kept_answer
+from ..request.kept_answers import keep_answer, kept_answer, settings
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..view.times import moment
@@ -110,7 +110,7 @@ def inspect(request: InspectRequest) -> int:
     }
     python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
     data = [str(path.absolute()) for named in files_of(config) for path in named.files]
-    question = {**query, "python": python, "env": _settings(env), "folder": os.getcwd(), "data": data}
+    question = {**query, "python": python, "env": settings(env), "folder": os.getcwd(), "data": data}
     answer = kept_answer(question)
     if answer is None:
         asked = time.time()
@@ -131,14 +131,6 @@ def inspect(request: InspectRequest) -> int:
     return ExitCode.DONE
 
 
-_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "PATH", "HOME")
-"""Beginnings of the environment variables that a report may depend on."""
-
-
-def _settings(env: Mapping[str, str]) -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}, **env}
-
-
 def _target(request: InspectRequest, slice: Slice) -> Target | None:
     """Return what to compile for; None: virtual devices of this machine's CPU. Raises UserError."""
     wanted = request.compile_for
@@ -150,7 +142,10 @@ def _target(request: InspectRequest, slice: Slice) -> Target | None:
         except UserError:  # a slice that the compiler knows otherwise; the report says that it is of the CPU
             return None
     if wanted == "tpu" and slice.kind == "tpu":
-        return target_of(slice)
+        try:
+            return target_of(slice)
+        except UserError as error:
+            raise UserError(f"{error}; give --compile-for cpu") from None
     if slice.kind == "gpu" and wanted != "tpu":
         return target_of(slice, wanted)
     raise UserError(

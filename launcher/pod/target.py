@@ -40,7 +40,7 @@ def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
     if generation in _TWO_DEVICES:
         raise UserError(
             f"{slice.name}: the TPU compiler takes a chip of {generation} for two devices with half the memory each, and a "
-            "real one is one device, so what it says would be wrong; give --compile-for cpu"
+            "real one is one device, so what it says would be wrong"
         )
     return Target(
         slice.name,

@@ -18,9 +18,11 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
-from ..pod.home import private_folder
+from ..pod.home import podrun_home, private_folder
 
 _FOLDER = "answers"
+_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "PATH", "HOME")
+"""Beginnings of the environment variables that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
 _UNUSED = 30 * 86400.0  # seconds after which an unused answer is removed
 
@@ -39,7 +41,12 @@ def kept_answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
     return answer
 
 
-def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iterable[str], asked: float) -> None:
+def settings(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables that an answer may depend on. `env`: those of the job, besides this process's."""
+    return {**{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}, **env}
+
+
+def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iterable[str], asked: float) -> str:
     """Keep an answer. If that is not possible, it is computed again next time.
 
     Args:
@@ -47,12 +54,15 @@ def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iter
         answer: JSON.
         files: paths of the files and folders that it depends on.
         asked: time when the question was asked, in seconds since 1970.
+
+    Returns:
+        The reason why nothing can be kept in podrun's folder; empty without one.
     """
     try:
         identities = [(path, _identity(path)) for path in files]
         newest = max((status[1] for _, status in identities), default=0) / 1e9
         if newest > asked or newest > time.time() - _TICK:
-            return
+            return ""
         entry = _entry(question)
         fresh = entry.with_name(f".{entry.name}.{os.getpid()}")
         try:
@@ -63,8 +73,9 @@ def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iter
         for old in entry.parent.iterdir():
             if time.time() - old.stat().st_mtime > _UNUSED:
                 old.unlink()
-    except (OSError, UserError):
-        return
+    except (OSError, UserError) as error:
+        return f"{podrun_home()}: {getattr(error, 'strerror', None) or error}"
+    return ""
 
 
 def _identity(path: str) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .printable import without_colours
@@ -11,10 +11,10 @@ from .terminal import unguarded
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show `what` and the elapsed time during a `with` block, then remove the line."""
+def waiting(what: str) -> Iterator[Callable[[str], None]]:
+    """Show `what` and the elapsed time during a `with` block, then remove the line. Yields a function that changes `what`."""
     if not sys.stderr.isatty():
-        yield
+        yield lambda what: None
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -22,5 +22,5 @@ def waiting(what: str) -> Iterator[None]:
     console = Console(file=unguarded(sys.stderr))
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as progress:
-        progress.add_task(without_colours(what))
-        yield
+        task = progress.add_task(without_colours(what))
+        yield lambda what: progress.update(task, description=without_colours(what))

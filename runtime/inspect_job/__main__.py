@@ -1,13 +1,14 @@
-"""The process behind `podrun inspect`: reads a job as JSON from stdin, and writes a report or an error to stdout."""
+"""The process behind `podrun inspect` and `podrun fit`: reads a job as JSON from stdin, and writes the answer to stdout."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..contract import UserError
-from ..worker.query import answer_query
+from ..worker.query import answer_query, end_with_stdin
 
 if TYPE_CHECKING:
     from ..devices import Devices
@@ -21,12 +22,15 @@ def _answer(request: dict[str, Any]) -> str:
     from ..compiler import without_messages
     from ..config import Config
     from .depends import recorded
-    from .look import TooLarge, look
-    from .render import as_json, text
 
     depends_on = recorded()
     jax.config.update("jax_threefry_partitionable", True)
     jax.config.update("jax_enable_compilation_cache", False)  # programs from the cache have no memory analysis
+    if "layouts" in request:
+        return _answer_layouts(request, depends_on)
+    from .look import TooLarge, look
+    from .render import as_json, text
+
     width = int(str(request["width"]))
     pod, note = _devices(request["target"], bool(request["target_is_wanted"]))
     try:
@@ -53,13 +57,28 @@ def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | N
     from ..compiler import devices_of
     from ..target import Target
 
-    target = Target(**{**given, "host": tuple(given["host"])})
     try:
-        return devices_of(target), ""
+        return devices_of(Target.of(given)), ""
     except UserError as error:
         if is_wanted:
-            raise
+            raise UserError(f"{error}; or give --compile-for cpu") from None
         return None, f"Compiled for CPU: {error}"
+
+
+def _answer_layouts(request: dict[str, Any], depends_on: Callable[[], list[str]]) -> str:
+    """Answer a question of `podrun fit`: what the layouts hold, or what the compiler says about one."""
+    from dataclasses import asdict
+
+    from ..compiler import devices_of
+    from ..config import Config
+    from ..target import Target
+    from .measure import measure, survey
+
+    end_with_stdin()
+    pod = devices_of(Target.of(request["target"]))
+    configs = [Config.model_validate(config) for config in request["layouts"]]
+    answer = measure(configs[0], pod) if request["compile"] else survey(configs, pod)
+    return json.dumps({"answer": asdict(answer), "files": depends_on()})
 
 
 def _answer_arrays(request: dict[str, Any]) -> str:

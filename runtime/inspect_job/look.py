@@ -123,7 +123,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     devices = strategy.pod.count
     initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
     params = jax.eval_shape(lambda params: in_float32(params)[0], parts(initial)[0])
-    shapes = _batch(config, data, strategy)
+    shapes = step_batch(config, data, strategy)
     state, batch = strategy.abstract_state(), strategy.abstract_batch(shapes)
     lowered = strategy.lowered(shapes)
     models = max(1, _count(state.params) // max(1, _count(params)))
@@ -159,7 +159,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     )
 
 
-def _batch(config: Config, data: Dataset, strategy: Strategy) -> Batch:
+def step_batch(config: Config, data: Dataset, strategy: Strategy) -> Batch:
     """Return the shapes and dtypes of a step's global batch."""
     if config.batch_size == "all":
         size = padded(data.train.size, strategy.shares * config.accumulate)
@@ -264,7 +264,7 @@ def _with_batch(config: Config, data: Dataset, size: int, pod: Devices) -> Compi
     """Compile the step for another batch size."""
     job = config.model_copy(update={"batch_size": size})
     strategy = make_strategy(job, make_task(job, data), *make_optimizer(job, job.total_steps(data.train.size)), pod)
-    return compile_step(strategy, strategy.lowered(_batch(job, data, strategy)))
+    return compile_step(strategy, strategy.lowered(step_batch(job, data, strategy)))
 
 
 def buffer_lines(buffers: Sequence[Buffer]) -> list[str]:

@@ -1,10 +1,11 @@
-"""Answer one query of the launcher in a process of its own: JSON from stdin, text to stdout."""
+"""Answer one query of the launcher in a process of its own: a line of JSON from stdin, text to stdout."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
     out = os.dup(1)
     os.dup2(2, 1)  # keeps output of libraries out of the answer
     try:
-        code, answer = ExitCode.DONE, work(json.loads(sys.stdin.read()))
+        code, answer = ExitCode.DONE, work(json.loads(sys.stdin.readline()))
     except UserError as error:
         code, answer = ExitCode.BAD_CONFIG, str(error)
     except Exception as error:
@@ -31,6 +32,16 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
         file.write(f"{answer}\n")
     sys.stdout.flush()
     os._exit(code)
+
+
+def end_with_stdin() -> None:
+    """End this process as soon as stdin is closed: the launcher keeps it open while it waits for the answer."""
+
+    def watch() -> None:
+        sys.stdin.read()
+        os._exit(ExitCode.FAILED)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _describe(error: Exception) -> str:

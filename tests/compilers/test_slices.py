@@ -74,7 +74,7 @@ def test_a_topology_that_the_compiler_refuses() -> None:
 
 def test_a_topology_that_the_compiler_divides_differently() -> None:
     with pytest.raises(
-        UserError, match=r"^the compiler sees v5litepod-16 with 16 devices in 4 processes, and a real one has 16 in 2; "
+        UserError, match=r"^the compiler sees v5litepod-16 with 16 devices in 4 processes, and a real one has 16 in 2, "
     ):
         devices_of(Target("v5litepod-16", "tpu", "v5e:4x4", 16, 2))
 

@@ -34,7 +34,7 @@ def block(name: str) -> str:
 def commands(text: str) -> list[str]:
     """Commands as typed, for the same job: those that come back at once, and the like."""
     lines = (line.strip().split("   #")[0].strip() for line in text.splitlines())
-    runs = (line for line in lines if re.match(r"podrun (?!init|check|inspect|compare).*\.yaml", line))
+    runs = (line for line in lines if re.match(r"podrun (?!init|check|inspect|fit|compare).*\.yaml", line))
     return [re.sub(r" --(detach|dry-run)", "", line) for line in runs]
 
 

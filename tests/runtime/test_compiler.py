@@ -25,7 +25,7 @@ def test_without_a_compiler_the_extra_is_named(platform: str, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, PACKAGES[platform], None)  # as if it could not be found
     with pytest.raises(
         UserError,
-        match=rf"is not installed; .*`pip install '\.\[{platform}\]'` in podrun's folder, or give --compile-for",
+        match=rf"is not installed; .*`pip install '\.\[{platform}\]'` in podrun's folder$",
     ):
         devices_of(TARGETS[platform])
 

@@ -43,6 +43,6 @@ def test_an_unknown_gpu_is_refused_with_those_known() -> None:
 
 def test_v4_is_refused_with_the_reason() -> None:
     with pytest.raises(
-        UserError, match=r"^v4-32: the TPU compiler takes a chip of v4 for two devices .* --compile-for cpu$"
+        UserError, match=r"^v4-32: the TPU compiler takes a chip of v4 for two devices .* would be wrong$"
     ):
         target_of(parse_slice("v4-32"))

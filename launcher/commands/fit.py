@@ -1,0 +1,142 @@
+"""`podrun fit`: which layouts of a job fit a slice, and which is fastest, asked of the slice's compiler on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.target import Target
+
+from ..fit.compilers import CompilerFailure
+from ..fit.outcome import Outcome
+from ..fit.search import Search, search
+from ..pod.errors import Mistakes
+from ..pod.slices import GENERATIONS, Slice, find_slices, parse_slice
+from ..pod.target import GPUS, target_of
+from ..request.config_checks import config_checks
+from ..request.train_file import read_config
+from ..view.waiting import waiting
+
+_ANY = "-*"
+"""End of a slice's name that stands for all sizes of a generation."""
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """Command-line options of `podrun fit`."""
+
+    train: Path
+    overrides: tuple[str, ...] = ()
+    slice: str | None = None
+    gpu: str | None = None
+    """Model of the GPUs, for a slice whose name does not tell it."""
+    batch: bool = False
+    """Search the largest batch size."""
+    json: bool = False
+
+
+def fit(request: FitRequest) -> int:
+    """Print the layouts that fit, and return 0; 2 if none does, 1 if the job's code fails, 130 after Ctrl-C.
+
+    Raises:
+        UserError: mistakes in the job or the options, or the slice's compiler is not installed.
+    """
+    config = read_config(request.train, request.overrides)
+    mistakes = Mistakes()
+    for check in config_checks(config, None, is_local=True):
+        mistakes.check(check)
+    slices = mistakes.check(lambda: _slices(request, config)) or []
+    if request.batch and config.batch_size == "all":
+        mistakes.add("--batch: batch_size is all, the whole training set; give a number, or leave --batch out")
+    mistakes.raise_any()
+    outcomes: list[Outcome] = []
+    for slice, target in slices:
+        try:
+            outcomes.append(_search(request, config, slice, target))
+        except CompilerFailure as failure:
+            print(f"podrun: the job fails before its first step: {failure}", file=sys.stderr)
+            return ExitCode.FAILED
+        known = outcomes[-1].known
+        if known.best or not outcomes[-1].is_complete or (known.failed and not known.measured):
+            break
+    *smaller, outcome = outcomes
+    return _show(request, outcome, smaller)
+
+
+def _slices(request: FitRequest, config: Config) -> list[tuple[Slice, Target]]:
+    """Return the slices to search, the smallest first. Raises UserError."""
+    name = request.slice or config.launch.slice
+    if name is None:
+        raise UserError("which slice? give --slice v5e-16, or --slice 'v5e-*' for the smallest v5e that fits")
+    if not name.endswith(_ANY):
+        slice = parse_slice(name)
+        return [(slice, _target(request, slice))]
+    try:
+        sizes = find_slices(name.removesuffix("*"))
+    except UserError:
+        generations = ", ".join(generation.name for generation in GENERATIONS)
+        raise UserError(f"--slice {name}: '-*' stands for the sizes of a TPU generation: {generations}") from None
+    return [(slice, _target(request, slice)) for slice in sorted(sizes, key=lambda slice: slice.devices)]
+
+
+def _target(request: FitRequest, slice: Slice) -> Target:
+    """Return what to compile for. Raises UserError."""
+    if request.gpu and slice.kind != "gpu":
+        raise UserError(f"--gpu {request.gpu}: it is for slices such as gpu-2x8; leave it out")
+    try:
+        target = target_of(slice, request.gpu)
+    except UserError as error:
+        raise UserError(f"{error}; give a slice of another generation") from None
+    if target is not None:
+        return target
+    if slice.kind == "gpu":
+        raise UserError(f"{slice.name}: which GPUs? give --gpu {'|'.join(GPUS)}, or a slice such as h100-16")
+    raise UserError(
+        f"{slice.name}: memory and speed of CPUs are not known to podrun, so nothing can be compared; "
+        "give a slice of TPUs or GPUs, such as v5e-16 or h100-8"
+    )
+
+
+def _search(request: FitRequest, config: Config, slice: Slice, target: Target) -> Outcome:
+    """Search one slice. After Ctrl-C the outcome is incomplete."""
+    known = Search(slice)
+    began = time.monotonic()
+    is_complete = True
+    with waiting(f"looking at the job on {slice.name}") as change:
+
+        def tell() -> None:
+            best = known.best[:1]
+            least = f"; the best so far: {best[0]}" if best else ""
+            change(f"{slice.name}: {len(known.measured)} layouts known, at most {known.left} to compile{least}")
+
+        try:
+            search(known, config, target, request.batch, tell)
+        except KeyboardInterrupt:
+            is_complete = False
+    seconds = time.monotonic() - began
+    return Outcome(request.train, request.overrides, config, known, seconds, is_complete)
+
+
+def _show(request: FitRequest, outcome: Outcome, smaller: list[Outcome]) -> int:
+    """Print the outcome, and return the exit code."""
+    if request.json:
+        values = {**outcome.as_json(), "smaller_slices": [one.as_json() for one in smaller]}
+        print(json.dumps(values, indent=1))
+    else:
+        for one in smaller:
+            print(f"{one.known.slice.name}: {one.nearest()}")
+        print(outcome.text(min(shutil.get_terminal_size((120, 24)).columns, 120)))
+    if outcome.known.not_kept:
+        print(f"podrun: the answers are not kept for another search: {outcome.known.not_kept}", file=sys.stderr)
+    if not outcome.is_complete:
+        return ExitCode.INTERRUPTED
+    if outcome.known.best:
+        return ExitCode.DONE
+    print(f"podrun: {outcome.nothing()}", file=sys.stderr)
+    return ExitCode.FAILED if outcome.known.failed and not outcome.known.too_large else ExitCode.BAD_CONFIG

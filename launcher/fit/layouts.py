@@ -1,0 +1,212 @@
+"""Enumerate the layouts of a job on a slice, and rule out those that cannot work or fit by arithmetic. PURE.
+
+Layouts that differ in one number only, the parts of a batch or its size, form a `Chain`: memory falls along it, and so does
+speed. So the first that fits is the best of its chain, and bisection finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from podrun.runtime.config import Config, check_slice
+from podrun.runtime.config.parallel import Jit, Mesh, Parallel, Pmap
+from podrun.runtime.contract import UserError
+from podrun.runtime.layout_facts import Held, Survey
+
+from ..pod.slices import Slice
+
+_MOST_EXAMPLES = 1 << 14
+"""Largest number of examples on a device that the search for a batch size tries."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """One way to divide a job over the devices of a slice. Each is made once in a search, and equal only to itself."""
+
+    parallel: Parallel
+    accumulate: int
+    batch_size: int | Literal["all"]
+
+    @property
+    def fsdp(self) -> int:
+        return self.parallel.grid.fsdp
+
+    def of(self, config: Config) -> Config:
+        """Return the job in this layout."""
+        return config.model_copy(
+            update={"parallel": self.parallel, "accumulate": self.accumulate, "batch_size": self.batch_size}
+        )
+
+    def keys(self, config: Config) -> list[str]:
+        """Return the overrides that give the job this layout."""
+        now, grid = config.parallel, self.parallel.grid
+        keys = []
+        if self.parallel.name != now.name:
+            keys.append(f"parallel.name={self.parallel.name}")
+        if now.grid.data != grid.data:
+            keys.append(f"parallel.mesh.data={grid.data}")
+        if now.grid.fsdp != grid.fsdp:
+            keys.append(f"parallel.mesh.fsdp={grid.fsdp}")
+        if self.accumulate != config.accumulate:
+            keys.append(f"accumulate={self.accumulate}")
+        if self.batch_size != config.batch_size:
+            keys.append(f"batch_size={self.batch_size}")
+        return keys
+
+    def name(self, config: Config) -> str:
+        """Return a short name among the layouts of the job: `jit fsdp=4 accumulate=2`."""
+        fsdp = f" fsdp={self.fsdp}" if self.fsdp > 1 else ""
+        parts = f" accumulate={self.accumulate}" if self.accumulate > 1 else ""
+        size = f" batch_size={self.batch_size}" if self.batch_size != config.batch_size else ""
+        return f"{self.parallel.name}{fsdp}{parts}{size}"
+
+
+@dataclass(frozen=True)
+class RuledOut:
+    """A layout that is not compiled, and why."""
+
+    layout: Layout
+    reason: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Layouts in order of falling memory and falling speed.
+
+    Args:
+        layouts: the fastest first.
+        start: number of the layout that is compiled first.
+    """
+
+    layouts: tuple[Layout, ...]
+    start: int = 0
+
+    def next(self, fits: Mapping[Layout, bool]) -> Layout | None:
+        """Return the layout to compile next, given which are known to fit; None if the first that fits is known."""
+        least, most = -1, len(self.layouts)  # the last that does not fit, and the first that fits
+        for number, layout in enumerate(self.layouts):
+            if layout in fits:
+                least, most = (least, min(most, number)) if fits[layout] else (number, most)
+        if most - least <= 1:
+            return None
+        is_new = least == -1 and most == len(self.layouts)
+        return self.layouts[self.start if is_new else (least + most) // 2]
+
+
+def strategies(config: Config, slice: Slice, search_batch: bool = False) -> tuple[list[Parallel], list[RuledOut]]:
+    """Return the strategies to search, with every fsdp that the slice allows, and those that cannot train the job.
+
+    Without a strategy in train.yaml they are pmap, which the job would have, and jit, which can divide the state: `explicit`
+    is compiled to the program of `jit`, and `shard_map` to that of `pmap` (docs/compile.md). A later axis of the mesh
+    multiplies the sections here. The order is that of their communication, the least first.
+
+    Args:
+        config: the job.
+        slice: where it is to run.
+        search_batch: the batch size is searched, so that of the job need not fit.
+    """
+    chosen: list[Parallel] = [config.parallel] if "parallel" in config.model_fields_set else [Pmap(), Jit()]
+    possible, out = [], []
+    for section in (one for name in chosen for one in _divided(name, slice)):
+        layout = Layout(section, 1, _shares(section, slice) if search_batch else config.batch_size)
+        if reason := _conflict(layout, config, slice):
+            out.append(RuledOut(layout, reason))
+        else:
+            possible.append(section)
+    return possible, out
+
+
+def _divided(section: Parallel, slice: Slice) -> list[Parallel]:
+    """Return the strategy with every fsdp that the slice allows; itself if it divides no state."""
+    if "mesh" not in type(section).model_fields:
+        return [section]
+    sizes = _divisors(slice.devices // slice.slices)  # fsdp stays within a slice
+    return [section.model_copy(update={"mesh": Mesh(fsdp=size)}) for size in sizes]
+
+
+def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
+    """Return why the job cannot have the layout on the slice; empty if it can."""
+    try:
+        check_slice(layout.of(config), slice.devices, slice.slices)
+    except UserError as error:
+        return str(error)
+    return layout.parallel.conflict(config.model, config.optimizer) or ""
+
+
+def chains(
+    config: Config, slice: Slice, sections: Sequence[Parallel], known: Survey, search_batch: bool = False
+) -> tuple[list[Chain], list[RuledOut]]:
+    """Return the layouts worth compiling, and those ruled out.
+
+    Args:
+        config: the job.
+        slice: where it is to run.
+        sections: the `strategies`.
+        known: the facts about the job with each of them.
+        search_batch: search the largest batch size, in place of the number of parts of the job's own.
+    """
+    possible, out = [], []
+    for section, held in zip(sections, known.held, strict=True):
+        layouts, start = (
+            _batches(config, slice, section, known) if search_batch else _parts(config, slice, section, known)
+        )
+        reasons = [_reason(layout, held, known.usable) for layout in layouts]
+        out += [RuledOut(layout, reason) for layout, reason in zip(layouts, reasons, strict=True) if reason]
+        left = [layout for layout, reason in zip(layouts, reasons, strict=True) if not reason]
+        if left:
+            possible.append(Chain(tuple(left), min(start, len(left) - 1)))
+    return possible, out
+
+
+def smallest(config: Config, section: Parallel, slice: Slice) -> Config:
+    """Return the job with the strategy, and one example on each device."""
+    size = config.batch_size if config.batch_size == "all" else _shares(section, slice)
+    return Layout(section, 1, size).of(config)
+
+
+def _parts(config: Config, slice: Slice, section: Parallel, known: Survey) -> tuple[list[Layout], int]:
+    """Return the layouts that differ in `accumulate`, the fastest first, and the number of the one to begin with."""
+    size, shares = config.batch_size, _shares(section, slice)
+    if size == "all":
+        return [Layout(section, config.accumulate, size)], 0
+    whole = known.whole_batch or config.optimizer.whole_set
+    return [Layout(section, parts, size) for parts in ([1] if whole else _divisors(size // shares))], 0
+
+
+def _batches(config: Config, slice: Slice, section: Parallel, known: Survey) -> tuple[list[Layout], int]:
+    """Return the layouts that differ in the batch size, the largest first, and the number of the one to begin with."""
+    size, shares = config.batch_size, _shares(section, slice)
+    assert size != "all"
+    powers = max(1, min(known.examples // shares, _MOST_EXAMPLES)).bit_length()
+    now = min(max(1, size // shares).bit_length(), powers)
+    return [Layout(section, 1, shares << power) for power in reversed(range(powers))], powers - now
+
+
+def _reason(layout: Layout, held: Held, usable: int | None) -> str:
+    """Return why a layout cannot fit; empty if it may."""
+    if held.problem:
+        return held.problem
+    # With several parts the sum of their gradients is held beside the state. With one part the compiler may use up each
+    # gradient before it computes the next.
+    gradients = held.gradients if layout.accumulate > 1 else 0
+    if usable is None or held.state + gradients <= usable:
+        return ""
+    if held.state > usable:
+        return f"the state takes {in_bytes(held.state)} of a device, which has {in_bytes(usable)}"
+    both = f"{in_bytes(held.state)} and {in_bytes(gradients)}"
+    return f"the state and the sum of gradients take {both} of a device, which has {in_bytes(usable)}"
+
+
+def _shares(section: Parallel, slice: Slice) -> int:
+    return slice.devices if section.divides_batch else 1
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def in_bytes(count: float) -> str:
+    """Return `3.1 GiB`, or `12.5 MiB` below one."""
+    return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.1f} MiB"

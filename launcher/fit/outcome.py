@@ -1,0 +1,199 @@
+"""Show what a search knows: the layouts that fit, those that do not and why, and the command that takes the best."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.config import Config
+from podrun.runtime.layout_facts import Measured
+
+from ..view.text_table import text_table, wrap
+from .layouts import Layout, RuledOut, in_bytes
+from .search import Search
+
+_NAMED = 3
+"""Number of layouts that are named in a line about several."""
+_LAYOUT = ("STRATEGY", "DATA", "FSDP", "ACCUMULATE", "BATCH")
+_SIZES = ("MEMORY", "TO SPARE", "SENT")
+_BOUND = (
+    "AT LEAST: a bound of a step's time, the longest of the times that the parts of the hardware need at full speed;",
+    "a real step takes longer. Of equal bounds, the one with the lower sum of all times comes first.",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search on one slice knows, and the job as it was typed."""
+
+    train: Path
+    overrides: tuple[str, ...]
+    config: Config
+    known: Search
+    seconds: float
+    """Time of the search."""
+    is_complete: bool = True
+    """False after Ctrl-C."""
+
+    def command(self) -> str:
+        """Return the command that runs the job in the best layout; empty if none fits."""
+        best = self.known.best
+        if not best:
+            return ""
+        words = ["--slice", self.known.slice.name, str(self.train), *self.overrides, *best[0].keys(self.config)]
+        return f"podrun {shlex.join(words)}"
+
+    def text(self, width: int) -> str:
+        """Return a table of the layouts that fit, and lines about the others."""
+        best = self.known.best
+        lines = [self._title()]
+        if best:
+            lines += ["", self._table(best), "", *_BOUND]
+            if any(not layout.keys(self.config) for layout in best):
+                lines.append("*: the job as it is now.")
+        for line in self._others():
+            lines += wrap(line, width, rest="  ")
+        return "\n".join([*lines, *(["", self.command()] if best else [])])
+
+    def nearest(self) -> str:
+        """Return which layout comes nearest if none fits, and what it lacks."""
+        known = self.known
+        if large := known.too_large:
+            return f"the nearest is {self._missing(large[0])}"
+        if known.failed:
+            return f"{known.failed[-1].layout.name(self.config)} was not compiled: {known.failed[-1].reason}"
+        return f"{known.ruled_out[-1].layout.name(self.config)}: {known.ruled_out[-1].reason}"  # divides the state most
+
+    def nothing(self) -> str:
+        """Return that no layout fits, with the nearest and what would help."""
+        known, config = self.known, self.config
+        text = f"no layout fits {known.slice.name}: {self.nearest()}"
+        if not known.survey or not (known.too_large or known.ruled_out):
+            return text  # the reason says what to change
+        remedies = []
+        if "parallel" in config.model_fields_set and "mesh" not in type(config.parallel).model_fields:
+            remedies.append(f"parallel.name=jit, which can divide the state ({config.parallel.name} cannot)")
+        if config.batch_size == "all":
+            remedies.append("a number as batch_size")
+        if config.precision == "float32":
+            remedies.append("precision=bfloat16")
+        generation = known.slice.name.rpartition("-")[0]
+        finds = f" (--slice '{generation}-*' finds the smallest that fits)" if known.slice.kind == "tpu" else ""
+        return f"{text}\nwhat helps: {', '.join([*remedies, f'a larger slice{finds}'])}, or a smaller model"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all layouts, and what is known of them."""
+        known = self.known
+        return {
+            "slice": known.slice.name,
+            "devices": known.slice.devices,
+            "complete": self.is_complete,
+            "usable": known.survey.usable if known.survey else None,
+            "layouts": [self._values(layout) for layout in known.best],
+            "too_large": [self._values(layout) for layout in known.too_large],
+            "ruled_out": [{**self._keys(one.layout), "reason": one.reason} for one in known.ruled_out],
+            "failed": [{**self._keys(one.layout), "reason": one.reason} for one in known.failed],
+            "not_needed": known.left,
+            "compiled": len(known.compiled),
+            "known": len(known.measured) - len(known.compiled),
+            "seconds": round(self.seconds, 3),
+            "command": self.command(),
+        }
+
+    def _title(self) -> str:
+        known = self.known
+        title = f"{self.train} on {known.slice.name}: {known.slice.devices} devices"
+        if known.survey is None:
+            return title
+        usable = f" with {in_bytes(known.survey.usable)} for programs" if known.survey.usable else ""
+        return f"{title}, {known.survey.kind}{usable} each"
+
+    def _keys(self, layout: Layout) -> dict[str, Any]:
+        devices = self.known.slice.devices if layout.parallel.divides_batch else 1
+        return {
+            "strategy": layout.parallel.name,
+            "data": devices // layout.fsdp,
+            "fsdp": layout.fsdp,
+            "accumulate": layout.accumulate,
+            "batch_size": layout.batch_size,
+        }
+
+    def _values(self, layout: Layout) -> dict[str, Any]:
+        one = self.known.measured[layout]
+        return {
+            **self._keys(layout),
+            "is_current": not layout.keys(self.config),
+            "seconds_at_least": one.seconds,
+            "limit": one.limit,
+            "bounds": one.bounds,
+            "needed": one.needed,
+            "spare": one.spare,
+            "sent": one.sent,
+            "compile_seconds": one.compile_seconds,
+        }
+
+    def _table(self, layouts: Sequence[Layout]) -> str:
+        parts = list(dict.fromkeys(part for layout in layouts for part in self.known.measured[layout].bounds))
+        rows = [self._row(layout, self.known.measured[layout], parts) for layout in layouts]
+        header = (*_LAYOUT, "AT LEAST", *(part.upper() for part in parts), *_SIZES)
+        return text_table([header, *rows], right=range(1, len(header)))
+
+    def _row(self, layout: Layout, one: Measured, parts: Sequence[str]) -> Sequence[str]:
+        name, *numbers = map(str, self._keys(layout).values())
+        return (
+            f"{name}{'' if layout.keys(self.config) else '*'}",
+            *numbers,
+            _in_seconds(one.seconds),
+            *(_in_seconds(one.bounds.get(part)) for part in parts),
+            "unknown" if one.needed is None else in_bytes(one.needed),
+            "unknown" if one.spare is None else in_bytes(one.spare),
+            in_bytes(one.sent),
+        )
+
+    def _others(self) -> Iterator[str]:
+        """Yield a sentence about each group of layouts that is not in the table, and the count of what was compiled."""
+        known = self.known
+        if large := known.too_large:
+            yield f"{_layouts(len(large))} too large: {_some([self._missing(layout) for layout in large])}"
+        for reason, names in self._grouped(known.ruled_out).items():
+            yield f"{_layouts(len(names))} ruled out, because {reason}: {_some(names)}"
+        for reason, names in self._grouped(known.failed).items():
+            yield f"{_layouts(len(names))} not compiled: {_some(names)}: {reason}"
+        if known.left and not self.is_complete:
+            yield f"stopped: {_layouts(known.left)} were not looked at"
+        elif known.left:
+            yield f"{_layouts(known.left)} need no compiling: slower than one that fits, or larger than one that does not"
+        if known.survey is None:
+            return
+        again = len(known.measured) - len(known.compiled)
+        yield f"{_layouts(len(known.compiled))} compiled, {again} known from earlier, in {self.seconds:.0f} s"
+
+    def _missing(self, layout: Layout) -> str:
+        name, spare = layout.name(self.config), self.known.measured[layout].spare
+        return name if spare is None else f"{name} (at least {in_bytes(-spare)} too much)"
+
+    def _grouped(self, layouts: Sequence[RuledOut]) -> dict[str, list[str]]:
+        """Return the names of the layouts by reason."""
+        groups: dict[str, list[str]] = {}
+        for one in layouts:
+            groups.setdefault(one.reason, []).append(one.layout.name(self.config))
+        return groups
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _layouts(count: int) -> str:
+    return f"{count} layout{'s' * (count != 1)}"
+
+
+def _in_seconds(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    unit, factor = next(((unit, f) for unit, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("us", 1e6))
+    return f"{seconds * factor:.3g} {unit}"

@@ -1,0 +1,123 @@
+"""Search the layouts of a job on one slice: survey, rule out, compile what is left, and keep the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
+from podrun.runtime.layout_facts import Measured, Survey
+from podrun.runtime.target import Target
+
+from ..pod.slices import Slice
+from .compilers import CompilerFailure, Compilers
+from .layouts import Chain, Layout, RuledOut, chains, smallest, strategies
+from .questions import Questions
+
+
+@dataclass
+class Search:
+    """A search on one slice, and what is known so far."""
+
+    slice: Slice
+    survey: Survey | None = None
+    chains: list[Chain] = field(default_factory=list)
+    ruled_out: list[RuledOut] = field(default_factory=list)
+    measured: dict[Layout, Measured] = field(default_factory=dict)
+    failed: list[RuledOut] = field(default_factory=list)
+    """Layouts that could not be compiled, and why."""
+    compiled: list[Layout] = field(default_factory=list)
+    """Layouts that were compiled now; the others were known."""
+    not_kept: str = ""
+    """The reason why answers are not kept for another search; empty without one."""
+
+    @property
+    def best(self) -> list[Layout]:
+        """Return the first layout of each chain that fits, as far as is known; the lowest bound per example first."""
+        fit = [[layout for layout in chain.layouts if self._fits(layout)] for chain in self.chains]
+        return sorted((layouts[0] for layouts in fit if layouts), key=self._rank)
+
+    @property
+    def too_large(self) -> list[Layout]:
+        """Return the layouts that were compiled and do not fit; the one that misses least first."""
+        return sorted(
+            (layout for layout in self.measured if not self._fits(layout)),
+            key=lambda layout: -(self.measured[layout].spare or 0),
+        )
+
+    @property
+    def left(self) -> int:
+        """Return the number of layouts that need not be compiled: others of their chains decide about them."""
+        return sum(len(chain.layouts) for chain in self.chains) - len(self.measured) - len(self.failed)
+
+    def _fits(self, layout: Layout) -> bool:
+        return layout in self.measured and self.measured[layout].fits
+
+    def _rank(self, layout: Layout) -> tuple[float, float, int]:
+        """Return the bound per example. The sum of all bounds, as if nothing overlapped, decides between equal ones."""
+        measured = self.measured[layout]
+        size = layout.batch_size if layout.batch_size != "all" else 1
+        bound = float("inf") if measured.seconds is None else measured.seconds
+        return bound / size, sum(measured.bounds.values()) / size, measured.sent
+
+
+def search(
+    known: Search,
+    config: Config,
+    target: Target,
+    search_batch: bool = False,
+    tell: Callable[[], None] = lambda: None,
+) -> None:
+    """Search, and write what is known into `known`. When this has returned or raised, no process is left.
+
+    Args:
+        known: an empty search on the slice.
+        config: the job.
+        target: what to compile for.
+        search_batch: search the largest batch size, in place of the number of parts of the job's own.
+        tell: called from any thread whenever more is known.
+
+    Raises:
+        UserError: the job has a mistake, or the slice's compiler is not installed.
+        CompilerFailure: the job fails in all layouts.
+        KeyboardInterrupt: Ctrl-C.
+    """
+    sections, known.ruled_out = strategies(config, known.slice, search_batch)
+    if not sections:
+        return
+    with Compilers(config.launch.python, config.launch.env) as compilers:
+        questions = Questions(config, target, compilers)
+        survey = questions.survey([smallest(config, section, known.slice) for section in sections])
+        known.survey = survey
+        known.chains, ruled_out = chains(config, known.slice, sections, survey, search_batch)
+        known.ruled_out += ruled_out
+        tell()
+
+        def measure(layout: Layout) -> bool:
+            answer, is_new = questions.measure(layout.of(config), survey)
+            if is_new:
+                known.compiled.append(layout)
+            known.measured[layout] = answer
+            known.not_kept = questions.not_kept
+            return answer.fits
+
+        def follow(chain: Chain) -> None:
+            fits: dict[Layout, bool] = {}
+            while layout := chain.next(fits):
+                try:
+                    fits[layout] = measure(layout)
+                except (CompilerFailure, UserError) as error:
+                    known.failed.append(RuledOut(layout, str(error)))
+                    fits[layout] = False
+                tell()
+
+        # The compilers bound how many of the threads do something.
+        with ThreadPoolExecutor(max(1, len(known.chains))) as threads:
+            try:
+                done = wait([threads.submit(follow, chain) for chain in known.chains], return_when=FIRST_EXCEPTION)[0]
+            finally:
+                compilers.stop()
+        for one in done:
+            one.result()

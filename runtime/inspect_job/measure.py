@@ -1,0 +1,84 @@
+"""Answer the questions of `podrun fit` about a job's layouts: what is known without compiling, and what the compiler says."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+
+from ..config import Config
+from ..contract import UserError
+from ..data.base import Dataset
+from ..device_memory import device_memory
+from ..devices import Devices
+from ..layout_facts import Held, Measured, Survey
+from ..measure.flops import step_flops
+from ..optim import make_optimizer
+from ..parallel import make_strategy
+from ..parallel.base import Strategy
+from ..state import variables
+from ..storage.bucket_data import load_data
+from ..tasks import make_task
+from .compiled import compile_step
+from .layout import bytes_per_device
+from .look import step_batch
+
+
+def survey(configs: Sequence[Config], pod: Devices) -> Survey:
+    """Return the facts about a job that need no compiling.
+
+    Args:
+        configs: the job with each strategy. The step of the first that works is traced, so that an error in the job's code
+            is told once.
+        pod: the devices to look at it for.
+
+    Raises:
+        UserError: the job works with none of the strategies.
+    """
+    data = load_data(configs[0])
+    memory = device_memory(pod.kind)
+    held = []
+    working: list[tuple[Config, Strategy]] = []
+    for config in configs:
+        try:
+            strategy = _strategy(config, data, pod)
+        except UserError as error:
+            held.append(Held(problem=str(error)))
+            continue
+        state = strategy.abstract_state()
+        held.append(Held(bytes_per_device(state), bytes_per_device(state.params)))
+        working.append((config, strategy))
+    if not working:
+        raise UserError(held[0].problem)
+    first, strategy = working[0]
+    batch = step_batch(first, data, strategy)
+    strategy.lowered(batch)
+    types = {name: f"{array.dtype}{[*array.shape]}" for name, array in batch.items()}
+    usable = memory.usable if memory else None
+    return Survey(pod.kind, usable, types, data.train.size, strategy.task.whole_batch, tuple(held))
+
+
+def measure(config: Config, pod: Devices) -> Measured:
+    """Compile the step of a job, and return what the compiler says about it."""
+    data = load_data(config)
+    strategy = _strategy(config, data, pod)
+    batch = step_batch(config, data, strategy)
+    initial = strategy.initial.shapes
+    flops = step_flops(strategy.task, variables(initial.params, initial.model_state), batch).total * strategy.models
+    step = compile_step(strategy, strategy.lowered(batch), flops / strategy.devices)
+    memory = device_memory(pod.kind)
+    usable = step.available or (memory.usable if memory else None)
+    limits = step.roofline.limits if step.roofline else ()
+    return Measured(
+        fits=step.program is not None and not (usable and step.needed and step.needed > usable),
+        needed=step.needed,
+        usable=usable,
+        bounds={one.name: one.seconds for one in limits if one.seconds is not None},
+        sent=sum(one.bytes for one in step.traffic),
+        compile_seconds=step.seconds,
+        memory_here=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    )
+
+
+def _strategy(config: Config, data: Dataset, pod: Devices) -> Strategy:
+    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
+    return make_strategy(config, make_task(config, data), optimizer, schedule, pod)

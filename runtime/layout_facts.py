@@ -1,0 +1,72 @@
+"""Facts about a job's layouts on a slice, as the process that compiles tells the launcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that each device holds with a strategy, whatever the batch."""
+
+    state: int = 0
+    gradients: int = 0
+    problem: str = ""
+    """The reason why the strategy cannot train the job; empty if it can."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Facts about a job on a slice that need no compiling."""
+
+    kind: str
+    """Kind of the devices, such as `TPU v5 lite`."""
+    usable: int | None
+    """Bytes of a device's memory that programs can use; None: unknown."""
+    batch: dict[str, str]
+    """Type of each array of a batch with the first strategy, such as `int32[16,65]`."""
+    examples: int
+    """Number of examples in the training set."""
+    whole_batch: bool
+    """Whether the task needs the whole batch at once, so that it cannot be accumulated."""
+    held: tuple[Held, ...]
+    """By strategy, in the order of the question."""
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> Survey:
+        """Return the survey that was sent as JSON."""
+        return cls(**{**fields, "held": tuple(Held(**one) for one in fields["held"])})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Answer of the compiler about a job in one layout."""
+
+    fits: bool
+    needed: int | None
+    """Bytes that a device needs, as far as the compiler says; a lower bound if the step does not fit."""
+    usable: int | None
+    """Bytes of a device's memory that programs can use; None: unknown."""
+    bounds: dict[str, float]
+    """Seconds that a step takes at least, by the part of the hardware, such as `compute` or `HBM`; empty: unknown."""
+    sent: int
+    """Bytes of a step's collectives, per device."""
+    compile_seconds: float
+    memory_here: int
+    """Bytes of this machine's memory that compiling took."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Return the lower bound of a step's time; None: unknown."""
+        return max(self.bounds.values(), default=None)
+
+    @property
+    def limit(self) -> str:
+        """Return the part of the hardware that sets the lower bound; empty if there is none."""
+        return max(self.bounds, key=self.bounds.__getitem__, default="")
+
+    @property
+    def spare(self) -> int | None:
+        """Return the bytes that a device has left, below 0 if it has too few; None: unknown."""
+        return None if self.needed is None or self.usable is None else self.usable - self.needed

@@ -1,0 +1,187 @@
+"""A search and its outcome. In place of the compiler a small program answers: memory by fsdp and parts of the batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.fit.compilers import CompilerFailure
+from podrun.launcher.fit.outcome import Outcome
+from podrun.launcher.fit.search import Search, search
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.pod.target import target_of
+from podrun.launcher.request.train_file import read_config
+from podrun.runtime.contract import UserError
+from podrun.runtime.layout_facts import Held, Survey
+
+GIB = 2**30
+USABLE = 16 * GIB
+PROGRAM = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+folder = pathlib.Path(__file__).parent
+question = json.loads(sys.stdin.readline())
+given = json.loads((folder / "given.json").read_text())
+if not question["compile"]:
+    held = [given["held"][str(job["parallel"].get("mesh", {}).get("fsdp", 1))] for job in question["layouts"]]
+    print(json.dumps({"answer": {**given["survey"], "held": held}, "files": [str(folder / "given.json")]}))
+    sys.exit()
+job = question["layouts"][0]
+fsdp = job["parallel"].get("mesh", {}).get("fsdp", 1)
+with (folder / "compiled").open("a") as file:
+    file.write(f"{job['parallel']['name']} {fsdp} {job['accumulate']} {job['batch_size']}\\n")
+if fsdp in given["broken"]:
+    print("XlaRuntimeError: INTERNAL: an error of the compiler")
+    sys.exit(1)
+per_example = given["per_example"]
+needed = given["held"][str(fsdp)]["state"] + per_example * job["batch_size"] // 4 // job["accumulate"]
+fits = needed <= given["survey"]["usable"]
+bounds = {"compute": job["batch_size"] / 1000, "HBM": 0.001 * job["accumulate"], "ICI": 0.0001 * fsdp} if fits else {}
+answer = {"fits": fits, "needed": needed, "usable": given["survey"]["usable"], "bounds": bounds,
+          "sent": 1000 * fsdp, "compile_seconds": 1.0, "memory_here": 1000}
+print(json.dumps({"answer": answer, "files": [str(folder / "given.json")]}))
+"""
+
+
+class Compiler:
+    """The program that answers, and what it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._old = 0
+        (folder / "program").write_text(PROGRAM)
+        (folder / "program").chmod(0o700)
+        (folder / "train.yaml").write_text("{task: language_model, steps: 3, batch_size: 64}")
+        self.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)
+
+    def given(self, state: dict[int, float], per_example: int, broken: tuple[int, ...] = ()) -> None:
+        """Set the answers. `state`: GiB by fsdp."""
+        held = {fsdp: asdict(Held(int(size * GIB), int(size * GIB / 4))) for fsdp, size in state.items()}
+        survey = asdict(Survey("TPU v5 lite", USABLE, {}, 1000, False, ()))
+        answers = {"survey": survey, "held": held, "broken": broken, "per_example": per_example}
+        path = self.folder / "given.json"
+        path.write_text(json.dumps(answers))
+        self._old += 100
+        os.utime(path, (time.time() - 10_000 + self._old,) * 2)  # answers are not kept if a file has just changed
+
+    def search(self, *overrides: str, batch: bool = False) -> Outcome:
+        train, slice = self.folder / "train.yaml", parse_slice("v5e-4")
+        config = read_config(train, [*overrides, f"launch.python={self.folder / 'program'}"])
+        known, target = Search(slice), target_of(slice)
+        assert target
+        outcome = Outcome(train, overrides, config, known, 1.0)
+        search(known, config, target, batch)
+        return outcome
+
+    @property
+    def asked(self) -> list[str]:
+        """Return what was compiled since this was read, and forget it."""
+        path = self.folder / "compiled"
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return sorted(lines)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    return Compiler(tmp_path)
+
+
+def layouts(outcome: Outcome) -> list[tuple[str, int, int]]:
+    return [(one["strategy"], one["fsdp"], one["accumulate"]) for one in outcome.as_json()["layouts"]]
+
+
+def test_the_fewest_parts_that_fit_and_the_fastest_first(compiler: Compiler) -> None:
+    """Without fsdp the state is too large by arithmetic."""
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB)
+    outcome = compiler.search()
+    assert layouts(outcome) == [("jit", 4, 2), ("jit", 2, 4)]  # 7 + 16 / 2 and 12 + 16 / 4 GiB
+    assert compiler.asked == [f"jit {fsdp} {parts} 64" for fsdp in (2, 4) for parts in (1, 2, 4)]
+    text = outcome.text(1000)
+    assert "10 layouts ruled out, because the state takes 20.0 GiB of a device, which has 16.0 GiB: pmap, " in text
+    assert "3 layouts too large: jit fsdp=2 accumulate=2 (at least 4.0 GiB too much), jit fsdp=4 (at least 7.0" in text
+    assert "4 layouts need no compiling" in text
+    assert "6 layouts compiled, 0 known from earlier, in 1 s" in text
+    assert "a bound of a step's time" in text
+    *_, command = text.splitlines()
+    assert shlex.split(command)[:4] == ["podrun", "--slice", "v5litepod-4", str(compiler.folder / "train.yaml")]
+    assert command.endswith(" parallel.name=jit parallel.mesh.fsdp=4 accumulate=2")
+
+
+def test_a_second_search_compiles_nothing_until_the_job_changes(compiler: Compiler) -> None:
+    first = compiler.search()
+    assert len(compiler.asked) == len(first.known.compiled) == 2
+    second = compiler.search()
+    assert (compiler.asked, second.known.compiled) == ([], [])
+    assert second.as_json()["layouts"] == first.as_json()["layouts"]
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)
+    assert len(compiler.search().known.compiled) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "compiled"), [("log.every=7", 0), ("model.layers=5", 2), ("launch.env={XLA_FLAGS: x}", 2)]
+)
+def test_what_a_layout_is_known_by(compiler: Compiler, key: str, compiled: int) -> None:
+    compiler.search()
+    assert len(compiler.search(key).known.compiled) == compiled
+
+
+def test_without_podruns_folder_the_result_is_shown(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODRUN_HOME", str(compiler.folder / "train.yaml"))
+    outcome = compiler.search()
+    assert len(layouts(outcome)) == 2
+    assert outcome.known.not_kept == f"{compiler.folder / 'train.yaml'}: Not a directory"
+
+
+def test_the_largest_batch_that_fits(compiler: Compiler) -> None:
+    """In order of the time for an example: with more of them the same bound is less for each."""
+    outcome = compiler.search("parallel=jit", batch=True)
+    # 4 and 9 GiB are left, for 32 and 72 examples of 1/8 GiB on each device
+    assert [(one["fsdp"], one["batch_size"]) for one in outcome.as_json()["layouts"]] == [(4, 256), (2, 128)]
+    assert outcome.command().endswith(" parallel.mesh.fsdp=4 batch_size=256")
+    assert len(compiler.asked) <= 2 * 5
+
+
+def test_an_error_of_the_compiler_is_of_its_layout_alone(compiler: Compiler) -> None:
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8, broken=(4,))
+    outcome = compiler.search("batch_size=4")
+    assert layouts(outcome) == [("jit", 2, 1)]
+    assert "1 layout not compiled: jit fsdp=4: XlaRuntimeError: INTERNAL: an error" in outcome.text(1000)
+    assert compiler.asked == ["jit 2 1 4", "jit 4 1 4"]
+    compiler.search("batch_size=4")
+    assert compiler.asked == ["jit 4 1 4"], "a failure is not kept"
+
+
+def test_nothing_fits(compiler: Compiler) -> None:
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=100 * GIB)
+    outcome = compiler.search()
+    assert (layouts(outcome), outcome.command()) == ([], "")
+    nearest, helps = outcome.nothing().splitlines()
+    assert nearest == (
+        "no layout fits v5litepod-4: the nearest is jit fsdp=4 accumulate=16 (at least 91.0 GiB too much)"
+    )
+    assert helps == (
+        "what helps: precision=bfloat16, a larger slice (--slice 'v5litepod-*' finds the smallest that fits), "
+        "or a smaller model"
+    )
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=0)
+    assert (
+        "parallel.name=jit, which can divide the state (shard_map cannot)"
+        in compiler.search("parallel=shard_map").nothing()
+    )
+
+
+def test_a_job_that_is_wrong(compiler: Compiler) -> None:
+    """Its mistake is told once, not for each layout."""
+    (compiler.folder / "program").write_text("#!/bin/sh\necho 'data.path: is empty'; exit 2\n")
+    with pytest.raises(UserError, match=r"^data.path: is empty$"):
+        compiler.search()
+    (compiler.folder / "program").write_text("#!/bin/sh\necho 'ValueError: mine'; exit 1\n")
+    with pytest.raises(CompilerFailure, match=r"^ValueError: mine$"):
+        compiler.search()
