@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -89,18 +90,20 @@ class Compilers:
     def _run(self, question: dict[str, Any], alone: bool) -> tuple[int, str, str]:
         with tempfile.TemporaryFile("w+") as err:
             process = self._start(alone, err)
+            assert process.stdin and process.stdout
             try:
-                assert process.stdin and process.stdout
-                # It stays open: the process ends when it is closed, as it is when this process ends.
-                process.stdin.write(f"{json.dumps(question)}\n")
-                process.stdin.flush()
+                with contextlib.suppress(BrokenPipeError):  # it ended before it has read the question
+                    process.stdin.write(f"{json.dumps(question)}\n")
+                    process.stdin.flush()
+                # stdin stays open: the process ends when it is closed, as it is when this process ends.
                 out = process.stdout.read()
                 code = process.wait()
-            except BrokenPipeError:  # it ended before it read the question
-                out, code = "", process.wait()
             finally:
                 process.kill()
                 process.wait()
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+                process.stdout.close()
                 with self._changed:
                     self._running.discard(process)
                     self._changed.notify_all()
