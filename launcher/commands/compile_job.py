@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -42,7 +41,6 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables of this machine's user that the hosts do not get."""
 _NOT_OF_A_POD = ("single", "ensemble")
 """Strategies whose processes have programs of their own."""
-_NO_CPU = re.compile(r"(;|, or) give --compile-for cpu")
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,7 @@ def _target(slice: Slice, gpu: str | None) -> Target | None:
     """Return the target of the slice; None for CPUs. Raises UserError."""
     if slice.kind == "cpu":
         return None
-    try:
-        target = target_of(slice, gpu)
-    except UserError as error:
-        raise UserError(_NO_CPU.sub("", str(error))) from None
+    target = target_of(slice, gpu)
     if target is None:
         raise UserError(f"{slice.name}: which GPUs? name them in the slice (h100-16), or give --gpu h100")
     return target
@@ -151,7 +146,7 @@ def _for_target(query: dict[str, Any], spec: RunSpec) -> list[Any] | int:
     )
     answer = done.stdout.strip()
     if done.returncode == ExitCode.BAD_CONFIG and answer:
-        raise UserError(_NO_CPU.sub("", answer))
+        raise UserError(answer)
     if done.returncode == ExitCode.DONE and answer:
         made: list[Any] = json.loads(answer)
         return made

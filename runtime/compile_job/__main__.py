@@ -27,7 +27,7 @@ def _for_target(query: dict[str, Any]) -> str:
     """Compile for the devices of a topology, and return the programs."""
     from ..target import Target
 
-    target = Target(**{**query["target"], "host": tuple(query["target"]["host"])})
+    target = Target.of(query["target"])
     env = {"JAX_PLATFORMS": target.platform, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # as the workers have them
     set_xla_flags(env, target.devices)
     os.environ["XLA_FLAGS"] = env["XLA_FLAGS"]
