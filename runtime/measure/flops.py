@@ -78,8 +78,14 @@ def step_flops(task: Task, params: Params, batch: Batch) -> StepFlops:
 
         return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes).jaxpr)
 
+    if not _has_checkpoint(traced.jaxpr):
+        return StepFlops(gradients(traced.jaxpr), 0.0)
     work = gradients(_keeping_all(traced.jaxpr))
     return StepFlops(work, max(0.0, gradients(traced.jaxpr) - work))
+
+
+def _has_checkpoint(program: Jaxpr) -> bool:
+    return any(one.params.keys() >= _CHECKPOINT or any(map(_has_checkpoint, _inner(one))) for one in program.eqns)
 
 
 def _keeping_all(program: Jaxpr) -> Jaxpr:
@@ -109,14 +115,16 @@ def _count(program: Jaxpr) -> float:
             total += _product(equation)
         elif name == "conv_general_dilated":
             total += _convolution(equation)
-        inner = [
-            _count(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
-            for value in jax.tree.leaves(list(params.values()), is_leaf=_is_program)
-            if _is_program(value)
-        ]
+        inner = [_count(one) for one in _inner(equation)]
         if inner:
             total += max(inner) if name == "cond" else _turns(name, params) * sum(inner)
     return total
+
+
+def _inner(equation: Any) -> list[Jaxpr]:
+    """Return the programs that a primitive runs."""
+    values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
+    return [value.jaxpr if isinstance(value, ClosedJaxpr) else value for value in values if _is_program(value)]
 
 
 def _turns(name: str, params: dict[str, Any]) -> int:

@@ -1,0 +1,95 @@
+"""Answers that are kept: given again only if nothing has changed, and never in the way of computing them anew."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.request.kept_answers import keep_answer, kept_answer
+
+QUESTION = {"slice": "v5e-16", "config": {"steps": 3}}
+ANSWER = {"text": "fits"}
+OLD = 60.0  # seconds, older than the tick of any clock
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text("layers = 2")
+    os.utime(path, (time.time() - OLD, time.time() - OLD))
+    return path
+
+
+def keep(*files: Path) -> None:
+    keep_answer(QUESTION, ANSWER, map(str, files), time.time())
+
+
+def test_only_the_same_question_has_the_answer(code: Path, home: Path) -> None:
+    assert kept_answer(QUESTION) is None
+    keep(code)
+    assert kept_answer(QUESTION) == ANSWER
+    assert kept_answer({**QUESTION, "slice": "v5e-4"}) is None
+    assert (home.stat().st_mode & 0o077, (home / "answers").stat().st_mode & 0o077) == (0, 0)
+
+
+def test_a_file_that_changed_ends_it(code: Path) -> None:
+    keep(code)
+    code.write_text("layers = 4")
+    assert kept_answer(QUESTION) is None
+
+
+def test_a_file_that_is_gone_ends_it(code: Path) -> None:
+    keep(code)
+    code.unlink()
+    assert kept_answer(QUESTION) is None
+
+
+@pytest.mark.parametrize("age", [1, -5])
+def test_what_was_just_written_may_still_change(code: Path, age: float) -> None:
+    """Within a tick of the clock nobody would see it; and what was written after the question had another content."""
+    os.utime(code, (time.time() - age, time.time() - age))
+    keep(code)
+    assert kept_answer(QUESTION) is None
+
+
+def test_a_file_that_changed_during_the_answer(code: Path) -> None:
+    keep_answer(QUESTION, ANSWER, [str(code)], asked=time.time() - 2 * OLD)
+    assert kept_answer(QUESTION) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda text: text[:-5], lambda text: text.replace("fits", "lies"), lambda text: "[]"]
+)
+def test_a_damaged_answer_is_none(code: Path, home: Path, damage: object) -> None:
+    keep(code)
+    (entry,) = (home / "answers").iterdir()
+    assert callable(damage)
+    entry.write_text(damage(entry.read_text()))
+    assert kept_answer(QUESTION) is None
+    keep(code)
+    assert kept_answer(QUESTION) == ANSWER
+
+
+def test_where_nothing_can_be_kept(code: Path, home: Path) -> None:
+    """A file in the folder's place, for example: the answer is computed each time."""
+    home.write_text("no folder")
+    keep(code)
+    assert kept_answer(QUESTION) is None
+
+
+def test_unused_answers_are_removed(code: Path, home: Path) -> None:
+    keep(code)
+    old = home / "answers" / "unused"
+    old.write_text("{}")
+    os.utime(old, (0, 0))
+    keep(code)
+    assert not old.exists() and kept_answer(QUESTION) == ANSWER
