@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.config import Config, files_of
+from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
@@ -108,7 +109,9 @@ def inspect(request: InspectRequest) -> int:
         "title": str(request.train),
         "width": _width(),
     }
-    python, env = config.launch.python or sys.executable, {**pod.env, **config.launch.env}
+    launch = config.launch
+    python = launch.python or sys.executable
+    env = with_presets({**pod.env, **launch.env}, launch.xla, target.platform if target else "cpu")
     data = [str(path.absolute()) for named in files_of(config) for path in named.files]
     question = {**query, "python": python, "env": settings(env), "folder": os.getcwd(), "data": data}
     answer = kept_answer(question)

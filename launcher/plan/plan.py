@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Launch, bucket_url
+from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ENV_INJECT,
@@ -293,13 +294,18 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
     return {
         **base_env(run.pod, worker.local_device_ids),
         **(program_env(worker) if isinstance(run.job, Program) else {}),
-        **filled({**run.pod.env, **run.job.launch.env}, worker),
+        **filled(_user_env(run), worker),
         **worker.to_env(),
         ENV_WORKDIR: str(run.workdir),
         **({ENV_OWNER: run.owner} if run.owner else {}),
         **({ENV_PROGRAMS: run.programs} if run.programs else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
+
+
+def _user_env(run: RunSpec) -> dict[str, str]:
+    launch = run.job.launch
+    return with_presets({**run.pod.env, **launch.env}, launch.xla, run.pod.platform)
 
 
 def _path(run: RunSpec, directory: str, files: Mapping[str, str]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Launch, bucket_url
+from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import UserError
 
 from ..inventory.find import find_pod
@@ -102,6 +103,8 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
         )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
+    if pod and (misplaced := misplaced_presets(launch.xla, pod.slice.kind, pod.slice.name)):
+        mistakes.add(misplaced)
     inject = mistakes.check(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
     if isinstance(job, Program):
         program = job

@@ -18,6 +18,7 @@ class Launch:
     python: str | None = None
     process_per: Literal["host", "device"] = "host"
     env: Mapping[str, str] = field(default_factory=dict)
+    xla: tuple[str, ...] = ()
     instrument: bool = True
     start_timeout: float = 300.0
     stall_timeout: float | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
 from .launch import Launch
+from .xla_presets import unknown_presets
 
 
 class Log(Section):
@@ -58,6 +59,23 @@ def _is_variable(name: str) -> str:
 Variable = Annotated[str, AfterValidator(_is_variable)]
 
 
+def _listed(names: Any) -> Any:
+    return [names] if isinstance(names, str) else names
+
+
+def _are_presets(names: tuple[str, ...]) -> tuple[str, ...]:
+    if problem := unknown_presets(names):
+        raise ValueError(problem)
+    return names
+
+
+XLAPresets = Annotated[
+    tuple[str, ...],
+    AfterValidator(_are_presets),
+    BeforeValidator(_listed, json_schema_input_type=str | tuple[str, ...]),
+]
+
+
 class LaunchSection(Section, Launch):
     """How a run is launched. Command-line options override these keys."""
 
@@ -79,6 +97,12 @@ class LaunchSection(Section, Launch):
     env: dict[Variable, str] = Field(
         default={},
         description="Environment variables of the workers, by name; secrets belong under `secrets` in the pod file.",
+    )
+    xla: XLAPresets = Field(
+        Launch.xla,
+        description="Presets of XLA's flags, by name, for what the slice has: on TPUs latency_hiding, async_collectives, "
+        "reduce_scatter_layout, overlap_between_slices; on GPUs latency_hiding, pipelined_collectives, large_collectives "
+        "(docs/compile.md).",
     )
     instrument: bool = Field(
         Launch.instrument,

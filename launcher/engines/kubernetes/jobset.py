@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from podrun.runtime.config import Config, Launch
+from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, ExitCode
 
 from ...agent.base.protocol import MULTISLICE
@@ -85,7 +86,7 @@ def slice_problem(slice: Slice) -> str | None:
 
 def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str, Any]:
     """Return the manifest of a JobSet. The job's `launch.workdir` is in a bucket or on the volume."""
-    slice = pod.slice
+    slice, job = pod.slice, _with_presets(job, pod.platform)
     metadata: dict[str, Any] = {"name": cluster.name}
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace
@@ -114,6 +115,14 @@ def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str
             "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": members}}],
         },
     }
+
+
+def _with_presets(job: Config | Program, platform: str) -> Config | Program:
+    """Return the job with the flags of `launch.xla` in its environment."""
+    env = with_presets(job.launch.env, job.launch.xla, platform)
+    if isinstance(job, Program):
+        return replace(job, launch=replace(job.launch, env=env))
+    return job.model_copy(update={"launch": job.launch.model_copy(update={"env": env})})
 
 
 def _failure_policy(launch: Launch) -> dict[str, Any]:

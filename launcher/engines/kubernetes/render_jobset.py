@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from podrun.runtime.config import Config, bucket_url, check_slice
+from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import ExitCode, UserError
 
 from ...plan.program import Program
@@ -88,6 +89,8 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
         mistakes.add(what)
     if slice and request.accelerator and slice.kind != "gpu":
         mistakes.add(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
+    if slice and job and (misplaced := misplaced_presets(job.launch.xla, slice.kind, slice.name)):
+        mistakes.add(misplaced)
     if slice and job and not isinstance(job, Program):
         config, shape = job, slice
         mistakes.check(lambda: check_slice(config, shape.devices, shape.slices))

@@ -29,6 +29,21 @@ TRAIN_YAML = [
     ),
     Case("wrong type", "(it is 'many')", "line 1: steps:", "a whole number", yaml="steps: many\nbatch_size: 8\n"),
     Case(
+        "unknown preset of flags",
+        "there is no preset turbo",
+        "launch.xla:",
+        "TPUs have latency_hiding, ",
+        override("launch.xla=[latency_hiding, turbo]"),
+        also=("GPUs have latency_hiding, pipelined_",),
+    ),
+    Case(
+        "preset of flags for other devices",
+        "pipelined_collectives is not a preset for v3-32, which has TPUs",
+        "launch.xla:",
+        "or launch.xla=[] for none",
+        ("--slice", "v3-32", "--simulate", "train.yaml", "batch_size=32", "launch.xla=pipelined_collectives"),
+    ),
+    Case(
         "number where text belongs",
         "(it is 1)",
         "line 3: launch.env.A:",
