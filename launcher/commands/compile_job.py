@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.config import Config, Launch
+from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
@@ -73,7 +74,7 @@ def compile_job(request: CompileRequest) -> int:
             "answer": str(Path(folder, "answer.json")),
         }
         with waiting(f"compiling for {spec.pod.slice.name}"):
-            made = _for_target(query, spec) if target else _in_pod(query, spec, Path(folder))
+            made = _for_target(query, spec, target.platform) if target else _in_pod(query, spec, Path(folder))
     if isinstance(made, int):
         return made
     print(_as_text(request.train, spec.pod.slice.name, made, stored))
@@ -133,13 +134,15 @@ def _alone(stored: Stored) -> Iterator[None]:
         yield
 
 
-def _for_target(query: dict[str, Any], spec: RunSpec) -> list[Any] | int:
+def _for_target(query: dict[str, Any], spec: RunSpec, platform: str) -> list[Any] | int:
     """Compile in one process for the devices of TPUs or GPUs. Returns the programs, or the exit code of a failure."""
     given = {name: value for name, value in os.environ.items() if name not in _FLAGS}
+    launch = spec.job.launch
+    env = with_presets({**spec.pod.env, **launch.env}, launch.xla, platform)
     done = subprocess.run(
         [_python(spec), "-m", _PROGRAM],
         input=json.dumps(query),
-        env={**given, **spec.pod.env, **spec.job.launch.env, "JAX_PLATFORMS": "cpu"},
+        env={**given, **env, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
         errors="replace",

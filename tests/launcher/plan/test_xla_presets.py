@@ -12,7 +12,7 @@ from podrun.launcher.engines.kubernetes.member import worker_env
 from podrun.launcher.engines.kubernetes.render_jobset import JobSetRequest, make_manifest
 from podrun.launcher.plan.program import Program
 from podrun.launcher.plan.spec import RunSpec
-from podrun.runtime.config import Config, Launch
+from podrun.runtime.config import Config, Launch, LaunchSection
 from podrun.runtime.config.xla_presets import PRESETS
 from podrun.runtime.contract import UserError
 
@@ -63,6 +63,15 @@ def test_the_plan_and_the_record_have_them() -> None:
         for flag in TPU["overlap_between_slices"]:
             assert plan.render().count(flag) == 8, "for the process of every host"
         assert RunSpec.from_json(plan.run.to_json()).job.launch.xla == ("overlap_between_slices",)
+
+
+def test_every_preset_is_described() -> None:
+    description = LaunchSection.model_fields["xla"].description or ""
+    docs = (Path(__file__).parents[3] / "docs" / "compile.md").read_text("utf-8")
+    for kind, presets in PRESETS.items():
+        assert f"{kind.upper()}s {', '.join(presets)}" in description
+        for name in presets:
+            assert f"| {kind.upper()}s | `{name}` |" in docs, name
 
 
 def test_a_flag_of_two_presets_is_given_once() -> None:
