@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from .inspecting import inspect
+
 pytestmark = pytest.mark.compilers
-JOB = """
-task: language_model
-steps: 3
-batch_size: 64
-data: {name: text, path: text.txt, tokenizer: byte}
-model: {name: gpt2, layers: 2, width: 256, heads: 4, context: 256}
-precision: bfloat16
-"""
 FSDP = "parallel={name: jit, mesh: {fsdp: 4}}"
-
-
-def inspect(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    if not (folder / "train.yaml").exists():
-        (folder / "train.yaml").write_text(JOB)
-        (folder / "text.txt").write_text("one green bottle hanging on the wall\n" * 100)
-    env = {**os.environ, "PODRUN_HOME": str(folder / "home")}
-    command = [sys.executable, "-m", "podrun.launcher.cli", "inspect", "train.yaml", *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
 
 
 def sent(report: Any) -> set[tuple[str, int, str, str]]:

@@ -9,7 +9,7 @@ import pytest
 
 from podrun.runtime.config.xla_presets import PRESETS
 
-from .test_inspect import inspect
+from .inspecting import inspect
 
 pytestmark = pytest.mark.compilers
 SLICES = {"tpu": "v5e-16", "gpu": "h100-8"}
