@@ -29,7 +29,8 @@ def recorded() -> Callable[[], list[str]]:
         packages = {os.path.realpath(str(one.locate_file(""))) for one in distributions()} - {os.getcwd()}
         installed = {*packages, *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))}
         modules = [name for module in [*sys.modules.values()] if (name := getattr(module, "__file__", None))]
-        files = {os.path.abspath(name) for name in (*opened, *modules)}
+        # Without bytecode, which Python writes beside the source when that is imported for the first time.
+        files = {os.path.abspath(name) for name in (*(one for one in opened if not one.endswith(".pyc")), *modules)}
         used = {name for name in files if not name.startswith(_NO_FILES) and os.path.isfile(name)}
         return sorted(
             {*packages, *(name for name in used if not installed & {*map(str, Path(name).resolve().parents)})}
