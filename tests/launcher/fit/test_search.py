@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +26,9 @@ from podrun.runtime.layout_facts import Held, Survey
 GIB = 2**30
 USABLE = 16 * GIB
 PROGRAM = """#!/usr/bin/env python3
-import json, os, pathlib, sys
+import json, os, pathlib, sys, time
+if sys.argv[1] == "-c":  # podrun asks whether this Python has its runtime
+    sys.exit()
 folder = pathlib.Path(__file__).parent
 question = json.loads(sys.stdin.readline())
 given = json.loads((folder / "given.json").read_text())
@@ -35,6 +40,9 @@ job = question["layouts"][0]
 fsdp = job["parallel"].get("mesh", {}).get("fsdp", 1)
 with (folder / "compiled").open("a") as file:
     file.write(f"{job['parallel']['name']} {fsdp} {job['accumulate']} {job['batch_size']}\\n")
+if fsdp in given["slow"]:
+    (folder / f"slow-{os.getpid()}").touch()
+    time.sleep(600)
 if fsdp in given["broken"]:
     print("XlaRuntimeError: INTERNAL: an error of the compiler")
     sys.exit(1)
@@ -59,11 +67,13 @@ class Compiler:
         (folder / "train.yaml").write_text("{task: language_model, steps: 3, batch_size: 64}")
         self.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)
 
-    def given(self, state: dict[int, float], per_example: int, broken: tuple[int, ...] = ()) -> None:
+    def given(
+        self, state: dict[int, float], per_example: int, broken: tuple[int, ...] = (), slow: tuple[int, ...] = ()
+    ) -> None:
         """Set the answers. `state`: GiB by fsdp."""
         held = {fsdp: asdict(Held(int(size * GIB), int(size * GIB / 4))) for fsdp, size in state.items()}
         survey = asdict(Survey("TPU v5 lite", USABLE, {}, 1000, False, ()))
-        answers = {"survey": survey, "held": held, "broken": broken, "per_example": per_example}
+        answers = {"survey": survey, "held": held, "broken": broken, "slow": slow, "per_example": per_example}
         path = self.folder / "given.json"
         path.write_text(json.dumps(answers))
         self._old += 100
@@ -185,3 +195,31 @@ def test_a_job_that_is_wrong(compiler: Compiler) -> None:
     (compiler.folder / "program").write_text("#!/bin/sh\necho 'ValueError: mine'; exit 1\n")
     with pytest.raises(CompilerFailure, match=r"^ValueError: mine$"):
         compiler.search()
+
+
+def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
+    """And leaves no process."""
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8, slow=(2,))
+    words = (
+        "fit",
+        str(compiler.folder / "train.yaml"),
+        "--slice",
+        "v5e-4",
+        f"launch.python={compiler.folder / 'program'}",
+    )
+    podrun = subprocess.Popen(
+        [sys.executable, "-m", "podrun.launcher.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 60
+    answers = compiler.folder / "home" / "answers"  # the survey, and that with fsdp 4
+    while not ([*compiler.folder.glob("slow-*")] and len([*answers.glob("[0-9a-f]*")]) == 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    slow = [int(path.name.rpartition("-")[2]) for path in compiler.folder.glob("slow-*")]
+    podrun.send_signal(signal.SIGINT)
+    out, err = podrun.communicate(timeout=60)
+    assert (podrun.returncode, err) == (130, "")
+    assert "jit          1     4           1     64" in out
+    assert "stopped: 9 layouts were not looked at" in out
+    assert out.splitlines()[-1].endswith(" parallel.name=jit parallel.mesh.fsdp=4")
+    assert not any(Path(f"/proc/{pid}").exists() for pid in slow)
