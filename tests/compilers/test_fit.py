@@ -26,8 +26,15 @@ data: {name: text, path: text.txt, tokenizer: byte}
 model: {name: gpt2, layers: 1, width: 128, heads: 2, context: 16}
 precision: bfloat16
 """
-LARGE = "model.width=12288", "model.heads=96", "batch_size=4"
-"""One layer, whose state of 20 GiB is too large for a device of a v5e."""
+LARGE = """
+task: regression
+steps: 3
+batch_size: 8
+model: {layers: 2, width: 40000}
+data: {samples: 50}
+precision: bfloat16
+"""
+"""One large matrix: the state takes 18 GiB, too much for a device of a v5e."""
 TIMEOUT = 300.0  # seconds
 
 
@@ -100,19 +107,21 @@ def test_a_search_that_is_killed_and_repeated_compiles_nothing_twice(folder: Pat
 
 def test_the_smallest_slice_that_fits(folder: Path) -> None:
     """On one device the state is too large by arithmetic; on four it is divided."""
-    report = fit("--slice", "v5e-*", *LARGE)
+    (folder / "train.yaml").write_text(LARGE)
+    report = fit("--slice", "v5e-*")
     assert report["slice"] == "v5litepod-4"
     smaller = report["smaller_slices"]
     assert [(one["slice"], one["compiled"], one["layouts"]) for one in smaller] == [("v5litepod-1", 0, [])]
-    assert all(one["reason"].startswith("the state takes 2") for one in smaller[0]["ruled_out"])
+    assert all(one["reason"].startswith("the state takes 17.9 GiB of a device") for one in smaller[0]["ruled_out"])
     assert {(one["strategy"], one["fsdp"]) for one in report["ruled_out"]} == {("pmap", 1), ("jit", 1)}
-    assert [one["fsdp"] for one in report["layouts"]][-1:] and report["compiled"] == 2
+    assert report["compiled"] == 2
+    assert {one["fsdp"] for one in report["layouts"]} <= {2, 4}
     assert "parallel.name=jit" in report["command"]
 
 
 def test_ctrl_c_shows_what_is_known(folder: Path) -> None:
     env = {**os.environ, "COLUMNS": "120"}
-    search = subprocess.Popen(command("--slice", "v5e-4", *LARGE), env=env, stdout=subprocess.PIPE, text=True)
+    search = subprocess.Popen(command("--slice", "v5e-4"), env=env, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: [*children(search.pid)])
     compiling = [*children(search.pid)]
     search.send_signal(signal.SIGINT)
