@@ -55,13 +55,17 @@ def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
     """Return the largest temporaries that are alive at the peak, the largest sum first."""
     live = _peak(program, program.entry)[1]
     by_name = {line.name: line for lines in program.computations.values() for line in lines}
-    stacked = _stacked(program, by_name)
+    carried = _carried(program, by_name)
     alike: dict[tuple[str, str, int], list[str]] = {}
     for one in live:
-        origin = _origin(stacked.get(one.name, one), by_name)
-        name = _named(origin)
-        if one.name in stacked:
-            name = f"{name if origin.op_name else 'carry'}, of every turn of a loop"
+        origin, how = _origin(one, by_name), ""
+        if one.name in carried and (carried[one.name][1] or not _named(origin)):
+            line, is_stacked = carried[one.name]
+            origin, how = (
+                _origin(line, by_name),
+                ", of every turn of a loop" if is_stacked else ", carried through a loop",
+            )
+        name = (_named(origin) or ("array" if how else origin.kind)) + how
         array = ", ".join(array.text for array in one.arrays if array.in_memory)
         alike.setdefault((re.sub(r"\d+", "*", name), array, one.result_bytes), []).append(name)
     merged = [
@@ -120,17 +124,22 @@ def _index(line: Instruction) -> int:
     return int(match[1])
 
 
-def _stacked(program: Program, by_name: dict[str, Instruction]) -> dict[str, Instruction]:
-    """Return, for each array that a loop fills turn by turn, the instruction whose results it collects."""
-    collected = {}
+def _carried(program: Program, by_name: dict[str, Instruction]) -> dict[str, tuple[Instruction, bool]]:
+    """Return, for each array that a loop changes, the instruction that computes its part in a turn, or all of it.
+
+    The second value says whether the loop collects the results of all turns in it.
+    """
+    carried = {}
     for loop in (line for line in by_name.values() if line.kind == "while"):
         start = by_name.get(loop.operands[0])
         ends = [line for name in loop.called.get("body", ()) for line in program.computations[name] if line.is_root]
         if start and start.kind == "tuple" and ends and ends[0].kind == "tuple":
             for before, after in zip(start.operands, ends[0].operands, strict=True):
-                if (update := _update(by_name[after], program, by_name)) and before in by_name:
-                    collected[before] = update
-    return collected
+                line = by_name[after]
+                part = _update(line, program, by_name)
+                if part or line.kind != "get-tuple-element":  # which would hand on what it got
+                    carried[before] = (part or line, part is not None)
+    return carried
 
 
 def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]) -> Instruction | None:
@@ -161,14 +170,14 @@ def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:
 
 
 def _named(line: Instruction) -> str:
-    """Return the user's name of an instruction's result: `h_0/attn/softmax/exp, for the gradient`."""
+    """Return the user's name of an instruction's result, `h_0/attn/softmax/exp, for the gradient`; empty if it has none."""
     if argument := _ARGUMENT.match(line.op_name):
         keys = re.findall(r"[^][.']+", argument[2])
         return "/".join((argument[1], *keys))
     parts = _parts(line.op_name)
-    where = "/".join(part for part in parts if part not in _JAX_PARTS and not _WRAPPER.match(part)) or line.kind
-    if "rematted_computation" in parts:
-        return f"{where}, repeated by remat"
+    where = "/".join(part for part in parts if part not in _JAX_PARTS and not _WRAPPER.match(part))
+    if not where or "rematted_computation" in parts:
+        return where and f"{where}, repeated by remat"
     return f"{where}, for the gradient" if "transpose(" in line.op_name else where
 
 

@@ -207,6 +207,30 @@ def test_what_a_loop_keeps_of_every_turn() -> None:
     assert found[0].array == "f32[6,512,256]"
 
 
+def test_a_sum_that_a_loop_carries() -> None:
+    """On TPUs it begins as memory without a name; so it has the name of what is computed for the next turn."""
+    body = """%body (t: (f32[100], f32[7])) -> (f32[100], f32[7]) {
+  %t = (f32[100]{0}, f32[7]{0}) parameter(0)
+  %g = f32[100]{0} get-tuple-element(%t), index=0
+  %k = f32[7]{0} get-tuple-element(%t), index=1
+  %s = f32[100]{0} add(%g, %g), metadata={op_name="jit(step)/while/body/h_0/add"}
+  ROOT %o = (f32[100]{0}, f32[7]{0}) tuple(%s, %k)
+}
+"""
+    lines = (
+        '  %z = f32[100]{0} custom-call(), custom_call_target="AllocateBuffer"',
+        '  %y = f32[7]{0} custom-call(), custom_call_target="AllocateBuffer"',
+        "  %u = (f32[100]{0}, f32[7]{0}) tuple(%z, %y)",
+        "  %w = (f32[100]{0}, f32[7]{0}) while(%u), condition=%c, body=%body",
+        "  %r = f32[100]{0} get-tuple-element(%w), index=0",
+        "  ROOT %m = f32[1]{0} abs(%r)",
+    )
+    assert set(largest(program(*lines, others=body))) == {
+        Buffer("h_0/add, carried through a loop", "f32[100]", 400, 1),
+        Buffer("custom-call", "f32[7]", 28, 1),
+    }
+
+
 def test_traffic_of_a_real_program() -> None:
     devices = np.array(jax.devices()).reshape(-1, 2)
     pod = Mesh(devices, ("batch", "fsdp"))
