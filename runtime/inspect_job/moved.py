@@ -20,6 +20,8 @@ _VIEWS = ("ConcatBitcast", "AssumeGatherIndicesInBound")
 """Custom calls of a TPU's program that move nothing."""
 _PARTS = {"slice", "dynamic-slice", "gather", "slice-start"}
 """Instructions that read a part of their first operand, of the size of the result."""
+_UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
+"""Instructions that change a part of their first operand in place, and the number of the operand that has the new values."""
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 
 
@@ -42,8 +44,8 @@ def _of(line: Instruction, program: Program, by_name: dict[str, Instruction]) ->
     if line.kind in _PARTS:
         part = max((array.padded for array in line.result), default=0)
         return written + sum(min(part, one.result_bytes) for one in operands[:1])
-    if line.kind == "dynamic-update-slice":
-        return sum(2 * one.result_bytes for one in operands[1:2])
+    if number := _UPDATES.get(line.kind):
+        return sum(2 * one.result_bytes for one in operands[number : number + 1])
     return written + sum(one.result_bytes for one in operands)
 
 
@@ -53,9 +55,9 @@ def _fusion(line: Instruction, operands: list[Instruction], inside: list[Instruc
     written = line.result_bytes
     in_place: set[str] = set()
     for one in inside:
-        if one.kind == "dynamic-update-slice" and _is_result(one, inside):
+        if one.kind in _UPDATES and _is_result(one, inside):
             updated = _parameter(one.operands[0], names)
-            update = names.get(one.operands[1])
+            update = names.get(one.operands[_UPDATES[one.kind]])
             if updated and update:
                 in_place.add(updated.name)
                 written = min(written, update.padded)

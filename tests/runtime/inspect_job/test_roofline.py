@@ -163,6 +163,24 @@ def test_a_loop_moves_as_often_as_it_runs() -> None:
     assert moved(program(loop, others=body)) == 12 * (4 * 400 + 2 * 4)
 
 
+def test_a_scatter_moves_what_it_adds() -> None:
+    """As XLA writes the gradient of a lookup on GPUs: the fusion changes its first operand in place."""
+    fused = """%fused_scatter (a: f32[1000,10], u: f32[4,10], i: s32[4]) -> f32[1000,10] {
+  %a = f32[1000,10]{1,0} parameter(0)
+  %u = f32[4,10]{1,0} parameter(1)
+  %i = s32[4]{0} parameter(2)
+  ROOT %s = f32[1000,10]{1,0} scatter(%a, %i, %u), update_window_dims={1}, to_apply=%add
+}
+"""
+    lines = (
+        "  %z = f32[1000,10]{1,0} parameter(0)",
+        "  %v = f32[4,10]{1,0} parameter(1)",
+        "  %n = s32[4]{0} parameter(2)",
+        "  ROOT %f = f32[1000,10]{1,0} fusion(%z, %v, %n), kind=kInput, calls=%fused_scatter",
+    )
+    assert moved(program(*lines, others=fused)) == 2 * 160 + 16
+
+
 @pytest.mark.parametrize("size", [256, 512])
 def test_bytes_of_a_real_program(size: int) -> None:
     """A product of matrices moves three of them, and each later use reads again."""
