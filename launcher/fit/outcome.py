@@ -43,8 +43,10 @@ class Outcome:
         best = self.known.best
         if not best:
             return ""
-        words = ["--slice", self.known.slice.name, str(self.train), *self.overrides, *best[0].keys(self.config)]
-        return f"podrun {shlex.join(words)}"
+        keys = best[0].keys(self.config)
+        replaced = {key.partition("=")[0] for key in keys}
+        typed = [override for override in self.overrides if override.partition("=")[0] not in replaced]
+        return f"podrun {shlex.join(['--slice', self.known.slice.name, str(self.train), *typed, *keys])}"
 
     def text(self, width: int) -> str:
         """Return a table of the layouts that fit, and lines about the others."""

@@ -151,10 +151,10 @@ def test_without_podruns_folder_the_result_is_shown(compiler: Compiler, monkeypa
 
 def test_the_largest_batch_that_fits(compiler: Compiler) -> None:
     """In order of the time for an example: with more of them the same bound is less for each."""
-    outcome = compiler.search("parallel=jit", batch=True)
+    outcome = compiler.search("parallel=jit", "batch_size=32", batch=True)
     # 4 and 9 GiB are left, for 32 and 72 examples of 1/8 GiB on each device
     assert [(one["fsdp"], one["batch_size"]) for one in outcome.as_json()["layouts"]] == [(4, 256), (2, 128)]
-    assert outcome.command().endswith(" parallel.mesh.fsdp=4 batch_size=256")
+    assert outcome.command().endswith(" parallel=jit parallel.mesh.fsdp=4 batch_size=256")
     assert len(compiler.asked) <= 2 * 5
 
 
