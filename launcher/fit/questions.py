@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,18 +25,19 @@ class Questions:
 
     Args:
         config: the job.
+        env: environment variables of the compilers.
         target: what to compile for.
         compilers: the processes that answer.
     """
 
-    def __init__(self, config: Config, target: Target, compilers: Compilers) -> None:
+    def __init__(self, config: Config, env: Mapping[str, str], target: Target, compilers: Compilers) -> None:
         self.not_kept = ""
         """The reason why answers are not kept; empty without one."""
         self._compilers = compilers
         self._about = {
             "target": asdict(target),
             "python": config.launch.python or sys.executable,
-            "env": settings(config.launch.env),
+            "env": settings(env),
             "folder": os.getcwd(),
         }
         self._data = [str(path.absolute()) for named in files_of(config) for path in named.files]

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from podrun.runtime.config import Config
+from podrun.runtime.config.xla_presets import misplaced_presets, with_presets
 from podrun.runtime.contract import UserError
 from podrun.runtime.layout_facts import Measured, Survey
 from podrun.runtime.target import Target
@@ -84,11 +85,15 @@ def search(
         CompilerFailure: the job fails in all layouts.
         KeyboardInterrupt: Ctrl-C.
     """
+    launch = config.launch
+    if problem := misplaced_presets(launch.xla, known.slice.kind, known.slice.name):
+        raise UserError(problem)
+    env = with_presets(launch.env, launch.xla, target.platform)
     sections, known.ruled_out = strategies(config, known.slice, search_batch)
     if not sections:
         return
-    with Compilers(config.launch.python, config.launch.env) as compilers:
-        questions = Questions(config, target, compilers)
+    with Compilers(launch.python, env) as compilers:
+        questions = Questions(config, env, target, compilers)
         survey = questions.survey([smallest(config, section, known.slice) for section in sections])
         known.survey = survey
         known.chains, ruled_out = chains(config, known.slice, sections, survey, search_batch)
