@@ -17,7 +17,6 @@ counts those of its model.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import re
@@ -33,7 +32,7 @@ from setting import ROOT, print_setting
 
 MAXTEXT = "0.2.5"
 COMPILE = "maxtext.trainers.pre_train.train_compile"
-ALONE = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+ALONE = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 """Environment of a process that only compiles."""
 GIB = 2**30
 
@@ -155,13 +154,13 @@ def compile_peer(python: Path, slice: str, sizes: dict[str, int], options: list[
         program = max(Path(folder, "hlo").glob("*jit_train_step*after_optimizations.txt"), key=os.path.getsize)
         sent = json.loads(ask(python, "sent", slice, os.fspath(program)))
         memory = re.search(r"^Memory analysis: (.*)$", done.stdout, re.MULTILINE)
-        cost = re.search(r"^Cost analysis: (.*)$", done.stdout, re.MULTILINE)
+        cost = re.search(r"^Cost analysis: .*'flops': ([\d.e+]+)", done.stdout, re.MULTILINE)
         assert memory and cost, done.stdout[-3000:]
         bytes_of = {name: int(n) for name, n in re.findall(r"(\w+)_size_in_bytes=(\d+)", memory[1])}
         return {
             "arguments": bytes_of["argument"],
             "temporaries": bytes_of["temp"],
-            "flops": ast.literal_eval(cost[1])["flops"],
+            "flops": float(cost[1]),
             "model": float(ask(python, "peer_flops", *map(os.fspath, command[3:]))),
             **sent,
         }
