@@ -37,6 +37,10 @@ def small(sandbox: Sandbox) -> Sandbox:
             ("--slice", "v5e-4", "batch_size=6"),
             "no layout fits v5litepod-4: jit fsdp=4: batch_size 6 is not divisible by 4",
         ),
+        (
+            ("--slice", "v5e-4", "launch.xla=large_collectives"),
+            "launch.xla: large_collectives is not a preset for v5litepod-4, which has TPUs; give some of latency_hiding, ",
+        ),
         (("--slice", "v5e-4", "stepps=3"), "small.yaml: 1 mistake"),
     ],
 )

@@ -135,7 +135,14 @@ def test_a_second_search_compiles_nothing_until_the_job_changes(compiler: Compil
 
 
 @pytest.mark.parametrize(
-    ("key", "compiled"), [("log.every=7", 0), ("model.layers=5", 2), ("launch.env={XLA_FLAGS: x}", 2)]
+    ("key", "compiled"),
+    [
+        ("log.every=7", 0),
+        ("model.layers=5", 2),
+        ("launch.env={XLA_FLAGS: x}", 2),
+        ("launch.xla=latency_hiding", 2),
+        ("launch.xla=[]", 0),
+    ],
 )
 def test_what_a_layout_is_known_by(compiler: Compiler, key: str, compiled: int) -> None:
     compiler.search()
