@@ -268,17 +268,18 @@ def compile_podrun(job: str) -> str:
         strategy = make_strategy(config, task, *make_optimizer(config, config.steps), pod)
         shapes = batch_shapes(data.train, config.batch_size)
         batch = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in shapes.items()}
+        initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
+        model = step_flops(task, initial, batch).work / pod.count
         with without_messages():
             step = compile_step(strategy, strategy.lowered(batch))
         if step.program is None or step.memory is None:
             raise SystemExit(step.too_large)
-        initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
         return json.dumps(
             {
                 "arguments": step.memory.arguments,
                 "temporaries": step.memory.temporaries,
                 "flops": step.program.cost_analysis()["flops"],
-                "model": step_flops(task, initial, batch) / pod.count,
+                "model": model,
                 **summed(step.traffic),
             }
         )
