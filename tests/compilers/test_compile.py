@@ -67,8 +67,7 @@ def test_programs_of_a_pod_that_is_not_here(tmp_path: Path, slice: str) -> None:
 
 
 def test_a_step_that_does_not_fit(tmp_path: Path) -> None:
-    done = compiled(tmp_path, "--slice", "v5e-16", "batch_size=4194304")
+    words = "batch_size=32768", "model={layers: 4, width: 256, heads: 4, context: 256}"
+    done = compiled(tmp_path, "--slice", "v5e-4", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert (
-        "podrun: the step does not fit v5litepod-16; `podrun inspect` with the same job says by how much" in done.stderr
-    )
+    assert "podrun: the step does not fit v5litepod-4; `podrun inspect` with the same job says by how much" in done.stderr
