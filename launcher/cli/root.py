@@ -188,6 +188,11 @@ def main() -> None:
 @click.option(
     "--pull", metavar="[=DIR]", help="At the end, download metrics, samples and the newest checkpoint to DIR."
 )
+@click.option(
+    "--compile-ahead/--no-compile-ahead",
+    default=None,
+    help="With --slurm: compile while the job waits.  [default: if the compiler is installed]",
+)
 @click.option("--name", default="", metavar="TEXT", help="Name of the run in status and report.")
 @click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Tag of the run; may be repeated.")
 @click.option("--note", default="", metavar="TEXT", help="Note about the run.")
@@ -210,6 +215,7 @@ def run(
     dry_run: bool,
     detach: bool,
     pull: str | None,
+    compile_ahead: bool | None,
     name: str,
     tags: tuple[str, ...],
     note: str,
@@ -251,6 +257,7 @@ def run(
                 detach=detach,
                 inject=inject,
                 pull=pull,
+                compile_ahead=compile_ahead,
                 label=Label(name, tags, note),
                 command=tuple(ctx.meta.get(TYPED, ())),
                 where=PodRequest.from_options(where, train),
@@ -263,7 +270,12 @@ def run(
 def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
     from ..request.queue_options import queue_name
 
-    if queue := queue_name(request):
+    queue = queue_name(request)
+    if request.compile_ahead and not queue:
+        from podrun.runtime.contract import UserError
+
+        raise UserError("--compile-ahead is for a run that waits in a queue (--slurm); `podrun compile` compiles now")
+    if queue:
         from ..commands.submit import submit
 
         return submit(request, queue)

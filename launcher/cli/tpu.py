@@ -146,11 +146,24 @@ def list_zone(zone: str, project: str | None) -> None:
     metavar="FILE",
     help="Pod file with settings for the hosts; its list of hosts is not used.",
 )
+@click.option(
+    "--compile-ahead/--no-compile-ahead",
+    default=None,
+    help="Compile while Google creates the TPU VM.  [default: if libtpu is installed]",
+)
 @click.argument(
     "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
 )
 @click.pass_context
-def keep(ctx: click.Context, /, job: tuple[str, ...], workdir: Path | None, pod: Path | None, **options: Any) -> None:
+def keep(
+    ctx: click.Context,
+    /,
+    job: tuple[str, ...],
+    workdir: Path | None,
+    pod: Path | None,
+    compile_ahead: bool | None,
+    **options: Any,
+) -> None:
     """Train on a TPU VM that Google may take away: create it, and create it again whenever it is gone.
 
     It stays one run, which resumes from its newest checkpoint each time. So the workdir must be in a bucket, or on a file
@@ -177,6 +190,7 @@ def keep(ctx: click.Context, /, job: tuple[str, ...], workdir: Path | None, pod:
             overrides=job if program else job[1:],
             workdir=workdir,
             program=program,
+            compile_ahead=compile_ahead,
             command=tuple(ctx.meta.get(TYPED, ())),
         )
         return keep_request(KeepRequest(_request(options), request, pod))

@@ -15,6 +15,7 @@ from ..run.pack import with_code
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
 from ..rundir.submitted import pending_words
+from .compile_ahead import compile_ahead
 
 
 def submit(request: Request, name: str) -> int:
@@ -28,7 +29,11 @@ def submit(request: Request, name: str) -> int:
         record, text = queue.preview(spec, arguments)
         print(json.dumps(record, indent=1) if request.json else text)
         return ExitCode.DONE
-    _say(queue, name, queue.submit(spec, bundles, arguments), request.json)
+    directory = queue.submit(spec, bundles, arguments)
+    compiling = compile_ahead(request, spec.pod.slice)
+    _say(queue, name, directory, request.json)
+    if compiling and not request.json:
+        print(compiling.words)
     return ExitCode.DONE
 
 

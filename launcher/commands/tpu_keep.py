@@ -15,6 +15,7 @@ from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..request.request import Request, make_spec
 from ..run.signals import Signals
+from .compile_ahead import compile_ahead
 from .run import run
 from .tpu import TpuRequest, agree, hints, tell
 
@@ -43,12 +44,20 @@ def keep(request: KeepRequest) -> int:
         return ExitCode.DONE
     where = _Where(request, launch)
     kept = RenewableTpu(order, where.find)
+    compiling = compile_ahead(replace(request.request, where=where.found), parse_slice(request.tpu.slice))
+    if compiling:
+        print(compiling.words, flush=True)
     try:
         with Signals() as signals:
             pod = kept.renew(tell, lambda: len(signals.received))
+        remark = compiling.end() if compiling else None
+        if remark and pod is not None:
+            print(f"podrun: {remark}", flush=True)
         if pod is not None:
             return run(replace(request.request, where=where.found), renewal=kept)
     except BaseException:  # before the run begins; the run prints this itself at its end
+        if compiling:
+            compiling.end()
         print(f"podrun: {tpu.name} is left as it is{hints(tpu)}", flush=True)
         raise
     print(f"podrun: interrupted; {tpu.name} is left as it is{hints(tpu)}", flush=True)

@@ -70,6 +70,8 @@ class RunSpec:
     """Folder on the launcher's machine to which results are downloaded at the end."""
     programs: str = ""
     """Path on the hosts of the list of programs that were compiled before; a leading `~/` is the login directory."""
+    stored: str = ""
+    """Path of that list on the launcher's machine, where `podrun compile` may write it while the run waits in a queue."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""

@@ -46,6 +46,8 @@ class Request:
     """Faults to inject, as typed."""
     pull: str | None = None
     """Folder for the results after the run. Empty: the folder of `podrun pull`. None: results are not downloaded."""
+    compile_ahead: bool | None = None
+    """Compile while the run waits in a queue; None: if the compiler of the slice is installed."""
     label: Label = field(default_factory=Label)
     command: tuple[str, ...] = ()
     """Arguments of the podrun command, as typed."""

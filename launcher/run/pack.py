@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from ..agent.base.places import bundle_folder
 from ..plan.program import Program
@@ -13,7 +14,7 @@ from ..staging.bundle import Bundle
 from ..staging.bundles import podrun_bundle, project_bundle
 from ..staging.project_files import IGNORE_FILE, shown
 from ..staging.requirements import check_runtime_packages, worker_python
-from ..staging.stored_programs import stored_programs
+from ..staging.stored_programs import Stored, stored_programs
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
@@ -45,8 +46,13 @@ def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     """
     if isinstance(spec.job, Program):
         return spec, ()
-    stored = stored_programs(spec.job, spec.pod.slice.name)
-    if not stored.path.exists():
+    return add_programs(replace(spec, stored=str(stored_programs(spec.job, spec.pod.slice.name).path)))
+
+
+def add_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """Do the same for a spec that knows its `stored` programs, such as that of a run that has waited in a queue."""
+    spec, stored = replace(spec, programs=""), Stored(Path(spec.stored))
+    if not spec.stored or not stored.path.exists():
         return spec, ()
     if not spec.pod.traits.needs_staging:
         return replace(spec, programs=str(stored.path)), ()

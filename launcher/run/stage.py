@@ -111,8 +111,8 @@ def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) 
     for bundle in bundles:
         count = sum(bundle.name in p.sent for p in prepared.values())
         if count:
-            kind = bundle.name.partition("-")[0]
-            rows.append(f"{kind} ({bundle.files} files, {_size(len(bundle.data))}) to {count} of {len(prepared)} hosts")
+            what = f"{bundle.kind} ({bundle.files} files, {_size(len(bundle.data))})"
+            rows.append(f"{what} to {count} of {len(prepared)} hosts")
     return f"code sent: {'; '.join(rows)}" if rows else "the code on all hosts is up to date"
 
 

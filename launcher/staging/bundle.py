@@ -22,3 +22,8 @@ class Bundle:
     """Files that were left out: links out of the project, and paths that are too long for a host."""
     private: tuple[str, ...] = ()
     """Files that were left out because they contain keys or passwords."""
+
+    @property
+    def kind(self) -> str:
+        """Return `project`, `podrun` or `programs`."""
+        return self.name.partition("-")[0]

@@ -70,4 +70,6 @@ def test_a_step_that_does_not_fit(tmp_path: Path) -> None:
     words = "batch_size=32768", "model={layers: 4, width: 256, heads: 4, context: 256}"
     done = compiled(tmp_path, "--slice", "v5e-4", *words)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "podrun: the step does not fit v5litepod-4; `podrun inspect` with the same job says by how much" in done.stderr
+    assert (
+        "podrun: the step does not fit v5litepod-4; `podrun inspect` with the same job says by how much" in done.stderr
+    )

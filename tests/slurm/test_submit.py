@@ -223,3 +223,17 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
     finally:
         login.close()
         cluster.close()
+
+
+def test_programs_compiled_while_the_job_waits(login: LoginNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The nodes load the step. The job knows nothing of it but where the programs would be."""
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(login.path / "cache"))
+    run = login.submit("--compile-ahead", options="time=10,signal=30,exclusive,hold")
+    programs = login.path / "home" / "programs"
+    wait_until(lambda: any(programs.glob("*.json")), "the programs", 120)
+    login.cluster.ask("scontrol", "release", login.job_of(run))
+    done = login.podrun("attach", run)
+    assert done.returncode == 0, done.stderr + login.output(run)
+    notes = [event["message"] for event in login.events(run) if event["event"] == "note"]
+    assert any(note.startswith("the step was compiled before the start") for note in notes), notes
+    assert any("programs (7 files" in note for note in notes), notes

@@ -19,6 +19,7 @@ from ...inventory.pod_request import PodRequest
 from ...pod.pod import Pod
 from ...run.attempts import run_attempts
 from ...run.job_time import Onward
+from ...run.pack import add_programs
 from ...rundir.runs import RunDirectory
 from ...staging.bundle import Bundle
 from ...view.live_console import make_console
@@ -43,14 +44,14 @@ def supervise(directory: RunDirectory, nodes: Listing | None = None, prestarted:
     spec = directory.spec()
     job = os.environ.get("SLURM_JOB_ID", "")
     pod = _on_nodes(spec.pod, nodes)
-    spec = replace(spec, pod=pod)
+    spec, programs = add_programs(replace(spec, pod=pod))  # compiled while the job was in the queue
     directory.record_job(job)  # the user may have submitted the script again
     directory.write_spec(spec)
     options = _options(directory)
     job_time = SlurmJobTime(
         directory, job, lambda node: nodes_to_exclude(job, node, options, str(directory.job_script)) if options else ""
     )
-    bundles = _bundles(directory)
+    bundles = [*(bundle for bundle in _bundles(directory) if bundle.kind != "programs"), *programs]
     code = run_attempts(spec, directory, make_console(False), bundles, transport=prestarted, job_time=job_time)
     if job_time.onward is None:
         return code

@@ -54,7 +54,8 @@ def test_the_programs_of_the_job_go_to_its_hosts() -> None:
         spec_of(job=JOB.model_copy(update={"steps": 4})),
         spec_of(job=Program(("true",), Launch())),
     ):
-        assert with_programs(none) == (none, ())
+        spec, bundles = with_programs(none)
+        assert (spec.programs, bundles) == ("", ())
 
 
 def test_a_simulated_pod_reads_them_where_they_are(folder: Path) -> None:
@@ -82,8 +83,8 @@ def test_what_is_not_sent(
 ) -> None:
     """The run starts without them, and one line says why."""
     spoil(folder / "compiled" / "k1")
-    spec = spec_of()
-    assert with_programs(spec) == (spec, ())
+    spec, bundles = with_programs(spec_of())
+    assert (spec.programs, bundles) == ("", ())
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("podrun: the compiled programs are not sent to the hosts: ") and why in line
 
