@@ -58,5 +58,5 @@ class Stored:
 def stored_programs(job: Config, slice: str) -> Stored:
     """Return the programs of a job on the slice of that name; there may be none."""
     sections = job.model_dump(mode="json", exclude=_NOT_COMPILED)
-    identity = json.dumps([sections, job.launch.process_per, slice], sort_keys=True)
+    identity = json.dumps([sections, job.launch.process_per, job.launch.xla, slice], sort_keys=True)
     return Stored(podrun_home() / FOLDER / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json")

@@ -62,8 +62,11 @@ def test_programs_of_a_pod_that_is_not_here(tmp_path: Path, slice: str) -> None:
         ]
         assert "exec" in names
     assert "nothing was compiled" in compiled(tmp_path, "--slice", slice).stdout
-    words = "parallel={name: jit, mesh: {fsdp: 4}}", "steps=4"
+    words = "parallel={name: jit, mesh: {fsdp: 4}}", "launch.xla=[latency_hiding]"
     assert "3 of 3 compiled" in compiled(tmp_path, "--slice", slice, *words).stdout
+    lists = [ProgramList.read(path).built_for for path in store.glob("*.json")]
+    variable = {"v5e-16": "LIBTPU_INIT_ARGS", "h100-16": "XLA_FLAGS"}[slice]
+    assert len(lists) == 2 and any("latency_hiding" in built_for[variable] for built_for in lists)
 
 
 def test_a_step_that_does_not_fit(tmp_path: Path) -> None:
