@@ -88,7 +88,11 @@ def _memory(report: Report) -> str:
         coloured.append(("to spare", max(0, usable - memory["total"]), _SPARE))
     rows = [(f'<i class="swatch {kind}"></i>{name}', _bytes(size)) for name, size, kind in coloured]
     largest = [
-        (text_of(one["name"]), f"{one['count']} x {text_of(one['array'])}", _bytes(one["bytes"] * one["count"]))
+        (
+            text_of(one["name"]),
+            (f"{one['count']} x " if one["count"] > 1 else "") + text_of(one["array"]),
+            _bytes(one["bytes"] * one["count"]),
+        )
         for one in report["buffers"]
     ]
     return section(
