@@ -92,7 +92,7 @@ def _target(request: FitRequest, slice: Slice) -> Target:
     try:
         target = target_of(slice, request.gpu)
     except UserError as error:
-        raise UserError(f"{error}; give a slice of another generation") from None
+        raise UserError(f"{error}; give a slice of another generation") if slice.kind == "tpu" else error from None
     if target is not None:
         return target
     if slice.kind == "gpu":
@@ -112,8 +112,8 @@ def _search(request: FitRequest, config: Config, slice: Slice, target: Target) -
 
         def tell() -> None:
             best = known.best[:1]
-            least = f"; the best so far: {best[0]}" if best else ""
-            change(f"{slice.name}: {len(known.measured)} layouts known, at most {known.left} to compile{least}")
+            least = f"; the best so far: {best[0].name(config)}" if best else ""
+            change(f"{slice.name}: layouts known: {len(known.measured)}, to compile: at most {known.left}{least}")
 
         try:
             search(known, config, target, request.batch, tell)

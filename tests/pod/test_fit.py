@@ -27,7 +27,7 @@ def small(sandbox: Sandbox) -> Sandbox:
         (("--slice", "v4-8"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
         (("--slice", "v4-*"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
         (("--slice", "gpu-1x2"), "gpu-1x2: which GPUs? give --gpu a100|a100-40gb|h100|"),
-        (("--slice", "gpu-1x2", "--gpu", "h1000"), "unknown GPU 'h1000'"),
+        (("--slice", "gpu-1x2", "--gpu", "h1000"), "unknown GPU 'h1000'; the compiler's descriptions are of a100, "),
         (("--slice", "v5e-4", "--gpu", "h100"), "--gpu h100: it is for slices such as gpu-2x8"),
         (("--slice", "v9-4"), "unknown slice 'v9-4'"),
         (("--slice", "v9-*"), "--slice v9-*: '-*' stands for the sizes of a TPU generation: v2, v3, "),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -204,6 +206,13 @@ def test_a_job_that_is_wrong(compiler: Compiler) -> None:
         compiler.search()
 
 
+def read_all(terminal: int, pieces: list[bytes]) -> None:
+    """Read what is written to a terminal, until the last process has closed it."""
+    with contextlib.suppress(OSError):
+        while piece := os.read(terminal, 1 << 16):
+            pieces.append(piece)
+
+
 def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
     """And leaves no process."""
     compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8, slow=(2,))
@@ -214,9 +223,18 @@ def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
         "v5e-4",
         f"launch.python={compiler.folder / 'program'}",
     )
+    terminal, its_end = os.openpty()
     podrun = subprocess.Popen(
-        [sys.executable, "-m", "podrun.launcher.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "podrun.launcher.cli", *words],
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "120"},
+        stdout=subprocess.PIPE,
+        stderr=its_end,
+        text=True,
     )
+    os.close(its_end)
+    shown: list[bytes] = []
+    reader = threading.Thread(target=read_all, args=(terminal, shown))
+    reader.start()
     deadline = time.monotonic() + 60
     answers = compiler.folder / "home" / "answers"  # the survey, and that with fsdp 4
     while not ([*compiler.folder.glob("slow-*")] and len([*answers.glob("[0-9a-f]*")]) == 2):
@@ -224,8 +242,12 @@ def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
         time.sleep(0.05)
     slow = [int(path.name.rpartition("-")[2]) for path in compiler.folder.glob("slow-*")]
     podrun.send_signal(signal.SIGINT)
-    out, err = podrun.communicate(timeout=60)
-    assert (podrun.returncode, err) == (130, "")
+    out, _ = podrun.communicate(timeout=60)
+    reader.join(timeout=60)
+    os.close(terminal)
+    assert podrun.returncode == 130
+    line = b"v5litepod-4: layouts known: 1, to compile: at most 9; the best so far: jit fsdp=4"
+    assert line in b"".join(shown)
     assert "jit          1     4           1     64" in out
     assert "stopped: 9 layouts were not looked at" in out
     assert out.splitlines()[-1].endswith(" parallel.name=jit parallel.mesh.fsdp=4")
