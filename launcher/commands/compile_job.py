@@ -107,10 +107,8 @@ def _names_pod(request: CompileRequest) -> bool:
 
 def _target(slice: Slice, gpu: str | None) -> Target | None:
     """Return the target of the slice; None for CPUs. Raises UserError."""
-    if slice.kind == "cpu":
-        return None
     target = target_of(slice, gpu)
-    if target is None:
+    if target is None and slice.kind == "gpu":
         raise UserError(f"{slice.name}: which GPUs? name them in the slice (h100-16), or give --gpu h100")
     return target
 

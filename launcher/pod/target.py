@@ -26,10 +26,12 @@ def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
         gpu: model of the GPUs, one of `GPUS`, in place of the one that the name of the slice tells.
 
     Raises:
-        UserError: podrun knows no GPUs of that model, or knows that the compiler cannot compile for the slice.
+        UserError: podrun knows no GPUs of that model, the slice is not of GPUs, or the compiler cannot compile for it.
     """
     if gpu and gpu not in GPUS:
         raise UserError(f"unknown GPU {gpu!r}; the compiler's descriptions are of {', '.join(GPUS)} (a100 has 80 GB)")
+    if gpu and slice.kind != "gpu":
+        raise UserError(f"--gpu {gpu}: {slice.name} is a slice of {slice.kind.upper()}s; leave it out")
     if slice.kind == "gpu":
         model = gpu or (declared_model(slice.name) or "").lower()
         shape = f"1x{slice.hosts}x{slice.devices_per_host}"

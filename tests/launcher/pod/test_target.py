@@ -41,6 +41,12 @@ def test_an_unknown_gpu_is_refused_with_those_known() -> None:
         target_of(parse_slice("gpu-2x8"), "h1000")
 
 
+@pytest.mark.parametrize("slice", ["cpu-2x2", "v5e-16"])
+def test_a_gpu_for_a_slice_of_others_is_refused(slice: str) -> None:
+    with pytest.raises(UserError, match=r"^--gpu h100: .* is a slice of [CT]PUs; leave it out$"):
+        target_of(parse_slice(slice), "h100")
+
+
 def test_v4_is_refused_with_the_reason() -> None:
     with pytest.raises(
         UserError, match=r"^v4-32: the TPU compiler takes a chip of v4 for two devices .* would be wrong$"
