@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ class Compiling:
         """End it, because the hosts are there now. Returns why its programs are not used; None if they are complete."""
         code = self.process.poll()
         if code is None:
-            self.process.terminate()
+            os.killpg(self.process.pid, signal.SIGTERM)  # the process that compiles, too
             self.process.wait()
             return "the hosts are there before all programs were compiled; they compile as usual"
         lines = self.log.read_text(errors="replace").splitlines()
