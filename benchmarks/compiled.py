@@ -147,7 +147,7 @@ def compile_peer(python: Path, slice: str, sizes: dict[str, int], options: list[
         ]
         config = python.parents[1].glob("lib/python3.*/site-packages/maxtext/configs/base.yml")
         command = [python, "-m", COMPILE, next(config), *words]
-        env = {**os.environ, **ALONE, "XLA_FLAGS": f"--xla_dump_to={folder}/hlo --xla_dump_hlo_as_text"}
+        env = {**os.environ, **ALONE, "XLA_FLAGS": f"--xla_dump_to={folder}/hlo --xla_dump_hlo_as_long_text"}
         done = subprocess.run(command, env=env, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"MaxText failed:\n{(done.stdout + done.stderr)[-3000:]}")
