@@ -40,7 +40,7 @@ class Compilers:
     def __init__(self, python: str | None, env: Mapping[str, str]) -> None:
         self._python = python or sys.executable
         self._env = {**os.environ, **env, "JAX_PLATFORMS": "cpu"}
-        self._most = _processors()
+        self.most = _processors()
         self._largest = 0
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
@@ -136,7 +136,7 @@ class Compilers:
             return True
         each = self._largest or _AT_FIRST
         growth = sum(max(0, each - _resident(process.pid)) for process in self._running)
-        return not alone and len(self._running) < self._most and _memory("MemAvailable") - growth > each
+        return not alone and len(self._running) < self.most and _memory("MemAvailable") - growth > each
 
 
 def _processors() -> int:

@@ -118,8 +118,8 @@ def search(
                     fits[layout] = False
                 tell()
 
-        # The compilers bound how many of the threads do something.
-        with ThreadPoolExecutor(max(1, len(known.chains))) as threads:
+        # No more threads than can compile at once, so that chains are searched in their order.
+        with ThreadPoolExecutor(compilers.most) as threads:
             try:
                 done = wait([threads.submit(follow, chain) for chain in known.chains], return_when=FIRST_EXCEPTION)[0]
             finally:
