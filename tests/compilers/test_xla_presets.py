@@ -31,4 +31,4 @@ def test_a_flag_that_the_compiler_does_not_know(kind: str, tmp_path: Path) -> No
     words = f"launch.env={{{variable}: --xla_no_such_flag=true}}"
     done = inspect(tmp_path, "--slice", SLICES[kind], "launch.xla=latency_hiding", words, *SMALL)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "xla_no_such_flag" in done.stderr
+    assert "the job fails before its first step" in done.stderr or "ended by signal" in done.stderr
