@@ -86,12 +86,15 @@ class TextEvent(OfWorker):
     text: str
 
 
-class NoteEvent(TypedDict):
+class _Timed(TypedDict, total=False):
+    time: Moment
+    """Set when the event is reported, and required in the record."""
+
+
+class NoteEvent(_Timed):
     """A message for the user."""
 
     event: Literal[EventKind.NOTE]
-    time: NotRequired[Moment]
-    """Set when the event is reported."""
     host: NotRequired[str]
     """Of a worker's note, like `process`. The launcher has notes as well."""
     process: NotRequired[Count]

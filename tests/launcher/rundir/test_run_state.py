@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
+from podrun.launcher.rundir.events import parse_event
 from podrun.launcher.rundir.read_state import read_state
 from podrun.launcher.rundir.run_state import RunState, reduce_events
 
@@ -117,3 +119,10 @@ def test_the_state_of_a_record_is_that_of_its_events() -> None:
     full.reported = state.reported
     assert state == full
     assert [process.step for process in state.processes.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("sound", [event("note", message="hello"), phase(0, "train", 5.0)], ids=["note", "phase"])
+def test_a_record_without_its_time_is_damaged(sound: dict[str, Any]) -> None:
+    """Every reader takes the time for granted."""
+    assert parse_event(json.dumps(sound))
+    assert parse_event(json.dumps({name: value for name, value in sound.items() if name != "time"})) is None
