@@ -41,7 +41,9 @@ TIMEOUT = 300.0  # seconds
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.yaml").write_text(JOB)
-    (tmp_path / "text.txt").write_text("one green bottle hanging on the wall\n" * 100)
+    data = tmp_path / "text.txt"
+    data.write_text("one green bottle hanging on the wall\n" * 100)
+    os.utime(data, (time.time() - 60, time.time() - 60))  # an answer that depends on a file of this moment is not kept
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
