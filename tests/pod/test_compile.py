@@ -113,14 +113,15 @@ def linked(sandbox: Sandbox) -> None:
     path.symlink_to(sandbox.path / "elsewhere")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
         (wrong_version, "it was compiled with jaxlib 0.1.2, and "),
         (damaged, " is damaged"),
-        pytest.param(open_to_others, "(mode 666)", marks=pytest.mark.long),
-        pytest.param(foreign, " belongs to another user", marks=pytest.mark.long),
-        pytest.param(linked, " is a link", marks=pytest.mark.long),
+        (open_to_others, "(mode 666)"),
+        (foreign, " belongs to another user"),
+        (linked, " is a link"),
     ],
 )
 def test_what_cannot_be_trusted_is_not_used(

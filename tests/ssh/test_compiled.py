@@ -37,6 +37,7 @@ def kinds_sent(pod: PodSandbox) -> list[list[str]]:
     return [[name.partition("-")[0] for name in names] for names in sent.values()]
 
 
+@pytest.mark.long
 def test_programs_are_sent_with_the_code(pod: PodSandbox) -> None:
     """The hosts compile neither the initial state nor step nor evaluation, and the losses are the same bit for bit."""
     assert trained(pod, "usual") == list(BIG)
