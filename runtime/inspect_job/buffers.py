@@ -30,6 +30,7 @@ _JAX_PARTS = {
     "remat",
     "remat2",
     "closed_call",
+    "eval_jaxpr",  # since JAX 0.12
     "core_call",
     "custom_jvp_call",
 }
