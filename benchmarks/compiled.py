@@ -70,7 +70,7 @@ def main() -> None:
 def steps(
     python: Path, arguments: argparse.Namespace, sizes: dict[str, int], devices: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name of each step, and what is known of it."""
+    """Yield the name of each step, and its figures."""
     for fsdp in (1, devices):
         job = json.dumps({**sizes, "slice": arguments.slice, "fsdp": fsdp})
         yield f"podrun, jit{f', fsdp {fsdp}' * (fsdp > 1)}", json.loads(ask(python, "podrun", job))
@@ -226,7 +226,7 @@ def pod_of(slice: str) -> Any:
 
 
 def compile_podrun(job: str) -> str:
-    """Compile the step of podrun's GPT-2, and return what is known of it as JSON."""
+    """Compile the step of podrun's GPT-2, and return its figures as JSON."""
     import jax
     import numpy as np
 
