@@ -83,7 +83,7 @@ class Compiler:
         """Make the programs of this process's first device: that of the initial state, if it is one on CPUs."""
         if not (self._pod.is_cpu and self._strategy.initial.is_one_program):
             return []
-        lowered = self._strategy.initial.lowered(jax.random.key(self._job.config.seed))
+        lowered = self._strategy.initial.lowered()
         return self._make("initialization", lowered, self._pod.local[0].id)
 
     def of_the_pod(self) -> list[Made]:

@@ -26,7 +26,7 @@ from ..programs.pod_programs import Programs
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
 from .arrays import merge_model_states, microbatches, put_global, strip_weak_types
-from .initial import InitialState
+from .initial import SEED, InitialState
 from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
@@ -212,7 +212,7 @@ class Strategy(ABC):
             batch, evaluation = self.abstract_batch(batch), self.abstract_batch(evaluation)
         programs = {"step": self._step.lower(state, batch), "evaluation": self._evaluate.lower(state.best, evaluation)}
         if not self.pod.is_cpu:
-            programs["initialization"] = self._initialization(layout).lower(jax.eval_shape(self._initial_key))
+            programs["initialization"] = self._initialization(layout).lower(SEED)
         return programs
 
     def _zeros(self, batch: Batch) -> Batch:
@@ -231,17 +231,12 @@ class Strategy(ABC):
         """Return the initial state, which is the same for any number of processes and devices.
 
         Args:
-            seed: int32[] or a number; the job's seed by default.
+            seed: uint32[] or a number; the job's seed by default.
 
         Raises:
             UserError: the model has state and the optimizer a line search.
         """
-        return self._state_of(self._initial_key(seed))
-
-    def _initial_key(self, seed: jax.Array | int | None = None) -> jax.Array:
-        return jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
-
-    def _state_of(self, key: jax.Array) -> TrainState:
+        key = jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
         params, model_state = parts(first_parameters(self.task, key))
         params, self.raised = in_float32(params)
         if model_state is not None and self.uses_line_search:
@@ -255,19 +250,19 @@ class Strategy(ABC):
     @cached_property
     def initial(self) -> InitialState:
         """Return the program of the initial state. It calls the task's `init` once."""
-        return InitialState(self._state_of)
+        return InitialState(self.initial_state)
 
     def initialized(self, layout: Any) -> TrainState:
         """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it."""
-        key = self._initial_key()
+        seed = np.uint32(self.seed & 0xFFFFFFFF)  # more bits `jax.random.key` does not look at, without 64-bit numbers
         if not self.pod.is_cpu:
             init = self._initialization(layout)
-            state: TrainState = (self._programs.shared(init) if self._programs else init)(key)
+            state: TrainState = (self._programs.shared(init) if self._programs else init)(seed)
             return state
-        return put_global(self.initial.compute(key, self._programs.local if self._programs else None), layout)
+        return put_global(self.initial.compute(seed, self._programs.local if self._programs else None), layout)
 
     def _initialization(self, layout: Any) -> Any:
-        """Return the program that makes the initial state of a key on all devices."""
+        """Return the program that makes the initial state of a seed on all devices."""
         return jax.jit(self.initial, out_shardings=layout)
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:

@@ -83,10 +83,10 @@ class Ensemble(Strategy):
 
     def init(self) -> TrainState:
         if not self.pod.is_cpu:
-            init = self.pod.pmap(lambda member: self.initial(self._member_key(member)), AXIS, out_axes=_STATE)
+            init = self.pod.pmap(lambda member: self.initial(self._member_seed(member)), AXIS, out_axes=_STATE)
             state: TrainState = init(self._members)
             return state
-        members = [self.initial.compute(self._member_key(number)) for number in self._numbers.tolist()]
+        members = [self.initial.compute(self._member_seed(number)) for number in self._numbers.tolist()]
         together: TrainState = jax.tree.map(lambda *each: np.stack(each), *members)
         layout = self._layout(together, self._local_members, self._local_replicated)
         placed: TrainState = put_global(replace(together, step=members[0].step), layout)
@@ -166,9 +166,8 @@ class Ensemble(Strategy):
         best = {f"best_member_{name}": members[number][name] for name in ensemble}
         return {**ensemble, **mean, "best_member": number, **best, "members": members}
 
-    def _member_key(self, member: jax.Array | int) -> jax.Array:
-        seed = jax.random.fold_in(jax.random.key(self.seed), member)
-        return self._initial_key(jax.random.bits(seed))
+    def _member_seed(self, member: jax.Array | int) -> jax.Array:
+        return jax.random.bits(jax.random.fold_in(jax.random.key(self.seed), member))
 
     def _member_step(self, state: TrainState, member: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
         key = self.step_key(state.step, member)

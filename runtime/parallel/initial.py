@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -16,15 +17,18 @@ _ONE_PROGRAM_LIMIT = 32
 """Up to this many parameter arrays, one program compiles faster than its operations do one by one."""
 
 
+SEED = jax.ShapeDtypeStruct((), jnp.uint32)
+
+
 class InitialState:
-    """The initial state as a function of a key.
+    """The initial state as a function of a seed. It makes the key too: as programs of their own, those take 0.3 s to compile.
 
     Args:
-        make: maps a key, [], to the state. It is called once, to be traced.
+        make: maps a seed, uint32[], to the state. It is called once, to be traced.
     """
 
     def __init__(self, make: Callable[[jax.Array], TrainState]) -> None:
-        program, self.shapes = jax.make_jaxpr(make, return_shape=True)(jax.eval_shape(lambda: jax.random.key(0)))
+        program, self.shapes = jax.make_jaxpr(make, return_shape=True)(SEED)
         # flax's `init` also computes the model's outputs, which are not needed.
         needed, _ = dce_jaxpr(program.jaxpr, [True] * len(program.out_avals), instantiate=True)
         self._program = jaxpr_as_fun(ClosedJaxpr(needed, program.consts))
@@ -33,9 +37,9 @@ class InitialState:
         level = None if jax.config.values["jax_disable_most_optimizations"] else {"xla_backend_optimization_level": 1}
         self._compiled = jax.jit(self._program, compiler_options=level)
 
-    def __call__(self, key: jax.Array) -> TrainState:
-        """Return the state of a traced key."""
-        state: TrainState = jax.tree.unflatten(self._structure, self._program(key))
+    def __call__(self, seed: jax.Array) -> TrainState:
+        """Return the state of a traced seed."""
+        state: TrainState = jax.tree.unflatten(self._structure, self._program(seed))
         return state
 
     @property
@@ -43,17 +47,17 @@ class InitialState:
         """Return whether `compute` runs a single program."""
         return len(jax.tree.leaves(self.shapes.params)) <= _ONE_PROGRAM_LIMIT
 
-    def lowered(self, key: jax.Array) -> jax.stages.Lowered:
+    def lowered(self) -> jax.stages.Lowered:
         """Return the program of `compute`, lowered but not compiled."""
         with jax.default_device(jax.local_devices()[0]):
-            lowered: jax.stages.Lowered = self._compiled.lower(key)
+            lowered: jax.stages.Lowered = self._compiled.lower(SEED)
             return lowered
 
-    def compute(self, key: jax.Array, local: Callable[[Any], Any] | None = None) -> TrainState:
+    def compute(self, seed: jax.Array | np.uint32, local: Callable[[Any], Any] | None = None) -> TrainState:
         """Return the state, computed on this process's first device, a CPU.
 
         Args:
-            key: the key, [].
+            seed: uint32[].
             local: of `Programs`; None: the program is compiled here.
 
         One program computes it if there are few parameters. Its compile time grows faster than the number of random arrays:
@@ -62,9 +66,9 @@ class InitialState:
         with jax.default_device(jax.local_devices()[0]):
             if self.is_one_program:
                 program = local(self._compiled) if local else self._compiled
-                one: TrainState = jax.tree.unflatten(self._structure, program(key))
+                one: TrainState = jax.tree.unflatten(self._structure, program(seed))
                 return one
-            leaves = self._program(key)
+            leaves = self._program(seed)
         seen: set[int] = set()
         for number, (leaf, like) in enumerate(zip(leaves, jax.tree.leaves(self.shapes), strict=True)):
             # A step donates its state, so no two arrays may share a buffer.
