@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import jax
 import yaml
@@ -22,6 +22,7 @@ from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
 from .events import EpochEvent, EvalEvent, WorkerEvent
+from .measure.epochs import SavedMeans
 from .measure.writers import Metrics, Writer, make_writers
 from .state import StateDict
 from .storage import make_storage
@@ -145,7 +146,7 @@ class Results:
         self._checkpoints.prepare()
 
     def save(
-        self, step: int, state: StateDict, position: int, loss: float | None, epoch_means: dict[str, Any] | None
+        self, step: int, state: StateDict, position: int, loss: float | None, epoch_means: SavedMeans | None
     ) -> None:
         """Start a save, after waiting for the previous one. Called on all processes. Raises SaveError if either fails."""
         self.report_save(wait=True)

@@ -8,13 +8,12 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ..data import saved_tokenizer
-from ..measure.epochs import check_saved
 from ..storage.bucket_client import BucketError
 
-_META_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
+T = TypeVar("T")
+
 _DAMAGE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG}
 """Errors that mean a damaged checkpoint. All others (EIO, ESTALE, EMFILE, EACCES ...) are faults of this host."""
 _OS_ERROR = r"\[os_error_code='([0-9]+)'\]"  # in tensorstore's errors
@@ -38,14 +37,14 @@ class HostFaultError(Exception):
     """This host cannot read a file at the moment (network, limits, permissions). The file itself may be intact."""
 
 
-def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None]) -> dict[str, Any]:
-    """Read a checkpoint's metadata.
+def read_meta(step: int, folder: Path, file: Path, parse: Callable[[Any], T]) -> T:
+    """Read a checkpoint's metadata, and return `parse(metadata)`.
 
     Args:
         step: the checkpoint's step, for errors.
         folder: the checkpoint's folder.
         file: path of the JSON file in it.
-        check: raises ValueError, KeyError or TypeError for invalid metadata.
+        parse: raises ValueError, KeyError or TypeError for invalid metadata.
 
     Raises:
         DamagedCheckpointError: the file is missing or invalid.
@@ -56,33 +55,16 @@ def read_meta(step: int, folder: Path, file: Path, check: Callable[[Any], None])
             raise DamagedCheckpointError(step, folder, "an empty folder")
         if (folder / file).exists() and not (folder / file).is_file():
             raise ValueError("not a regular file")  # reading from a pipe may never end
-        meta = json.loads((folder / file).read_bytes())
-        check(meta)
+        return parse(json.loads((folder / file).read_bytes()))
     except OSError as error:
         raise unreadable(step, folder, error) from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:  # bad JSON and bad UTF-8 are ValueErrors
         raise DamagedCheckpointError(step, folder / file, no_metadata(error)) from None
-    return dict(meta)
 
 
 def no_metadata(error: Exception) -> str:
     """Return the reason to report for metadata that could not be parsed because of `error`."""
     return f"not the metadata of a checkpoint ({type(error).__name__}: {error})"
-
-
-def check_job(meta: Any) -> None:
-    """Raise ValueError, KeyError or TypeError unless `Checkpoints.save` can have written this metadata."""
-    for key, kind in _META_KINDS.items():
-        if not isinstance(meta[key], kind):
-            raise TypeError(f"{key} is not of type {kind.__name__}")
-    if not 0 <= meta["position"] < 2**63:
-        raise ValueError(f"position {meta['position']}")
-    if not isinstance(meta["shapes"]["params"], dict):
-        raise TypeError("shapes.params is not of type dict")
-    if meta.get("epoch_means") is not None:
-        check_saved(meta["epoch_means"])
-    if meta.get("tokenizer") is not None:
-        saved_tokenizer.check_saved(meta["tokenizer"])
 
 
 def is_host_fault(error: Exception) -> bool:

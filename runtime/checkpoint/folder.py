@@ -14,7 +14,7 @@ barrier, so that one that cannot read is able to report it (restore.py); or proc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -33,6 +33,7 @@ from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import remove_incomplete
 from .save import Saves
 
+M = TypeVar("M")
 T = TypeVar("T")
 
 _METADATA = Path(META, "metadata")
@@ -40,16 +41,16 @@ _RETRY_DELAY = 1.0  # seconds before a failed read is retried
 
 
 @dataclass(frozen=True)
-class Target(Generic[T]):
-    """How to restore a checkpoint: functions that check it, lay out its arrays, and build a T from them."""
+class Target(Generic[M, T]):
+    """How to restore a checkpoint: functions that read its metadata, lay out its arrays, and build a T from them."""
 
-    check: Callable[[Any], None]
-    """Raises ValueError, KeyError or TypeError for invalid metadata; see `read_meta`."""
-    accept: Callable[[int, dict[str, Any], Arrays], None]
+    parse: Callable[[Any], M]
+    """Returns metadata from JSON. Raises ValueError, KeyError or TypeError if it is invalid; see `read_meta`."""
+    accept: Callable[[int, M, Arrays], None]
     """Called with (step, metadata, template); raises UserError if the checkpoint belongs to another job."""
     template: Callable[[], Arrays]
     """Returns a tree with the wanted form of each array: a numpy array, or a `jax.ShapeDtypeStruct` with its sharding."""
-    build: Callable[[int, dict[str, Any], Arrays], T]
+    build: Callable[[int, M, Arrays], T]
     """Called with (step, metadata, arrays); returns the result."""
 
 
@@ -117,7 +118,7 @@ class CheckpointFolder:
         """Return the folder of a checkpoint."""
         return path_of(self.directory, step)
 
-    def write(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None = None) -> None:
+    def write(self, step: int, state: Arrays, meta: Mapping[str, Any], loss: float | None = None) -> None:
         """Start a save, after waiting for an earlier save. Called on all processes.
 
         Args:
@@ -146,38 +147,38 @@ class CheckpointFolder:
         """Wait until a save in progress is complete. Raises SaveError if it fails."""
         self._saves.close()
 
-    def load(self, step: int, target: Target[T]) -> T:
+    def load(self, step: int, target: Target[Any, T]) -> T:
         """Restore a checkpoint, read by this process, into `target`. Raises as `read` does."""
 
         template = target.template()
 
-        def use(meta: dict[str, Any]) -> T:
+        def use(meta: Any) -> T:
             target.accept(step, meta, template)
             return target.build(step, meta, self.read_state(step, template))
 
-        return self.read(step, target.check, use)
+        return self.read(step, target.parse, use)
 
-    def read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
-        """Read and verify a checkpoint, and return `use(metadata)`. A fault of this host is retried once.
+    def read(self, step: int, parse: Callable[[Any], M], use: Callable[[M], T]) -> T:
+        """Read and verify a checkpoint, and return `use(parse(metadata))`. A fault of this host is retried once.
 
         Raises:
-            DamagedCheckpointError: a file is damaged, or `check` rejects the metadata; see `read_meta`.
+            DamagedCheckpointError: a file is damaged, or `parse` rejects the metadata; see `read_meta`.
             HostFaultError: this host cannot read a file at the moment.
         """
         with large_blocks_returned():
             try:
-                return self._read(step, check, use)
+                return self._read(step, parse, use)
             except HostFaultError:
                 time.sleep(_RETRY_DELAY)
-                return self._read(step, check, use)
+                return self._read(step, parse, use)
 
-    def _read(self, step: int, check: Callable[[Any], None], use: Callable[[dict[str, Any]], T]) -> T:
+    def _read(self, step: int, parse: Callable[[Any], M], use: Callable[[M], T]) -> T:
         """Read once, while a thread compares the files with the manifest. Process 0 checks all digests."""
         if self._primary:
             self.storage.fetch(self.path(step))
         verification = Verification(step, self.path(step), full=self._primary)
         try:
-            value = use(read_meta(step, self.path(step), _METADATA, check))
+            value = use(read_meta(step, self.path(step), _METADATA, parse))
         except UserError:
             verification.finish()  # damaged metadata may look like another job's
             raise

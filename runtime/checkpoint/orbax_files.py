@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,11 +45,11 @@ class CheckpointWriter:
         )
         self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
 
-    def start(self, folder: Path, state: Arrays, meta: dict[str, Any], loss: float | None) -> None:
+    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], loss: float | None) -> None:
         """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""
         items = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
-            META: ocp.args.JsonSave(meta),
+            META: ocp.args.JsonSave(dict(meta)),
             METRICS: ocp.args.JsonSave({"loss": loss}),
         }
         self._checkpointer.save(folder, args=ocp.args.Composite(**items))

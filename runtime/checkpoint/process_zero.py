@@ -16,15 +16,16 @@ from .messages import broadcast_text
 from .names import Arrays
 from .pieces import broadcast_arrays, whole_template
 
+M = TypeVar("M")
 T = TypeVar("T")
-Read = Callable[[int], tuple[dict[str, Any], Arrays]]
+Read = Callable[[int], tuple[M, Arrays]]
 """Reads the checkpoint of a step: (metadata, arrays)."""
-Choose = Callable[[Read], "tuple[int, tuple[dict[str, Any], Arrays]] | None"]
+Choose = Callable[[Read[M]], "tuple[int, tuple[M, Arrays]] | None"]
 """Chooses a checkpoint and reads it: (step, result of `Read`); None if there is no checkpoint."""
 
 
 def restore_from_process_zero(
-    checkpoints: CheckpointFolder, choose: Choose, target: Target[T], reporter: Reporter
+    checkpoints: CheckpointFolder, choose: Choose[M], target: Target[M, T], reporter: Reporter
 ) -> tuple[int, T] | None:
     """Restore the checkpoint that `choose` reads on process 0. Called on all processes.
 
@@ -62,11 +63,11 @@ def restore_from_process_zero(
     if not answer:
         return None
     state = broadcast_arrays(arrays, target.template(), reporter.record.part)
-    return answer["step"], target.build(answer["step"], answer["meta"], state)
+    return answer["step"], target.build(answer["step"], target.parse(answer["meta"]), state)
 
 
-def _read(checkpoints: CheckpointFolder, step: int, target: Target[T]) -> tuple[dict[str, Any], Arrays]:
-    whole: Target[tuple[dict[str, Any], Arrays]] = Target(
-        target.check, target.accept, lambda: whole_template(target.template()), lambda _, meta, arrays: (meta, arrays)
+def _read(checkpoints: CheckpointFolder, step: int, target: Target[M, T]) -> tuple[M, Arrays]:
+    whole: Target[M, tuple[M, Arrays]] = Target(
+        target.parse, target.accept, lambda: whole_template(target.template()), lambda _, meta, arrays: (meta, arrays)
     )
     return checkpoints.load(step, whole)

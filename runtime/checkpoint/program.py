@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import jax
 
@@ -19,8 +19,16 @@ from .folder import CheckpointFolder, Target
 from .process_zero import restore_from_process_zero
 from .restore import newest_readable
 
-_ARRAYS, _TEXTS = "arrays", "texts"
 _SHOWN = 8
+
+
+class ProgramMeta(TypedDict):
+    """What is saved in JSON with the arrays of a state."""
+
+    arrays: dict[str, str]
+    """dtype and shape of each array, by name."""
+    texts: NotRequired[trees.Texts]
+    """Checkpoints of older versions have none."""
 
 
 class ProgramCheckpoints(CheckpointFolder):
@@ -61,7 +69,7 @@ class ProgramCheckpoints(CheckpointFolder):
     def save(self, step: int, state: Any) -> None:
         """Start a save, as `write` does. Raises UserError as `check` does."""
         self.check(step, state)
-        self.write(step, trees.savable(state), {_ARRAYS: trees.described(state), _TEXTS: trees.texts(state)})
+        self.write(step, trees.savable(state), {"arrays": trees.described(state), "texts": trees.texts(state)})
 
     def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
         """Restore the state of a step, with the shardings of `like`.
@@ -78,29 +86,31 @@ class ProgramCheckpoints(CheckpointFolder):
         """Restore the newest checkpoint that all processes can read, as `restore_newest` does; None if there is none."""
         return newest_readable(self, self._target(like), reporter)
 
-    def _target(self, like: Any) -> Target[Any]:
-        def accept(step: int, meta: dict[str, Any], _: Any) -> None:
-            saved = {
-                **meta[_ARRAYS],
-                **_kinds(meta.get(_TEXTS, trees.texts(like))),
-            }  # checkpoints of older versions have none
+    def _target(self, like: Any) -> Target[ProgramMeta, Any]:
+        def accept(step: int, meta: ProgramMeta, _: Any) -> None:
+            saved = {**meta["arrays"], **_kinds(meta.get("texts", trees.texts(like)))}
             if saved != (expected := _described(like)):
                 raise UserError(_other_arrays(self.directory, step, saved, expected))
 
-        def build(_: int, meta: dict[str, Any], arrays: Any) -> Any:
-            return trees.restored(like, arrays, meta.get(_TEXTS, {}))
+        def build(_: int, meta: ProgramMeta, arrays: Any) -> Any:
+            return trees.restored(like, arrays, meta.get("texts", {}))
 
-        return Target(self._check, accept, lambda: trees.template(like), build)
+        return Target(self._parse, accept, lambda: trees.template(like), build)
 
-    def _check(self, meta: Any) -> None:
-        """Raise UserError for a training job's checkpoint, TypeError or KeyError unless `save` can have written this."""
+    def _parse(self, meta: Any) -> ProgramMeta:
+        """Return the metadata.
+
+        Raises UserError for a training job's checkpoint, TypeError or KeyError unless `save` can have written it.
+        """
         if isinstance(meta, dict) and "config" in meta:
             raise UserError(
                 f"{self.directory} holds the checkpoints of a train.yaml, not of a program; choose another workdir"
             )
-        if not isinstance(meta[_ARRAYS], dict):
-            raise TypeError(f"{_ARRAYS} is not a dict")
-        trees.check_texts(meta.get(_TEXTS, {}))
+        if not isinstance(meta["arrays"], dict):
+            raise TypeError("arrays is not a dict")
+        trees.check_texts(meta.get("texts", {}))
+        checked: ProgramMeta = meta
+        return checked
 
 
 def _described(state: Any) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jax
 import numpy as np
@@ -15,9 +15,11 @@ from ..state import StateDict
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
+from .names import Arrays
 from .process_zero import Read, restore_from_process_zero
 from .store import Checkpoints, Restored
 
+M = TypeVar("M")
 T = TypeVar("T")
 
 _LAST_STEP = 2**31 - 1  # a step is an int32
@@ -55,7 +57,7 @@ def restore_newest(
     return None if newest is None else newest[1]
 
 
-def newest_readable(checkpoints: CheckpointFolder, target: Target[T], reporter: Reporter) -> tuple[int, T] | None:
+def newest_readable(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:
     """Restore the newest checkpoint that every process can read into `target`. Called on all processes.
 
     Returns step and result; None if there are no checkpoints. Raises as `restore_newest` does.
@@ -69,7 +71,7 @@ def newest_readable(checkpoints: CheckpointFolder, target: Target[T], reporter: 
     return _newest_of_all(checkpoints, target, reporter)
 
 
-def _newest_of_all(checkpoints: CheckpointFolder, target: Target[T], reporter: Reporter) -> tuple[int, T] | None:
+def _newest_of_all(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:
     me = jax.process_index()
     candidates, damaged = _candidates(checkpoints)
     while (step := int(gather([next(candidates, _NONE)])[0, 0])) != _NONE:
@@ -92,7 +94,9 @@ def _newest_of_all(checkpoints: CheckpointFolder, target: Target[T], reporter: R
     return None
 
 
-def _newest_here(checkpoints: CheckpointFolder, read: Read, reporter: Reporter) -> tuple[int, Any] | None:
+def _newest_here(
+    checkpoints: CheckpointFolder, read: Read[M], reporter: Reporter
+) -> tuple[int, tuple[M, Arrays]] | None:
     """Find the newest checkpoint that this process can read: its step, and the result of `read`."""
     candidates, damaged = _candidates(checkpoints)
     for step in candidates:

@@ -9,6 +9,8 @@ from ..config import Config, saved_config
 from ..config.base import name_of
 from ..config.job import tunable_keys
 from ..data.saved_tokenizer import Saved, difference
+from ..state import StateDict
+from .metadata import JobMeta, Shapes
 
 _SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
 _SHOWN = 8
@@ -18,7 +20,7 @@ Row = tuple[str, Any, Any]
 
 
 def obstacles(
-    meta: dict[str, Any], config: Config, fingerprint: bytes, shapes: dict[str, Any], tokenizer: Saved | None = None
+    meta: JobMeta, config: Config, fingerprint: bytes, shapes: Shapes, tokenizer: Saved | None = None
 ) -> list[tuple[str, str]]:
     """Return why this job cannot resume from a checkpoint, as (key, reason) rows; empty if it can.
 
@@ -65,7 +67,7 @@ def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
     )
 
 
-def changes(meta: dict[str, Any], config: Config, tokenizer: Saved | None = None) -> list[str]:
+def changes(meta: JobMeta, config: Config, tokenizer: Saved | None = None) -> list[str]:
     """Return `key: before -> after` for every value of this job that differs from the checkpoint's."""
     before, now = _completed(meta["config"]), saved_config(config)
     rows = [f"{key}: {_plain(old)} -> {_plain(new)}" for key, old, new in differences("", before, now)]
@@ -82,7 +84,7 @@ def differences(prefix: str, before: Any, after: Any) -> list[Row]:
     return [] if before == after else [(prefix, before, after)]
 
 
-def shapes_of(state: dict[str, Any]) -> dict[str, Any]:
+def shapes_of(state: StateDict) -> Shapes:
     """Return the state's tree with the shape of each array in its place."""
     return {k: shapes_of(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
 
@@ -99,7 +101,7 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _first_shape(shapes: dict[str, Any] | list[int]) -> list[int]:
+def _first_shape(shapes: Shapes | list[int]) -> list[int]:
     return _first_shape(next(iter(shapes.values()))) if isinstance(shapes, dict) else shapes
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +65,7 @@ class Saves:
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
-    def start(self, step: int, state: Arrays, meta: dict[str, Any], loss: float | None) -> None:
+    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], loss: float | None) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         self.completed(wait=True)
         if self._gathers:

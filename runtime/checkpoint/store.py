@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
+from ..measure.epochs import SavedMeans
 from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
-from .damage import check_job
 from .folder import CheckpointFolder, Target
+from .metadata import JobMeta, job_meta
 from .same_job import changes, obstacles, refusal, shapes_of
 
 
@@ -27,7 +27,7 @@ class Restored:
     position: int
     changes: list[str]
     """`key: before -> after` for every value of this job that differs from the checkpoint's."""
-    epoch_means: dict[str, Any] | None
+    epoch_means: SavedMeans | None
     """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
     tokenizer: Saved | None
     """The saved tokenizer, if the job had a built-in one."""
@@ -64,7 +64,7 @@ class Checkpoints(CheckpointFolder):
         config: Config,
         fingerprint: bytes,
         loss: float | None,
-        epoch_means: dict[str, Any] | None = None,
+        epoch_means: SavedMeans | None = None,
     ) -> None:
         """Start a save, as `write` does. Called on all processes.
 
@@ -77,7 +77,7 @@ class Checkpoints(CheckpointFolder):
             loss: validation loss at this step, if known.
             epoch_means: value of `EpochMeans.saved`, if the job counts epochs.
         """
-        meta = {
+        meta: JobMeta = {
             "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
@@ -97,10 +97,12 @@ class Checkpoints(CheckpointFolder):
         """
         return self.load(step, self.target(lambda: template, config, fingerprint))
 
-    def target(self, template: Callable[[], StateDict], config: Config, fingerprint: bytes) -> Target[Restored]:
+    def target(
+        self, template: Callable[[], StateDict], config: Config, fingerprint: bytes
+    ) -> Target[JobMeta, Restored]:
         """Return the target to restore a checkpoint of this job into, with arrays in the form of `template()`."""
 
-        def accept(step: int, meta: dict[str, Any], arrays: StateDict) -> None:
+        def accept(step: int, meta: JobMeta, arrays: StateDict) -> None:
             try:
                 rows = obstacles(meta, config, fingerprint, shapes_of(arrays), self._tokenizer)
                 changes(meta, config, self._tokenizer)
@@ -109,9 +111,9 @@ class Checkpoints(CheckpointFolder):
             if rows:
                 raise UserError(refusal(self.directory.parent, step, rows))
 
-        def build(step: int, meta: dict[str, Any], state: StateDict) -> Restored:
+        def build(step: int, meta: JobMeta, state: StateDict) -> Restored:
             changed = changes(meta, config, self._tokenizer)
             self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
             return Restored(step, state, meta["position"], changed, meta.get("epoch_means"), meta.get("tokenizer"))
 
-        return Target(check_job, accept, template, build)
+        return Target(job_meta, accept, template, build)

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint.damage import DamagedCheckpointError, HostFaultError, check_job, read_meta, unreadable
+from ..checkpoint.damage import DamagedCheckpointError, HostFaultError, read_meta, unreadable
 from ..checkpoint.manifest import verify
+from ..checkpoint.metadata import JobMeta, job_meta
 from ..checkpoint.names import META, STATE
 from ..contract import UserError
 from .formats import FORMATS, Described
@@ -61,7 +62,7 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
     _check_new(output)
     try:
         verified = verify(number, folder, full=True)
-        meta = read_meta(number, folder, _META, _check)
+        meta = read_meta(number, folder, _META, _parse)
         weights = "ema" if "ema" in meta["shapes"] else "params"
         if (meta.get("tokenizer") or {}).get("name") == "bpe":
             _check_new(_tokenizer_path(output))
@@ -94,17 +95,17 @@ def _find(workdir: Path, step: int | None) -> Path:
     return paths[step]
 
 
-def _check(meta: Any) -> None:
-    """Raise UserError for the checkpoint of a user program; otherwise raise as `check_job` does."""
+def _parse(meta: Any) -> JobMeta:
+    """Return the metadata. Raises UserError for the checkpoint of a user program; otherwise raises as `job_meta` does."""
     if isinstance(meta, dict) and "arrays" in meta and "config" not in meta:
         raise UserError(
             "the checkpoint is of a program with podrun.steps, and podrun does not know which part of its state is the "
             "model; open it with orbax (docs/checkpoints.md)"
         )
-    check_job(meta)
+    return job_meta(meta)
 
 
-def _metadata(step: int, weights: str, meta: dict[str, Any]) -> dict[str, str]:
+def _metadata(step: int, weights: str, meta: JobMeta) -> dict[str, str]:
     """Return the file's metadata as strings, which is all that safetensors allows."""
     named = {"format": "np", "step": str(step), "weights": weights, "config": json.dumps(meta["config"])}
     if meta.get("tokenizer") is not None:

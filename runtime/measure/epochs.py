@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 _OF_THE_STEP = ("grad_norm", "learning_rate")
 """Metrics that describe one step and are not averaged."""
+
+
+class SavedMeans(TypedDict):
+    """The sums of an unfinished epoch, as a checkpoint has them."""
+
+    sums: dict[str, float]
+    counts: dict[str, int]
+    epoch_size: int
+    """Checkpoints of older versions have none."""
 
 
 @dataclass
@@ -27,7 +36,7 @@ class EpochMeans:
         epoch = position // self.epoch_size
         return epoch if epoch > (position - batch_size) // self.epoch_size else None
 
-    def position_from(self, saved: dict[str, Any] | None, position: int, batch_size: int) -> int:
+    def position_from(self, saved: SavedMeans | None, position: int, batch_size: int) -> int:
         """Return a resumed job's position, rounded up to the start of a batch of its epoch.
 
         Used with `drop_last` only: there an epoch ends with a batch, so that its size depends on the batch size, which may
@@ -54,11 +63,11 @@ class EpochMeans:
         self.sums, self.counts = {}, {}
         return means
 
-    def saved(self) -> dict[str, Any]:
+    def saved(self) -> SavedMeans:
         """Return the sums of the current epoch as a value that JSON represents without loss."""
         return {"sums": dict(self.sums), "counts": dict(self.counts), "epoch_size": self.epoch_size}
 
-    def restore(self, saved: dict[str, Any] | None) -> None:
+    def restore(self, saved: SavedMeans | None) -> None:
         """Continue from a value of `saved`; None if nothing was saved."""
         if saved is not None:
             self.sums = dict(saved["sums"])

@@ -12,12 +12,12 @@ import pytest
 from podrun.runtime.checkpoint.damage import (
     DamagedCheckpointError,
     HostFaultError,
-    check_job,
     explain,
     is_host_fault,
     read_meta,
     unreadable,
 )
+from podrun.runtime.checkpoint.metadata import job_meta
 
 META: dict[str, Any] = {"config": {}, "position": 8, "fingerprint": "00", "shapes": {"params": {}}}
 
@@ -40,7 +40,7 @@ def written(folder: Path, meta: Any) -> Path:
 )
 def test_metadata_that_podrun_writes(tmp_path: Path, more: dict[str, Any]) -> None:
     """It is returned as it is."""
-    assert read_meta(3, tmp_path, written(tmp_path, {**META, **more}), check_job) == {**META, **more}
+    assert read_meta(3, tmp_path, written(tmp_path, {**META, **more}), job_meta) == {**META, **more}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_metadata_that_podrun_cannot_have_written(tmp_path: Path, meta: Any, rea
     """The checkpoint is damaged; the message has the file and what is wrong with it."""
     file = written(tmp_path, meta)
     with pytest.raises(DamagedCheckpointError) as raised:
-        read_meta(3, tmp_path, file, check_job)
+        read_meta(3, tmp_path, file, job_meta)
     assert raised.value.step == 3
     start = f"checkpoint 3 cannot be read: {tmp_path / 'meta'}: not the metadata of a checkpoint ("
     assert str(raised.value).startswith(start + reason)
@@ -80,12 +80,12 @@ def test_metadata_that_podrun_cannot_have_written(tmp_path: Path, meta: Any, rea
 def test_folders_that_are_none(tmp_path: Path) -> None:
     """A path with the name of a checkpoint may be anything."""
     with pytest.raises(DamagedCheckpointError, match=f"{tmp_path}: an empty folder$"):
-        read_meta(3, tmp_path, Path("meta"), check_job)
+        read_meta(3, tmp_path, Path("meta"), job_meta)
     (tmp_path / "file").touch()
     with pytest.raises(DamagedCheckpointError, match=r"file: Not a directory$"):
-        read_meta(3, tmp_path / "file", Path("meta"), check_job)
+        read_meta(3, tmp_path / "file", Path("meta"), job_meta)
     with pytest.raises(DamagedCheckpointError, match=r"meta: No such file or directory$"):
-        read_meta(3, tmp_path, Path("meta"), check_job)
+        read_meta(3, tmp_path, Path("meta"), job_meta)
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENAMETOOLONG])

@@ -1,0 +1,47 @@
+"""The metadata of a training job's checkpoint, as it is stored in JSON."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from ..data import saved_tokenizer
+from ..measure import epochs
+
+Shapes = dict[str, Any]
+"""The tree of the state with the shape of each array, a list of numbers, in its place."""
+
+
+class JobMeta(TypedDict):
+    """What is saved with the arrays of a state. Keys that older versions of podrun did not write may be absent."""
+
+    config: dict[str, Any]
+    """The job, as `saved_config` returns it."""
+    position: int
+    """Number of examples consumed."""
+    fingerprint: str
+    """Digest of the job's data, in hexadecimal."""
+    shapes: Shapes
+    epoch_means: NotRequired[epochs.SavedMeans | None]
+    """None unless the job counts epochs."""
+    tokenizer: NotRequired[saved_tokenizer.Saved | None]
+    """None for a user's tokenizer, and for data without one."""
+
+
+_KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
+
+
+def job_meta(meta: Any) -> JobMeta:
+    """Return the metadata. Raises ValueError, KeyError or TypeError unless `Checkpoints.save` can have written it."""
+    for key, kind in _KINDS.items():
+        if not isinstance(meta[key], kind):
+            raise TypeError(f"{key} is not of type {kind.__name__}")
+    if not 0 <= meta["position"] < 2**63:
+        raise ValueError(f"position {meta['position']}")
+    if not isinstance(meta["shapes"]["params"], dict):
+        raise TypeError("shapes.params is not of type dict")
+    if meta.get("epoch_means") is not None:
+        epochs.check_saved(meta["epoch_means"])
+    if meta.get("tokenizer") is not None:
+        saved_tokenizer.check_saved(meta["tokenizer"])
+    checked: JobMeta = meta
+    return checked
