@@ -283,7 +283,7 @@ class Run:
             pass
 
     def close_pipe(self) -> None:
-        """Close the pipe in a forked process, so that podrun notices when the process that launched it is gone."""
+        """Close the pipe in a forked process. While any process has it open, podrun takes this program for alive."""
         nowhere = os.open(os.devnull, os.O_RDONLY)
         assert self._process.stdout is not None
         os.dup2(nowhere, self._process.stdout.fileno(), inheritable=False)

@@ -53,7 +53,7 @@ class DiskCache:
         return (self._folder / key).exists()
 
     def load(self, key: str) -> bytes:
-        """Return what was written.
+        """Return the data that was written under a key.
 
         Raises:
             UntrustedError: the file is damaged, or another user could have changed it.

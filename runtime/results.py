@@ -130,7 +130,7 @@ class Results:
             self._storage.after_write()
 
     def report(self, event: EvalEvent | EpochEvent, metrics: Metrics) -> None:
-        """Write the metrics of the event's step, and report the event with them."""
+        """Write the metrics of an evaluation or epoch to the metrics file, and send the event with them to the launcher."""
         self.write(event["step"], event["event"], metrics)
         if self._leads:
             self._reporter.event(cast(WorkerEvent, {**event, **metrics}))

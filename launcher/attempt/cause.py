@@ -97,8 +97,8 @@ class Evidence:
 def first_cause(evidence: Evidence) -> Failure:
     """Return the failure that the others followed from.
 
-    A failure that explains itself comes first, in the order in which they were seen. If all of them blame
-    another process, it is a silent host, or the process that was sent a signal, or the first that was seen.
+    A failure with a reason of its own, such as an exception or a host that has stopped answering, comes before one that
+    only follows from the end of another process. Of equal ones the first that was seen is taken.
     """
     first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
     if first.kind is FailureKind.UNHEARD and evidence.slept:
@@ -217,7 +217,7 @@ def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
 
 
 def from_lost_agent(host: str, reason: str) -> Failure:
-    """Return the failure of a host whose agent has ended or been given up; `reason` is the agent's own if it gave one."""
+    """Return the failure of a host whose agent has ended, or does not answer. `reason`: what is known."""
     kind = FailureKind.UNHEARD if UNHEARD in reason else FailureKind.CAUSE
     return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind)
 

@@ -157,14 +157,14 @@ def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standin
 
 
 def describe(stuck: Standing, why: str, stall_timeout: float, seconds: float, is_program: bool) -> str:
-    """Return the failure of the process that the others wait for, in a line.
+    """Return one line about the process that the others wait for.
 
     Args:
         stuck: the process.
-        why: what shows that it is the one.
+        why: what shows that the others wait for this process.
         stall_timeout: `launch.stall_timeout`.
         seconds: the limit that was exceeded.
-        is_program: as in `is_stuck`.
+        is_program: it runs a user program, not a train.yaml.
     """
     where = _where(stuck)
     if is_program:

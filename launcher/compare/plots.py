@@ -65,7 +65,7 @@ def _thick(lines: Mapping[str, Line]) -> str:
 
 
 def running_median(line: Line) -> Line:
-    """Return the running median, with a window of a fortieth of the line on each side."""
+    """Return the running median. Its window extends over 1/40 of the points to each side."""
     values, around = [value for _, value in line], max(1, len(line) // 40)
     return [(step, statistics.median(values[max(0, i - around) : i + around + 1])) for i, (step, _) in enumerate(line)]
 

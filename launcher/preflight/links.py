@@ -71,7 +71,7 @@ def links_text(facts: Facts) -> str:
     parts = [f"{links['used']} {speed_text(links)}".strip()] if links["used"] else []
     parts += [f"InfiniBand {ports_text(links)}"] if links["infiniband"] else []
     counts = sorted({row["active"] for row in links["nvlink"]})
-    parts += [f"NVLink {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} links a GPU"] if counts else []
+    parts += [f"NVLink {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} links per GPU"] if counts else []
     return "; ".join(parts)
 
 

@@ -27,7 +27,7 @@ _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
 @dataclass
 class Lag:
-    """Waiting times of one process, in the time windows in which other processes reported too."""
+    """How long one process waits for the others and they for it: one value per time window, if others reported in it too."""
 
     waits: list[float] = field(default_factory=list)
     """Seconds per step that it waits."""

@@ -40,9 +40,10 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 
 
 def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec with the programs that `podrun compile` has made for it, and for remote hosts their bundle.
+    """Add the programs that `podrun compile` has made for this job.
 
-    Says on stderr why stored programs are not sent.
+    Returns the spec with the place of their list on the hosts and, if the hosts are remote, the bundle to send. Says on
+    stderr why programs are not sent.
     """
     if isinstance(spec.job, Program):
         return spec, ()

@@ -54,7 +54,10 @@ def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], s
 
 
 def renewed(renewal: Renewal, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | Failure | None:
-    """Return the pod with new machines, or the failure to get any; None if the user interrupted the wait."""
+    """Wait for new machines.
+
+    Returns the pod with them, a `Failure` if there are none, or None if the user interrupted the wait.
+    """
     try:
         return renewal.renew(note, stopped)
     except (UserError, UnavailableError) as error:

@@ -112,7 +112,7 @@ class HostWait:
             self._note(f"the {self._what} waits for {name_hosts(away)} ({reason}), up to {limit}; Ctrl-C ends the run")
 
     def away(self, hosts: Sequence[Host], stopped: Callable[[], bool], quiet: bool = False) -> dict[str, str] | None:
-        """Return the unreachable hosts with reasons; None if `stopped`, without waiting for the rest.
+        """Return the unreachable hosts, each with the reason; None as soon as `stopped()` is true.
 
         `quiet`: print nothing about slow hosts.
         """

@@ -71,7 +71,7 @@ class Feed:
                 self._changed.notify_all()
 
     def tell(self, message: Message) -> None:
-        """Send a message that does not come from the source."""
+        """Send a message to all browsers, besides those that `source` makes."""
         with self._changed:
             self._number += 1
             data = json.dumps(message, allow_nan=False, separators=(",", ":"))

@@ -190,7 +190,9 @@ class CheckpointFolder:
         return DamagedCheckpointError(step, self.path(step) / _METADATA, no_metadata(error))
 
     def read_state(self, step: int, template: Arrays) -> Arrays:
-        """Read the arrays in the form of `template`: numpy arrays, or JAX arrays with its shardings.
+        """Read the arrays.
+
+        Each becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
 
         Raises:
             DamagedCheckpointError: the arrays are damaged.

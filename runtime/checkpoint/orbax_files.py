@@ -109,7 +109,9 @@ async def _write_array(value: Any, spec: ts.Spec, context: ts.Context) -> None:
 
 
 def read_arrays(folder: Path, template: Arrays) -> Arrays:
-    """Read the state in `folder` in the form of `template`: numpy arrays, or JAX arrays with its shardings.
+    """Read the state in `folder`.
+
+    Each array becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
 
     Arrays are put on their devices before the next ones are read, so that the state is never in memory twice. This process
     reads only what its devices need, and does not wait for other processes.

@@ -88,7 +88,9 @@ class Checkpoints(CheckpointFolder):
         self.write(step, state, meta, loss)
 
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
-        """Restore a checkpoint in the form of `template`: numpy arrays, or JAX arrays with its shardings.
+        """Restore a checkpoint.
+
+        Each array becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
 
         Raises:
             UserError: the checkpoint has another model, optimizer or data.
@@ -100,7 +102,7 @@ class Checkpoints(CheckpointFolder):
     def target(
         self, template: Callable[[], StateDict], config: Config, fingerprint: bytes
     ) -> Target[JobMeta, Restored]:
-        """Return the target to restore a checkpoint of this job into, with arrays in the form of `template()`."""
+        """Return how to check and restore a checkpoint of this job. `template`: see `Target.template`."""
 
         def accept(step: int, meta: JobMeta, arrays: StateDict) -> None:
             try:

@@ -228,7 +228,10 @@ def saved_config(config: Config) -> dict[str, Any]:
 
 
 def tunable_keys(section: str) -> dict[str, Tunable]:
-    """Return the keys of `section` that may change when a job is resumed, over all of its choices, with their marks."""
+    """Return the keys of `section` that may change when a job is resumed, each with its `Tunable` mark.
+
+    All classes that the section may be (`model`: GPT2Model, CNN ...) are looked at.
+    """
     choices = get_args(Config.model_fields[section].annotation)
     return {
         key: mark

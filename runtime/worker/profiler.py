@@ -33,10 +33,10 @@ class Profiler:
     """Starts and ends traces of this process between its steps, independently of the other processes.
 
     Args:
-        directory: folder of the process on the host, where `podrun profile` puts its request, and where the trace is written.
+        directory: this process's folder on its host, where `podrun profile` puts its request, and where the trace is written.
         process: number of this process.
         reporter: gets the events.
-        complete: waits for the steps in flight, without a collective, because the other processes do not take part.
+        complete: called to wait for the steps in flight. It must not use a collective: the other processes do not take part.
     """
 
     def __init__(self, directory: Path, process: int, reporter: Reporter, complete: Callable[[], object]) -> None:

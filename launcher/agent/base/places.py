@@ -48,7 +48,7 @@ def data_folder(home: str) -> str:
 
 
 def data_set_folder(home: str, name: str) -> str:
-    """Return the folder of a data set, in which its files have their own names."""
+    """Return the folder of a data set. Its files have the names that they have on the launcher's machine."""
     return posixpath.join(data_folder(home), DATA_SETS, name)
 
 

@@ -37,7 +37,10 @@ def use_log(log: int) -> None:
 
 
 def remove_folder(folder: str, files: List[str]) -> None:
-    """Remove `files` from the current folder, then `folder` and its two parents as far as they are empty. Changes to `/`."""
+    """Remove `files` from the current folder, then `folder`, its parent and its grandparent, as far as they are empty.
+
+    The working directory is `/` afterwards.
+    """
     for name in [SOCKET, LOG, *files]:
         try:
             os.unlink(name)

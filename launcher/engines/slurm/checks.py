@@ -112,8 +112,8 @@ def _short_time_limit(options: BatchOptions, env: Mapping[str, str]) -> Iterator
         default, of = _default_time(names.split(",") if names else [])
     if default and (whole := seconds(default)) is not None and whole <= options.lead:
         yield (
-            f"the job would have {default} ({of}), and podrun would save {options.lead} s before its end; "
-            "give it more: time=1:00:00, or fewer seconds: signal=30"
+            f"the job's time limit would be {default} ({of}), but podrun saves {options.lead} s before the limit, so the job "
+            "could not train; give it more time (time=1:00:00) or a later save (signal=30, in seconds)"
         )
 
 

@@ -142,7 +142,7 @@ def _state(job: str) -> str | None:
 
 
 def _state_in_output(job: str, answer: str) -> str | None:
-    """Return the state that SLURM has announced in the batch script's output, where it says why it ends the job."""
+    """Return the state in which SLURM ends the job, from the line that SLURM writes to the output of the batch script."""
     if not (path := _OUTPUT.search(answer)):
         return None
     try:

@@ -139,7 +139,7 @@ def test_a_host_that_is_linked_worse_is_named(links: dict[str, Any], what: str, 
 def test_equal_hosts_are_told_on_a_line() -> None:
     pod, by_host = changed("gpu-2x8", {"*": {"links": GOOD}})
     assert apply_rules(pod, by_host, program=False) == []
-    text = "eth0 of 100 Gb/s; InfiniBand active ports: 2 of 400 Gb/sec (4X NDR); NVLink 18 links a GPU"
+    text = "eth0 of 100 Gb/s; InfiniBand active ports: 2 of 400 Gb/sec (4X NDR); NVLink 18 links per GPU"
     assert links_text(by_host["a"]) == text
     unknown = {"interfaces": [], "used": None, "chosen": "eth0", "infiniband": [], "nvlink": []}
     pod, by_host = changed("gpu-2x8", {"a": {"links": unknown}, "b": {"links": None}})

@@ -86,7 +86,7 @@ def test_a_default_time_that_is_too_short_to_save(
     sinfo: Path, typed: str, env: dict[str, str], limit: str | None
 ) -> None:
     told = mistakes(typed, **env)
-    assert (f"the job would have {limit}" in told and "time=1:00:00" in told) if limit else told == ""
+    assert (f"the job's time limit would be {limit}" in told and "time=1:00:00" in told) if limit else told == ""
 
 
 def test_folders_that_the_nodes_do_not_see(sinfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
