@@ -59,6 +59,11 @@ class GPT2Model(ModelSection):
         0.0,
         description="Share of activations dropped in training; raise it if validation loss rises while training loss falls.",
     )
+    remat: Tuned[Literal["none", "block", "dots"]] = Field(
+        "none",
+        description="What the backward pass computes again, to need less memory: nothing; each block, of which only the input is "
+        "kept; or dots: all of a block but its products with weights.",
+    )
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
     )

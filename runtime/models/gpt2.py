@@ -9,6 +9,8 @@ Letters in shapes: B batch, T tokens, C width, H heads, D width per head, V voca
 
 from __future__ import annotations
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -83,6 +85,15 @@ class Block(nn.Module):
         return x + MLP(*shared, name="mlp")(normed, deterministic)
 
 
+def _rematerialized(remat: str) -> Any:
+    """Return the class of blocks that keep for the backward pass what `model.remat` says, and compute the rest again."""
+    if remat == "none":
+        return Block
+    # Products with a weight have no batch dimensions; those of attention, whose results grow with T², have.
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+    return nn.remat(Block, static_argnums=(2,), policy=policy)
+
+
 class GPT2(nn.Module):
     """GPT-2, from tokens to logits."""
 
@@ -101,8 +112,8 @@ class GPT2(nn.Module):
         positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wpe")
         x = embed(tokens) + positions(jnp.arange(tokens.shape[1]))
         x = nn.Dropout(config.dropout)(x, deterministic)
+        block = _rematerialized(config.remat)
         for i in range(config.layers):
-            block = Block(config.heads, config.dropout, std, residual_std, self.dtype, name=f"h_{i}")
-            x = block(x, deterministic)
+            x = block(config.heads, config.dropout, std, residual_std, self.dtype, name=f"h_{i}")(x, deterministic)
         x = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_f")(x)
         return embed.attend(x).astype(jnp.float32)

@@ -65,7 +65,15 @@ def test_sections_and_strategies_agree(name: str) -> None:
 
 def test_what_may_be_tuned() -> None:
     """All else must be the same to resume."""
-    assert set(tunable_keys("model")) == {"dropout", "initializer_range", "preset", "l2", "weight_std", "bias_std"}
+    assert set(tunable_keys("model")) == {
+        "dropout",
+        "initializer_range",
+        "preset",
+        "remat",
+        "l2",
+        "weight_std",
+        "bias_std",
+    }
     optimizer = tunable_keys("optimizer")
     assert [key for key, mark in optimizer.items() if mark.set_or_null] == ["clip_norm"]
     rates = {"learning_rate", "adam_learning_rate", "weight_decay", "b1", "b2", "eps"}

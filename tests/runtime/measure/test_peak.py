@@ -146,6 +146,18 @@ def test_flops_of_gpt2(precision: str) -> None:
     assert counted.repeated == 0
 
 
+def test_remat_of_gpt2_is_no_work() -> None:
+    """By block all products of blocks are computed twice, by dots those of attention; the last of a block is needed by none."""
+    model: dict[str, Any] = {"layers": 3, "heads": 2, "width": 32, "context": 16}
+    plain, _ = gpt2(8, model=model)
+    block, dots = (gpt2(8, model={**model, "remat": remat})[0] for remat in ("block", "dots"))
+    assert block.work == dots.work == plain.work
+    tokens = 8 * 16
+    attention = tokens * 2 * 16 * 32  # of one of its two products
+    assert block.repeated == 3 * (tokens * 2 * 8 * 32**2 + 2 * attention)
+    assert dots.repeated == 3 * 2 * attention
+
+
 def test_flops_do_not_depend_on_how_a_batch_is_computed() -> None:
     """Nor on parts of it, and they are proportional to its size."""
     model = {"layers": 1, "heads": 2, "width": 32, "context": 16}

@@ -78,11 +78,11 @@ def text() -> Dataset:
     return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=1100)
 
 
-def text_job(name: str) -> Config:
+def text_job(name: str, **model: Any) -> Config:
     return job(
         name,
         task="language_model",
-        model={"name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8},
+        model={"name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8, **model},
         data="python_source",
         accumulate=2,
     )

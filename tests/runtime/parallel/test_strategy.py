@@ -62,6 +62,20 @@ def test_training_gpt2_is_that_of_a_single_device(name: str) -> None:
     assert_close(state.params, params)
 
 
+@pytest.mark.parametrize(
+    "name",
+    mostly_long(["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"], lambda _, name: name == "explicit fsdp 4"),
+)
+def test_remat_changes_no_number(name: str) -> None:
+    """A block that is computed again in the backward pass has the shardings that it had."""
+    start, given, params, expected = text_reference()
+    one = make(text_job(name, remat="block"), text())
+    state, found = train(one, place(one, start), given)
+    for metrics, values in zip(found, expected, strict=True):
+        assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-5)
+    assert_close(state.params, params)
+
+
 @every_strategy
 def test_all_rows_of_a_batch_count(name: str) -> None:
     """A change in any row of the global batch changes the gradient."""
