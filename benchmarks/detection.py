@@ -41,7 +41,7 @@ STALL, START, CONNECT = (
     20.0,
     15.0,
 )  # seconds: the limits of the cases; the last is that of all tries to reach a host
-PATIENCE = 240.0
+SHORT_LIMIT = 240.0
 VICTIM = "host-1 (process 1)"
 Event = dict[str, Any]
 
@@ -117,7 +117,7 @@ class Watched:
 
     def until(self, wanted: Callable[[Event], bool]) -> float:
         """Return the time at which a wanted event came. Raises SystemExit if podrun ends first, or nothing comes."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + SHORT_LIMIT
         while (line := self._lines.get(timeout=max(0.1, end - time.monotonic()))) is not None:
             now = time.monotonic()
             self.events.append(json.loads(line))
@@ -136,7 +136,7 @@ class Watched:
         return time.monotonic()
 
     def end(self) -> float:
-        self.process.wait(PATIENCE)
+        self.process.wait(SHORT_LIMIT)
         return time.monotonic()
 
     def check_stacks(self) -> None:

@@ -31,7 +31,7 @@ from setting import print_setting
 WORKERS, EVERY = 4, 20
 MODEL = {"layers": 2, "heads": 2, "width": 64, "context": 64}
 SETTLED = 5.0  # seconds between a step and a kill: interpreters that stand by have imported then
-PATIENCE = 120.0  # seconds for a step to come
+SHORT_LIMIT = 120.0  # seconds for a step to come
 TORCH_PATIENCE = 45.0  # seconds for torchrun to recover
 Event = dict[str, Any]
 
@@ -89,7 +89,7 @@ class Watched:
             self._lines.put(line)
         self._lines.put(None)
 
-    def until(self, wanted: Callable[[Event], bool], seconds: float = PATIENCE) -> float | None:
+    def until(self, wanted: Callable[[Event], bool], seconds: float = SHORT_LIMIT) -> float | None:
         """Return the time at which a wanted event came; None if none came in time, or the command has ended."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -117,7 +117,7 @@ class Watched:
         elif kind == "step" and event["process"] == 0:
             self.step = event["step"]
 
-    def kill(self, victim: int, patience: float = PATIENCE) -> tuple[float, float | None, float | None]:
+    def kill(self, victim: int, patience: float = SHORT_LIMIT) -> tuple[float, float | None, float | None]:
         """Kill a worker some time after a checkpoint. Return when, and when its end was known and training went on.
 
         torchrun reports no ends: there the second is the start of the next attempt.

@@ -29,14 +29,14 @@ from .contract import (
 from .worker.mistakes import explained_kind
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
-from .worker.standby import AHEAD, ARGUMENT, stand_by
+from .worker.standby import IMPORT_AHEAD, STANDBY, stand_by
 from .worker.xla_flags import set_xla_flags
 
 
 def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
-    if sys.argv[1:] in ([ARGUMENT], [AHEAD]):
-        again = sys.argv[1] == ARGUMENT
+    if sys.argv[1:] in ([STANDBY], [IMPORT_AHEAD]):
+        again = sys.argv[1] == STANDBY
         stand_by(import_all if again else import_first, beside_training=again)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs

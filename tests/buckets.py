@@ -19,7 +19,7 @@ import pytest
 BUCKET = "podrun-test"
 ADDRESS = {"gs": "STORAGE_EMULATOR_HOST", "s3": "AWS_ENDPOINT_URL"}
 """The variable that leads to a server of a scheme."""
-_PATIENCE = 120.0  # seconds
+_LIMIT = 120.0  # seconds
 
 
 def need(module: str) -> Path:
@@ -70,7 +70,7 @@ def bucket_server(
 
 
 def _ask(request: urllib.request.Request, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _LIMIT
     while True:
         try:
             urllib.request.urlopen(request, timeout=10).close()

@@ -36,7 +36,7 @@ class ReusableAgents:
         """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""
         with self._lock:
             session = self._sessions.pop(plan.host.name, None)
-        if session is not None and not session.go_on(plan, on_frame):
+        if session is not None and not session.reuse(plan, on_frame):
             session.close()
             return None
         return session

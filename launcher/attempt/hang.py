@@ -27,7 +27,7 @@ _BUSY, _IDLE = 0.5, 0.1  # share of a core that a process uses, above which it c
 
 
 @dataclass(frozen=True)
-class Standing:
+class ProcessProgress:
     """Where a process stands, as far as the launcher has heard."""
 
     host: str
@@ -98,48 +98,48 @@ def limit(phase: str | None, stall_timeout: float, slowest_step: float = 0.0) ->
     return max(seconds, _STEPS * slowest_step) if phase == Phase.TRAIN else seconds
 
 
-def is_stuck(standings: Sequence[Standing], stall_timeout: float, slowest_step: float, is_program: bool) -> bool:
+def is_stuck(processes: Sequence[ProcessProgress], stall_timeout: float, slowest_step: float, is_program: bool) -> bool:
     """Return True if no process has made progress for longer than it may.
 
     Processes wait for each other, so one that takes its time within the limit of its phase excuses all.
 
     Args:
-        standings: of all processes that have not ended.
+        processes: of all processes that have not ended.
         stall_timeout: `launch.stall_timeout`.
         slowest_step: seconds of the slowest recent step.
         is_program: a user program: only its silence is known, whatever it does.
     """
-    return bool(standings) and all(
-        s.idle > (stall_timeout if is_program else limit(s.phase, stall_timeout, slowest_step)) for s in standings
+    return bool(processes) and all(
+        s.idle > (stall_timeout if is_program else limit(s.phase, stall_timeout, slowest_step)) for s in processes
     )
 
 
-def culprit(standings: Sequence[Standing]) -> tuple[Standing, str]:
+def culprit(processes: Sequence[ProcessProgress]) -> tuple[ProcessProgress, str]:
     """Return the process that the others wait for, and what shows it."""
-    stopped = [s for s in standings if s.stopped]
+    stopped = [s for s in processes if s.stopped]
     if stopped:
         return stopped[0], "it is stopped (SIGSTOP, or a debugger)"
-    candidates = [s for s in standings if not s.borrows] or standings
+    candidates = [s for s in processes if not s.borrows] or processes
     first = min(candidates, key=lambda s: s.position)
     behind = [s for s in candidates if s.position == first.position]
     if first.compiles and 0 < len(idle := [s for s in behind if s.load is not None and s.load < _IDLE]) < len(behind):
         first, behind = idle[0], idle  # the others still compile, and compiling waits for nobody
-    ahead = [s for s in standings if s not in behind]
+    ahead = [s for s in processes if s not in behind]
     if ahead:
         return first, _behind(first, behind, ahead)
-    blocked = [s for s in standings if s.state == "D"]
-    if blocked and len(blocked) < len(standings):
+    blocked = [s for s in processes if s.state == "D"]
+    if blocked and len(blocked) < len(processes):
         return blocked[0], "it waits for a disk or a network file system (state D)"
-    busy = [s for s in standings if (s.load or 0.0) > _BUSY]
-    if len(busy) == 1 and all(s.load is not None and s.load < _IDLE for s in standings if s is not busy[0]):
-        return busy[0], "it computes while the others wait" if len(standings) > 1 else "it computes"
-    if len(standings) == 1 or first.record is None:
+    busy = [s for s in processes if (s.load or 0.0) > _BUSY]
+    if len(busy) == 1 and all(s.load is not None and s.load < _IDLE for s in processes if s is not busy[0]):
+        return busy[0], "it computes while the others wait" if len(processes) > 1 else "it computes"
+    if len(processes) == 1 or first.record is None:
         return first, ""
     at = f"step {first.record.arrived}" if first.phase == Phase.TRAIN else "there"
-    return first, f"all {len(standings)} processes have come {'to ' * (at != 'there')}{at}, and all wait"
+    return first, f"all {len(processes)} processes have come {'to ' * (at != 'there')}{at}, and all wait"
 
 
-def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standing]) -> str:
+def _behind(first: ProcessProgress, behind: Sequence[ProcessProgress], ahead: Sequence[ProcessProgress]) -> str:
     """Say how the others are ahead of `first`."""
     assert first.record is not None
     furthest = max(ahead, key=lambda s: s.position)
@@ -156,7 +156,7 @@ def _behind(first: Standing, behind: Sequence[Standing], ahead: Sequence[Standin
     return f"it has stopped there, while {others} come further in this phase{alike}"
 
 
-def describe(stuck: Standing, why: str, stall_timeout: float, seconds: float, is_program: bool) -> str:
+def describe(stuck: ProcessProgress, why: str, stall_timeout: float, seconds: float, is_program: bool) -> str:
     """Return one line about the process that the others wait for.
 
     Args:
@@ -180,7 +180,7 @@ def describe(stuck: Standing, why: str, stall_timeout: float, seconds: float, is
     )
 
 
-def _where(stuck: Standing) -> str:
+def _where(stuck: ProcessProgress) -> str:
     step = stuck.record.arrived if stuck.record else 0
     if stuck.phase is None:
         return "and no output"

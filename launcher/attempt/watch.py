@@ -11,7 +11,7 @@ from podrun.runtime.contract import EventKind, ExitCode
 from ..rundir.events import LateEvent
 from . import hang
 from .cause import Failure
-from .hang import Pace, Standing
+from .hang import Pace, ProcessProgress
 from .messages import Moment, Tick
 from .outcome import Process
 from .stragglers import Late, Stragglers
@@ -41,7 +41,7 @@ class ProgressWatch:
         self._stragglers = Stragglers()
         self._compared = 0.0
         self._looked = 0.0
-        self._stuck: list[Standing] = []  # all processes, when they were last looked at
+        self._stuck: list[ProcessProgress] = []  # all processes, when they were last looked at
         self._idle: dict[int, _Idle] = {}
 
     def is_stuck(self, now: float, tick: Tick) -> bool:
@@ -62,7 +62,7 @@ class ProgressWatch:
             self._pace.see(leader.record.completed, leader.record.phase, now)
         if not self._is_program and any(p.record is None for p in alive):
             return False  # it could not make its progress record
-        self._stuck = self._standings()
+        self._stuck = self._progress()
         return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 
     def late(self, now: Moment) -> LateEvent | None:
@@ -102,9 +102,9 @@ class ProgressWatch:
         what = hang.describe(stuck, why, self._timeout, seconds, self._is_program)
         return Failure(stuck.host, stuck.process, what, ExitCode.STALLED)
 
-    def _standings(self) -> list[Standing]:
+    def _progress(self) -> list[ProcessProgress]:
         return [
-            _standing(p, self._looked - self._idle[p.process].since)
+            _progress_of(p, self._looked - self._idle[p.process].since)
             for p in self._processes
             if p.exit_code is None and p.process in self._idle
         ]
@@ -112,14 +112,14 @@ class ProgressWatch:
 
 def least_far(processes: Sequence[Process]) -> list[Process]:
     """Return those that the other processes wait for: they are stopped, or have come least far; all if nothing shows it."""
-    standings = {p.process: _standing(p) for p in processes}
-    stopped = [p for p in processes if standings[p.process].stopped]
-    least = min((standing.position for standing in standings.values()), default=None)
-    return stopped or [p for p in processes if standings[p.process].position == least]
+    progress = {p.process: _progress_of(p) for p in processes}
+    stopped = [p for p in processes if progress[p.process].stopped]
+    least = min((one.position for one in progress.values()), default=None)
+    return stopped or [p for p in processes if progress[p.process].position == least]
 
 
-def _standing(p: Process, idle: float = 0.0) -> Standing:
-    return Standing(p.host, p.process, p.record.phase if p.record else p.phase, idle, p.record, p.state, p.load)
+def _progress_of(p: Process, idle: float = 0.0) -> ProcessProgress:
+    return ProcessProgress(p.host, p.process, p.record.phase if p.record else p.phase, idle, p.record, p.state, p.load)
 
 
 def _key(late: Late | None) -> tuple[str, int] | None:

@@ -8,7 +8,7 @@ from ..run.background import attach_hint, failure_message, report_end, take_over
 from ..run.signals import Signals
 from ..rundir.follow import Output, follow
 from ..rundir.runs import find_run
-from ..rundir.submitted import end_of, goes_on, is_final, pending_words
+from ..rundir.submitted import end_of, is_final, is_unfinished, pending_words
 from ..view.live_console import make_console
 
 
@@ -16,7 +16,7 @@ def attach(name: str | None, as_json: bool) -> int:
     """Show the run until it ends, and return its exit code; 0 if the user leaves first. Raises UserError."""
     directory = find_run(name)
     console = make_console(as_json)
-    if directory.job() is None and directory.end() is None and not goes_on(directory):
+    if directory.job() is None and directory.end() is None and not is_unfinished(directory):
         console.say(f"the supervisor of {directory.run_id} is gone; taking the run over")
         take_over(directory)
     if words := pending_words(directory):

@@ -20,7 +20,7 @@ from ..run.signals import Signals
 from ..transport.base import load_transport
 
 _LOOK = 0.1  # seconds between two checks for Ctrl-C
-_PATIENCE = 5.0  # seconds after Ctrl-C for the hosts to confirm that they have killed the command
+_LIMIT = 5.0  # seconds after Ctrl-C for the hosts to confirm that they have killed the command
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ def _run_interruptibly(execution: Execution) -> tuple[list[Result], int]:
 def _end(execution: Execution, running: InThread[list[Result]], signals: Signals) -> None:
     print(f"podrun: killing it on {name_hosts(execution.waiting())}", file=sys.stderr, flush=True)
     execution.end()
-    for _ in range(int(_PATIENCE / _LOOK)):
+    for _ in range(int(_LIMIT / _LOOK)):
         if running.wait(_LOOK):
             return
         if len(signals.received) > 1:
             break
     execution.end(now=True)
-    running.wait(_PATIENCE)
+    running.wait(_LIMIT)
 
 
 def _row(result: Result) -> dict[str, object]:

@@ -13,7 +13,7 @@ from ..rundir.log_files import LogFile, first_offset, log_files
 from ..rundir.log_view import Follower, show
 from ..rundir.run_summary import RunStatus, status_of
 from ..rundir.runs import RunDirectory, find_run
-from ..rundir.submitted import goes_on, pending_words
+from ..rundir.submitted import is_unfinished, pending_words
 from ..view.terminal import unguarded
 from ..view.times import parse_since
 
@@ -98,7 +98,7 @@ def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]
 
 
 def _has_ended(directory: RunDirectory) -> bool:
-    return not goes_on(directory) and status_of(directory)[0] is not RunStatus.RUNNING
+    return not is_unfinished(directory) and status_of(directory)[0] is not RunStatus.RUNNING
 
 
 def _tell_end(directory: RunDirectory) -> int:

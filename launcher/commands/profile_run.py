@@ -16,7 +16,7 @@ from ..remote.download import FileFailedError
 from ..results.profile_run import Profile, Profiling, Target
 from ..rundir.log_files import log_files
 from ..rundir.runs import RunDirectory, find_run
-from ..rundir.submitted import goes_on, pending_words
+from ..rundir.submitted import is_unfinished, pending_words
 from ..transport.base import load_transport
 from ..view.times import size
 
@@ -73,7 +73,7 @@ def _check(directory: RunDirectory) -> None:
         )
     if words := pending_words(directory):
         raise UserError(f"{words}; profile it when it trains")
-    if not goes_on(directory):
+    if not is_unfinished(directory):
         raise UserError(f"nobody supervises {directory.run_id}; `podrun attach {directory.run_id}` takes it over first")
 
 

@@ -18,7 +18,7 @@ from ..request.queue_options import Submission
 from ..run.signals import Signals
 from ..rundir.queues import Queue, QueueError
 from ..rundir.runs import RunDirectory
-from ..rundir.submitted import end_of, goes_on, pending_words, waits
+from ..rundir.submitted import end_of, is_pending, is_unfinished, pending_words
 from .collect import collect
 from .comparison import Comparison
 from .files import Files
@@ -46,7 +46,7 @@ class _Job:
         if not self.begun and (start := self.directory.start()):
             self.begun = True
             say(f"{self.variant.name}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")
-        if not goes_on(self.directory) and (end := end_of(self.directory)):
+        if not is_unfinished(self.directory) and (end := end_of(self.directory)):
             self.ended = True
             say(f"{self.variant.name}: {end['message']}")
 
@@ -187,4 +187,4 @@ class _Jobs:
 
 
 def _state(job: _Job) -> str:
-    return "ended" if job.ended else "in the queue" if waits(job.directory) else "running"
+    return "ended" if job.ended else "in the queue" if is_pending(job.directory) else "running"

@@ -114,23 +114,23 @@ class RemoteFolder:
             digest: their SHA-256.
         """
         send_frame(self._channel, {"type": "get", "path": path, "have": have, "digest": digest})
-        frame = self.frame(Sending, patience=have / _READING)
+        frame = self.frame(Sending, more=have / _READING)
         if frame["offset"] not in (0, have) or frame["offset"] > frame["size"]:
             raise self.refuse("sends another part of a file than it was asked for")
         return Incoming(self, frame["offset"], frame["size"])
 
     @overload
-    def frame(self, one: type[A], *, patience: float = 0.0) -> A: ...
+    def frame(self, one: type[A], *, more: float = 0.0) -> A: ...
 
     @overload
-    def frame(self, one: type[A], two: type[B], *, patience: float = 0.0) -> A | B: ...
+    def frame(self, one: type[A], two: type[B], *, more: float = 0.0) -> A | B: ...
 
-    def frame(self, one: Any, two: Any = None, *, patience: float = 0.0) -> Any:
+    def frame(self, one: Any, two: Any = None, *, more: float = 0.0) -> Any:
         """Return the next frame, which must be of one of these kinds. Raises FileFailedError, HostError.
 
-        `patience`: seconds to wait beyond the usual limit.
+        `more`: seconds to wait beyond the usual limit.
         """
-        with deadline(_SILENCE + patience, self._channel.close) as late:
+        with deadline(_SILENCE + more, self._channel.close) as late:
             while (end := self._unread.find(b"\n")) < 0:
                 if len(self._unread) > LIMIT:
                     raise self.refuse("sends a line without an end")

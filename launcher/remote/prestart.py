@@ -23,7 +23,7 @@ from .conversation import send_frame
 from .open_agent import Unread, open_agent
 
 PREPARE = ("prepare",)
-_PATIENCE = 5.0  # seconds to start and end agents that are no longer needed
+_LIMIT = 5.0  # seconds to start and end agents that are no longer needed
 
 
 class Prestart(Transport):
@@ -66,7 +66,7 @@ class Prestart(Transport):
 
     def close(self) -> None:
         self._is_closed = True
-        started = wait([agent.channel for agent in self._agents.values()], _PATIENCE).done
+        started = wait([agent.channel for agent in self._agents.values()], _LIMIT).done
         for channel in started:
             if channel.exception() is None:
                 channel.result().close()

@@ -98,9 +98,9 @@ class Session:
         self._told_close = False
         self._cut: Channel | None = None  # the last channel that this session has closed
         self._is_connected = False  # whether frames reach the agent of this attempt, as far as is known
-        self._is_kept = False  # whether the agent waits for the next attempt
+        self._awaits_reuse = False  # whether the agent waits for the next attempt
         self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the previous attempt, and its offsets
-        self._goes_on = False
+        self._was_reused = False
         self._boot = ""  # boot id of the agent's machine; empty if unknown
         self._has_rebooted = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
@@ -114,7 +114,7 @@ class Session:
         if self._after is not None:
             self._after.close()
             self._after = None
-        if self._goes_on:
+        if self._was_reused:
             self._transmit(self._spec)
             self._attach()
             self._spoken.wait(FIRST_WORD)
@@ -133,7 +133,7 @@ class Session:
         self._spoken.wait(FIRST_WORD)
 
     def keep(self) -> bool:
-        """Let the stopped agent wait for the next attempt; `go_on` or `close` must follow.
+        """Let the stopped agent wait for the next attempt; `reuse` or `close` must follow.
 
         Returns False if its connection has ended; then the session can only be closed. A new connection would deliver the
         frames of this attempt again.
@@ -141,20 +141,20 @@ class Session:
         with self._ending:
             if self._closed or not self._is_connected:
                 return False
-            self._is_kept, self._kept_in = True, self._spec["dir"]
+            self._awaits_reuse, self._kept_in = True, self._spec["dir"]
             self._kept_offsets = dict(self._offsets)
         self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
         return True
 
-    def go_on(self, plan: HostPlan, on_frame: OnFrame) -> bool:
+    def reuse(self, plan: HostPlan, on_frame: OnFrame) -> bool:
         """Switch to the next attempt, which `open` then starts with the reused agent.
 
         Returns False if the agent or its host may be gone; then the session can only be closed.
         """
         with self._ending:
-            if not self._is_kept or self._closed or not self._is_connected or self.silence > SILENCE:
+            if not self._awaits_reuse or self._closed or not self._is_connected or self.silence > SILENCE:
                 return False
-            self._is_kept, self._goes_on = False, True
+            self._awaits_reuse, self._was_reused = False, True
             self._set_attempt(plan, on_frame)
         return True
 
@@ -233,7 +233,7 @@ class Session:
         """Declare the agent lost because it no longer answers."""
         self._lose(reason, None, silent=True)
 
-    def close(self, patience: float = 5.0) -> None:
+    def close(self, timeout: float = 5.0) -> None:
         """Tell the agent to end and wait until it is gone. Safe to call twice."""
         with self._ending:
             closed, self._closed = self._closed, True
@@ -241,11 +241,11 @@ class Session:
         if not closed:
             self.send({"type": "close", "offsets": dict(self._offsets)})
         if self._thread.ident is not None:
-            self._thread.join(patience)
+            self._thread.join(timeout)
         if self._channel is not None:
             self._cut_off(self._channel)
         if self._awaited:  # the agent still runs, and may have to be told over another connection
-            self._thread.join(patience)
+            self._thread.join(timeout)
             self._awaited = False
 
     def _cut_off(self, channel: Channel) -> None:
@@ -259,8 +259,8 @@ class Session:
     def _is_left(self) -> bool:
         """Return whether the connection of a waiting agent has ended, so that it cannot be reused."""
         with self._ending:
-            self._closed = self._closed or self._is_kept
-            return self._is_kept
+            self._closed = self._closed or self._awaits_reuse
+            return self._awaits_reuse
 
     def _dismiss(self) -> None:
         """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
@@ -372,7 +372,7 @@ class Session:
             self._attach()
             stderr_tail = self._read_channel()
             if (self._next, self._offsets) == before and self._agent_is_gone(stderr_tail):
-                if self._goes_on and not self._next:  # the agent does not know of this attempt yet
+                if self._was_reused and not self._next:  # the agent does not know of this attempt yet
                     self._end_kept()
                 return stderr_tail
             time.sleep(_RETRY)

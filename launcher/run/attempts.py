@@ -173,8 +173,8 @@ class _Run:
         self._kept.dismiss()
         if outcome.cause or outcome.interrupted_by is not None:
             # this process is part of the job, so the job cannot have ended
-            patience = 0.0 if self._job_time else _CERTAIN
-            outcome.over = outcome.over or self._transport.why_over(patience) or ""
+            limit = 0.0 if self._job_time else _CERTAIN
+            outcome.over = outcome.over or self._transport.why_over(limit) or ""
         if self._spec.pull:
             from .pull_results import pull_results
 

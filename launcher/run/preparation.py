@@ -15,7 +15,7 @@ from ..pod.in_thread import InThread
 from ..rundir.events import HostEvent
 from ..transport.base import Transport
 from .signals import Signals
-from .wait_for_hosts import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, PATIENCE, minutes, sleep
+from .wait_for_hosts import FIRST_PAUSE, LIMIT, LONGEST_PAUSE, SHORT_LIMIT, minutes, sleep
 
 if TYPE_CHECKING:
     from ..staging.bundle import Bundle
@@ -105,12 +105,12 @@ class Preparation:
         started, pause = self._clock.now(), FIRST_PAUSE
         last_cause = ""
         while (outcome := self.prepare(plan)) is not None:
-            limit = PATIENCE if can_do_without(outcome) else LIMIT
+            limit = SHORT_LIMIT if can_do_without(outcome) else LIMIT
             if outcome.cause is None or self._clock.now() - started > limit:
                 return last_outcome.without_restart(outcome.code, outcome.failures, outcome.interrupted_by)
             if last_cause != (last_cause := str(outcome.cause)):
-                patience = f"{PATIENCE:g} s, and then goes on without" if limit == PATIENCE else minutes(LIMIT)
-                what = f"podrun prepares again, up to {patience}; Ctrl-C ends the run"
+                how_long = f"{SHORT_LIMIT:g} s, and then goes on without" if limit == SHORT_LIMIT else minutes(LIMIT)
+                what = f"podrun prepares again, up to {how_long}; Ctrl-C ends the run"
                 self._note(f"cannot restart yet: {last_cause}; {what}")
             sleep(pause, self._is_stopped)
             pause = min(2 * pause, LONGEST_PAUSE)

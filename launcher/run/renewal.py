@@ -11,7 +11,7 @@ from ..attempt.cause import Failure
 from ..pod.pod import Pod
 from .policy import Attempt, Ending
 
-_PATIENCE = 180.0  # seconds for the cloud's records to show that the machines were taken; they lag behind
+_RECORDS_LAG = 180.0  # seconds for the cloud's records to show that the machines were taken; they lag behind
 _MAYBE_TAKEN = (Ending.LOST, Ending.PREEMPTED, Ending.UNPREPARED)
 _NEVER_TAKEN = (Ending.DONE, Ending.STOPPED, Ending.CONFIG, Ending.RESIZED)
 
@@ -27,10 +27,10 @@ class Renewal(Protocol):
     def remark(self) -> str:
         """Return a message about what happens to the machines at the end of the run."""
 
-    def why_taken(self, patience: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
+    def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
         """Return what happened to the machines, as a sentence; empty if they exist, or will not be recreated.
 
-        Polls up to `patience` seconds, until they are gone. Raises UserError, UnavailableError.
+        Polls up to `limit` seconds, until they are gone. Raises UserError, UnavailableError.
         """
 
     def renew(self, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | None:
@@ -47,7 +47,7 @@ def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], s
     # if all hosts fall silent at once, the launcher's network looks guilty; but taken machines look the same
     silent = attempt.ending is Ending.LAUNCHER and attempt.code == ExitCode.UNAVAILABLE
     try:
-        return renewal.why_taken(_PATIENCE if silent or attempt.ending in _MAYBE_TAKEN else 0.0, note, stopped)
+        return renewal.why_taken(_RECORDS_LAG if silent or attempt.ending in _MAYBE_TAKEN else 0.0, note, stopped)
     except (UserError, UnavailableError) as error:
         note(f"it is not known whether the machines are there still: {error}")
         return ""

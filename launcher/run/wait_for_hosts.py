@@ -20,7 +20,7 @@ from ..transport.base import Transport
 from .host_assignment import Job, assign_hosts
 
 LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
-PATIENCE = 20.0  # seconds, if the run can continue without the host
+SHORT_LIMIT = 20.0  # seconds, if the run can continue without the host
 ANSWER = 30.0  # seconds for a login shell to run one command; it may wait for a file system
 _SILENCE = 3.0  # seconds without an answer after which the user is told which hosts are awaited
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 15.0  # seconds between two tries
@@ -74,7 +74,7 @@ class HostWait:
             if not away and not self._unfit:
                 return None
             passed = self._clock.now() - start
-            if not away or (self._pod.can_replace and passed > min(PATIENCE, self._limit)):
+            if not away or (self._pod.can_replace and passed > min(SHORT_LIMIT, self._limit)):
                 spares = self.away(self._fit(self._pod.spares), stopped)
                 if spares is None:
                     return None
@@ -107,7 +107,7 @@ class HostWait:
         self.waited = True
         if away.keys() - self._told:
             self._told |= away.keys()
-            limit = f"{PATIENCE:g} s if it can go on without" if self._pod.can_replace else minutes(self._limit)
+            limit = f"{SHORT_LIMIT:g} s if it can go on without" if self._pod.can_replace else minutes(self._limit)
             reason = next(iter(away.values()))
             self._note(f"the {self._what} waits for {name_hosts(away)} ({reason}), up to {limit}; Ctrl-C ends the run")
 
@@ -126,11 +126,11 @@ class HostWait:
                 silent.pop(host.name)
 
         asking = InThread(lambda: fan_out(ask, hosts), "wait-for-hosts")
-        patience = time.monotonic() + _SILENCE
+        quiet_until = time.monotonic() + _SILENCE
         while not asking.wait(0.1):
             if self._is_over(stopped):
                 return None
-            if not quiet and time.monotonic() > patience and (waiting := silent.copy()):
+            if not quiet and time.monotonic() > quiet_until and (waiting := silent.copy()):
                 self._tell(waiting)
         if stopped():
             return None

@@ -10,7 +10,7 @@ from ..agent.base.schema import Lines
 from .echo import Echo, echoed_log
 from .events import LIMIT, Event, parse_event
 from .runs import RunDirectory
-from .submitted import goes_on, is_final
+from .submitted import is_final, is_unfinished
 
 _PIECE = 1 << 16  # bytes of output shown at once
 
@@ -48,7 +48,7 @@ def follow(directory: RunDirectory, from_end: bool = False) -> Iterator[Event | 
         if from_end:
             file.seek(0, os.SEEK_END)
         while True:
-            alone = not goes_on(directory)  # checked before reading, so that its last event is seen
+            alone = not is_unfinished(directory)  # checked before reading, so that its last event is seen
             for line in unparsed.feed(file.read()):
                 event = parse_event(line)
                 if event is None:

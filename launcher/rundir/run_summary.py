@@ -15,7 +15,7 @@ from ..agent.base.schema import Malformed, anything, each, loads, printable, rec
 from .events import LIMIT, EndEvent, StartEvent
 from .run_state import reduce_events
 from .runs import RunDirectory
-from .submitted import end_of, waits
+from .submitted import end_of, is_pending
 
 _APPEAR = 30.0  # seconds from the creation of a run directory to its supervisor
 _POD = record({"slice": record({"name": text}), "hosts": each(anything), "transport": text})
@@ -73,7 +73,7 @@ def status_of(directory: RunDirectory) -> tuple[RunStatus, EndEvent | None, int 
     if supervisor is not None or _is_new(directory):
         return RunStatus.RUNNING, None, supervisor
     if directory.job() is not None:
-        return RunStatus.PENDING if waits(directory) else RunStatus.RUNNING, None, None
+        return RunStatus.PENDING if is_pending(directory) else RunStatus.RUNNING, None, None
     return RunStatus.ABANDONED, None, None
 
 

@@ -26,12 +26,12 @@ def job_of(directory: RunDirectory) -> QueuedJob | None:
     return None if job is None or queue is None else queue.job(job, directory.job_recorded())
 
 
-def waits(directory: RunDirectory) -> bool:
+def is_pending(directory: RunDirectory) -> bool:
     """Return whether the run's job waits in the queue, also after it was requeued."""
     return (state := job_of(directory)) is not None and state.is_pending
 
 
-def goes_on(directory: RunDirectory) -> bool:
+def is_unfinished(directory: RunDirectory) -> bool:
     """Return whether the run has a supervisor, or its job is pending or running."""
     if directory.supervisor() is not None:
         return True
@@ -58,12 +58,12 @@ def end_of(directory: RunDirectory) -> EndEvent | None:
     if job is None or directory.supervisor() is not None:
         return end
     if end is not None:
-        return end if end["code"] == 0 or not waits(directory) else None
+        return end if end["code"] == 0 or not is_pending(directory) else None
     state, queue = job_of(directory), queue_of(directory)
     if queue is None or state is None or not state.is_over or not _is_quiet(directory):
         return None
     end = directory.end()  # podrun may have recorded it meanwhile
-    if end is None and not waits(directory):
+    if end is None and not is_pending(directory):
         why = queue.why_ended(job)
         hint = (
             "" if directory.start() or "cancelled" in why else f", and podrun has not begun: see {directory.job_output}"

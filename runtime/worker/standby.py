@@ -15,8 +15,8 @@ from typing import Any
 
 from ..contract import ENV_MAIN_PID, ENV_PID
 
-ARGUMENT = "--standby"
-AHEAD = "--ahead"
+STANDBY = "--standby"
+IMPORT_AHEAD = "--ahead"
 """Prewarm before training has started: the imports need not run at low priority."""
 _NICE = 19
 

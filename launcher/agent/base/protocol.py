@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from .schema import WORDS, Check, Lines, Malformed, loads, printable, short
+from .schema import TEXT_LIMIT, Check, Lines, Malformed, loads, printable, short
 
-__all__ = ["WORDS", "Lines", "Malformed", "parse", "short"]
+__all__ = ["TEXT_LIMIT", "Lines", "Malformed", "parse", "short"]
 
 
 MARK = b"podrun-agent\n"

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List
 
 DEPTH = 32  # levels of nesting; valid frames have fewer than ten
 LARGEST = 1 << 53  # largest integer: JSON readers disagree on larger ones
-WORDS = 1 << 13  # characters of a message for people, which may hold a few paths
+TEXT_LIMIT = 1 << 13  # characters of a message for people, which may hold a few paths
 _MANY_DIGITS = re.compile(r"\d{19}")
 _PYTHON = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){2}", re.ASCII)
 _SHOWN = 60  # characters of a bad value in a message
@@ -144,7 +144,7 @@ def text(value: Any) -> None:
 def words(value: Any) -> None:
     """Accept a text that is displayed to people."""
     text(value)
-    _expect(len(value) <= WORDS, value, "at most %d characters" % WORDS)
+    _expect(len(value) <= TEXT_LIMIT, value, "at most %d characters" % TEXT_LIMIT)
 
 
 def raw(value: Any) -> None:

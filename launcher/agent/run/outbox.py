@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, BinaryIO, Deque, Dict, List, Optional, Set
 
 from ..base.connection import CHUNK, Connection
-from ..base.protocol import WORDS
+from ..base.protocol import TEXT_LIMIT
 
 if TYPE_CHECKING:
     from ..base.from_agent import State
@@ -39,7 +39,7 @@ class Outbox:
 
     def report(self, frame: State) -> None:
         """Number and queue a state frame. Long texts are cut."""
-        fields = {name: value[:WORDS] if isinstance(value, str) else value for name, value in frame.items()}
+        fields = {name: value[:TEXT_LIMIT] if isinstance(value, str) else value for name, value in frame.items()}
         queued: Any = dict(fields, n=len(self.history))
         self.history.append(queued)
 

@@ -40,9 +40,9 @@ class RenewableTpu:
         project = f" --project {tpu.project}" if tpu.project else ""
         return f"{self.name} stays: `podrun tpu down {self.name} --zone {tpu.zone}{project}` deletes it; until then it costs"
 
-    def why_taken(self, patience: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
+    def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
         waiting = Waiting(note, stopped)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + limit
         while True:
             late = time.monotonic() > deadline
             try:

@@ -21,7 +21,7 @@ from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Launch
 
-LIMITS = {"DEPTH": 32, "LARGEST": 2**53, "WORDS": 8192}
+LIMITS = {"DEPTH": 32, "LARGEST": 2**53, "TEXT_LIMIT": 8192}
 
 
 def accepted(check: Check, *values: Any) -> list[bool]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.attempt.hang import Pace, Standing, culprit, describe, is_stuck, limit
+from podrun.launcher.attempt.hang import Pace, ProcessProgress, culprit, describe, is_stuck, limit
 from podrun.launcher.attempt.messages import Tick
 from podrun.launcher.attempt.outcome import Process
 from podrun.launcher.attempt.watch import ProgressWatch, least_far
@@ -15,18 +15,18 @@ from podrun.runtime.config import Launch
 from podrun.runtime.contract import Phase, ProgressRecord
 
 
-def standing(
+def progress(
     process: int = 0,
     phase: Phase = Phase.TRAIN,
     idle: float = 100.0,
     at: tuple[int, int, int, int] = (20, 4, 0, 19),
     borrows: bool = False,
     **more: Any,
-) -> Standing:
+) -> ProcessProgress:
     """Return where a process stands; `at`: arrived, entered, part, completed."""
     arrived, entered, part, completed = at
     beat = ProgressRecord(1, phase, entered, part, arrived, completed, borrows=borrows)
-    return Standing(f"host-{process}", process, phase, idle, beat, **more)
+    return ProcessProgress(f"host-{process}", process, phase, idle, beat, **more)
 
 
 @pytest.mark.parametrize(
@@ -51,25 +51,25 @@ def test_limit_of_a_phase(phase: Phase | None, slowest: float, seconds: float) -
 
 
 @pytest.mark.parametrize(
-    ("standings", "slowest", "stuck"),
+    ("processes", "slowest", "stuck"),
     [
         ([], 0.0, False),
-        ([standing(0, idle=61), standing(1, idle=61)], 0.0, True),
-        ([standing(0, idle=61), standing(1, idle=59)], 0.0, False),
-        ([standing(0, idle=61), standing(1, idle=61)], 7.0, False),  # steps are slow
-        ([standing(0, Phase.SAVE, idle=300), standing(1, idle=299)], 0.0, False),  # process 1 waits for a save
-        ([standing(0, Phase.SAVE, idle=1201), standing(1, idle=1200)], 0.0, True),
-        ([standing(0, Phase.SAMPLE, idle=300), standing(1, Phase.DONE, idle=1100)], 0.0, False),
+        ([progress(0, idle=61), progress(1, idle=61)], 0.0, True),
+        ([progress(0, idle=61), progress(1, idle=59)], 0.0, False),
+        ([progress(0, idle=61), progress(1, idle=61)], 7.0, False),  # steps are slow
+        ([progress(0, Phase.SAVE, idle=300), progress(1, idle=299)], 0.0, False),  # process 1 waits for a save
+        ([progress(0, Phase.SAVE, idle=1201), progress(1, idle=1200)], 0.0, True),
+        ([progress(0, Phase.SAMPLE, idle=300), progress(1, Phase.DONE, idle=1100)], 0.0, False),
     ],
 )
-def test_stuck(standings: list[Standing], slowest: float, stuck: bool) -> None:
+def test_stuck(processes: list[ProcessProgress], slowest: float, stuck: bool) -> None:
     """A pod is stuck when nobody has moved for longer than the own phase allows."""
-    assert is_stuck(standings, 60.0, slowest, is_program=False) is stuck
+    assert is_stuck(processes, 60.0, slowest, is_program=False) is stuck
 
 
 def test_user_program_is_stuck_after_its_silence() -> None:
     """The limit of a user program is the same whatever it does."""
-    silent = [Standing("host-0", 0, Phase.SAVE, 61.0), Standing("host-1", 1, None, 61.0)]
+    silent = [ProcessProgress("host-0", 0, Phase.SAVE, 61.0), ProcessProgress("host-1", 1, None, 61.0)]
     assert is_stuck(silent, 60.0, 0.0, is_program=True)
     assert not is_stuck(silent, 62.0, 0.0, is_program=True)
 
@@ -79,109 +79,109 @@ BEFORE, COMPILES, FIRST = (0, 3, 0, 0), (0, 3, 1, 0), (1, 3, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("standings", "process", "why"),
+    ("processes", "process", "why"),
     [
-        ([standing(0), standing(1, state="T")], 1, "it is stopped (SIGSTOP, or a debugger)"),
+        ([progress(0), progress(1, state="T")], 1, "it is stopped (SIGSTOP, or a debugger)"),
         (
-            [standing(0), standing(1, at=(19, 4, 0, 18))],
+            [progress(0), progress(1, at=(19, 4, 0, 18))],
             1,
             "it has stopped before step 20, to which host-0 (process 0) has come",
         ),
         (
-            [standing(0), standing(1, at=(19, 4, 0, 18)), standing(2), standing(3, at=(19, 4, 0, 18))],
+            [progress(0), progress(1, at=(19, 4, 0, 18)), progress(2), progress(3, at=(19, 4, 0, 18))],
             1,
             "it has stopped before step 20, to which 2 others have come; so have 1 more",
         ),
         (  # one process makes one step less: it is at the next evaluation already
-            [standing(0), standing(1, Phase.EVALUATE, at=(19, 5, 0, 19))],
+            [progress(0), progress(1, Phase.EVALUATE, at=(19, 5, 0, 19))],
             1,
             "it has stopped before step 20, to which host-0 (process 0) has come",
         ),
         (
-            [standing(0, Phase.SAVE, at=SAVED), standing(1, at=NEXT)],
+            [progress(0, Phase.SAVE, at=SAVED), progress(1, at=NEXT)],
             0,
             "it has stopped before step 21, to which host-1 (process 1) has come",
         ),
         (
-            [standing(0, Phase.SAMPLE, at=SAVED), standing(1, Phase.DONE, at=(20, 6, 0, 20))],
+            [progress(0, Phase.SAMPLE, at=SAVED), progress(1, Phase.DONE, at=(20, 6, 0, 20))],
             0,
             "it has stopped there, while host-1 (process 1) has come to phase done",
         ),
         (
-            [standing(0, Phase.EVALUATE, at=(20, 5, 3, 20)), standing(1, Phase.EVALUATE, at=(20, 5, 2, 20))],
+            [progress(0, Phase.EVALUATE, at=(20, 5, 3, 20)), progress(1, Phase.EVALUATE, at=(20, 5, 2, 20))],
             1,
             "it has stopped there, while host-0 (process 0) has come further in this phase",
         ),
         (
-            [standing(0), standing(1, at=(20, 4, 0, 20))],
+            [progress(0), progress(1, at=(20, 4, 0, 20))],
             0,
             "it has stopped there, while host-1 (process 1) has come further in this phase",
         ),
-        ([standing(0), standing(1)], 0, "all 2 processes have come to step 20, and all wait"),
-        ([standing(0, load=0.0), standing(1, load=0.98)], 1, "it computes while the others wait"),
-        ([standing(0, load=0.9), standing(1, load=0.98)], 0, "all 2 processes have come to step 20, and all wait"),
+        ([progress(0), progress(1)], 0, "all 2 processes have come to step 20, and all wait"),
+        ([progress(0, load=0.0), progress(1, load=0.98)], 1, "it computes while the others wait"),
+        ([progress(0, load=0.9), progress(1, load=0.98)], 0, "all 2 processes have come to step 20, and all wait"),
         (
-            [standing(0, state="S"), standing(1, state="D")],
+            [progress(0, state="S"), progress(1, state="D")],
             1,
             "it waits for a disk or a network file system (state D)",
         ),
-        ([Standing("host-0", 0, None, 61.0), Standing("host-1", 1, None, 61.0)], 0, ""),
+        ([ProcessProgress("host-0", 0, None, 61.0), ProcessProgress("host-1", 1, None, 61.0)], 0, ""),
         (  # it never came to compile, so it is not the other one that keeps the pod waiting
-            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=BEFORE, load=0.0)],
+            [progress(0, Phase.COMPILE, at=COMPILES, load=1.0), progress(1, Phase.COMPILE, at=BEFORE, load=0.0)],
             1,
             "it has stopped there, while host-0 (process 0) has come further in this phase",
         ),
         (
-            [standing(0, Phase.COMPILE, at=COMPILES, load=1.0), standing(1, Phase.COMPILE, at=COMPILES, load=0.0)],
+            [progress(0, Phase.COMPILE, at=COMPILES, load=1.0), progress(1, Phase.COMPILE, at=COMPILES, load=0.0)],
             1,
             "it does nothing, while host-0 (process 0) has come to compile, and compiles still",
         ),
         (
             [
-                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
-                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
-                standing(2, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                progress(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                progress(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                progress(2, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
             ],
             0,
             "2 others have come to wait for a program that it compiles",
         ),
         (
             [
-                standing(0, Phase.COMPILE, at=COMPILES, load=1.0),
-                standing(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
-                standing(2, Phase.COMPILE, at=BEFORE, load=0.0),
+                progress(0, Phase.COMPILE, at=COMPILES, load=1.0),
+                progress(1, Phase.COMPILE, at=COMPILES, load=0.0, borrows=True),
+                progress(2, Phase.COMPILE, at=BEFORE, load=0.0),
             ],
             2,
             "it has stopped there, while 2 others have come further in this phase",
         ),
         (
-            [standing(0, Phase.COMPILE, at=FIRST, load=0.0), standing(1, Phase.COMPILE, at=COMPILES, load=1.0)],
+            [progress(0, Phase.COMPILE, at=FIRST, load=0.0), progress(1, Phase.COMPILE, at=COMPILES, load=1.0)],
             1,
             "it has stopped before step 1, to which host-0 (process 0) has come",
         ),
         (  # the program of the evaluation
-            [standing(0, Phase.EVALUATE, at=SAVED), standing(1, Phase.EVALUATE, at=SAVED, borrows=True)],
+            [progress(0, Phase.EVALUATE, at=SAVED), progress(1, Phase.EVALUATE, at=SAVED, borrows=True)],
             0,
             "host-1 (process 1) has come to wait for a program that it compiles",
         ),
     ],
 )  # fmt: skip
-def test_culprit(standings: list[Standing], process: int, why: str) -> None:
+def test_culprit(processes: list[ProcessProgress], process: int, why: str) -> None:
     """The culprit is stopped, has come less far, or differs in what it does; or nothing tells the processes apart."""
-    stuck, reason = culprit(standings)
+    stuck, reason = culprit(processes)
     assert (stuck.process, reason) == (process, why)
 
 
 def test_description() -> None:
     """The line says how long, where, why, which limit, and what to do."""
-    step = describe(standing(1, idle=61.2), "it is stopped", 60.0, 60.0, is_program=False)
+    step = describe(progress(1, idle=61.2), "it is stopped", 60.0, 60.0, is_program=False)
     assert step == (
         "no progress for 61 s in phase train after step 20: it is stopped (limit: 60 s, from launch.stall_timeout=60); "
         "the logs have the stacks of all processes; raise launch.stall_timeout if it only needs longer"
     )
-    save = describe(standing(1, Phase.SAVE, idle=1201), "", 60.0, 1200.0, is_program=False)
+    save = describe(progress(1, Phase.SAVE, idle=1201), "", 60.0, 1200.0, is_program=False)
     assert "(limit: 1200 s, from launch.stall_timeout=60 x 20)" in save
-    program = describe(Standing("host-0", 0, None, 61.0), "", 60.0, 60.0, is_program=True)
+    program = describe(ProcessProgress("host-0", 0, None, 61.0), "", 60.0, 60.0, is_program=True)
     assert program.startswith("no progress for 61 s and no output (limit: 60 s, launch.stall_timeout); ")
 
 

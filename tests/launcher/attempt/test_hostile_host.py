@@ -12,7 +12,7 @@ import pytest
 from podrun.launcher.agent.base.address import own_address
 from podrun.launcher.agent.base.connection import CHUNK
 from podrun.launcher.agent.base.from_agent import FROM_AGENT
-from podrun.launcher.agent.base.protocol import STREAM_LIMIT, WORDS, Lines, parse
+from podrun.launcher.agent.base.protocol import STREAM_LIMIT, TEXT_LIMIT, Lines, parse
 from podrun.launcher.agent.run.outbox import Outbox
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.supervisor import Supervisor
@@ -169,4 +169,4 @@ def test_an_agent_cuts_what_it_says_of_itself() -> None:
     """A reason may name a path of any length."""
     outbox = Outbox([])
     outbox.report({"type": "refused", "reason": "x" * 100_000})
-    assert parse(frame(**outbox.history[0]), FROM_AGENT)["reason"] == "x" * WORDS
+    assert parse(frame(**outbox.history[0]), FROM_AGENT)["reason"] == "x" * TEXT_LIMIT

@@ -88,7 +88,7 @@ def test_a_connection_that_is_dead_at_the_end(talk: Talk) -> None:
     talk.session.send({"type": "stop", "grace": 0.0})
     talk.wait_for("stopped")
     talk.signal_relay(signal.SIGSTOP)
-    talk.session.close(patience=1.0)
+    talk.session.close(timeout=1.0)
     talk.assert_agent_ends()
 
 
@@ -98,7 +98,7 @@ def test_a_connection_that_is_made_anew_at_the_end(talk: Talk) -> None:
     talk.signal_relay(signal.SIGKILL)
     assert talk.transport.asked.wait(20)
     talk.session.send({"type": "stop", "grace": 0.0})
-    talk.session.close(patience=0.1)
+    talk.session.close(timeout=0.1)
     talk.transport.opened.set()
     talk.assert_agent_ends()
     assert talk.frames.empty()

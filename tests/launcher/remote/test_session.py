@@ -70,7 +70,7 @@ def test_output_travels_by_its_offset(world: World) -> None:
     for frame in (output("abc", 0, name), output("abc", 0, name), output("x", 4, name), output("\udcff\n", 3, name)):
         channel.say(frame)
     assert [world.next()["data"] for _ in range(2)] == [b"abc", b"\xff\n"]
-    world.session.close(patience=0.0)
+    world.session.close(timeout=0.0)
     assert channel.hears("close")[0]["offsets"] == {name: 5}
 
 
@@ -218,7 +218,7 @@ def test_output_that_could_not_be_written_counts_as_missing(world: World) -> Non
     world.error = None
     channel.say(output("cdef", 2, name))
     assert world.next()["data"] == b"cdef"
-    world.session.close(patience=0.0)
+    world.session.close(timeout=0.0)
     assert channel.hears("close")[0]["offsets"] == {name: 6}
 
 
@@ -254,8 +254,8 @@ def test_close_tells_the_agent_what_is_on_record(world: World) -> None:
     """Twice is once. A session that is closed tells nobody of a connection that ends then."""
     channel = opened(world)
     threading.Timer(0.05, channel.say, [None]).start()
-    world.session.close(patience=20.0)
-    world.session.close(patience=20.0)
+    world.session.close(timeout=20.0)
+    world.session.close(timeout=20.0)
     assert channel.hears("close") == [{"type": "close", "offsets": {}}]
     assert channel.closed.is_set() and channel.sent.empty() and world.frames.empty()
     assert not world.session.is_open and not world.session._thread.is_alive()
@@ -271,7 +271,7 @@ def test_an_agent_that_has_stopped_is_told_so_over_a_new_connection(world: World
     world.session.send({"type": "stop", "grace": 5.0})
     channel.hears("stop")
     threading.Timer(0.01, channel.say, [None]).start()
-    world.session.close(patience=20.0)
+    world.session.close(timeout=20.0)
     assert second.hears("stop", "close")[1] == {"type": "close", "offsets": {}}
     assert second.closed.is_set()
 
@@ -380,7 +380,7 @@ def test_an_agent_that_was_told_to_end_is_not_looked_for(world: World) -> None:
         channel.say(None)
 
     threading.Thread(target=end_once_told, daemon=True).start()
-    world.session.close(patience=20.0)
+    world.session.close(timeout=20.0)
     assert not world.session._thread.is_alive() and world.opened.empty()
 
 

@@ -83,7 +83,7 @@ def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
     monkeypatch.setattr(cleanup, "Supervisor", Watched)
     monkeypatch.setattr(Unlucky, "outcomes", iter(ends), raising=False)
     for module in (host_wait, preparation):
-        monkeypatch.setattr(module, "PATIENCE", 0.0)
+        monkeypatch.setattr(module, "SHORT_LIMIT", 0.0)
     monkeypatch.setattr(cleanup, "sleep", lambda seconds, stopped: None)
     away = iter([{"host-1": "no route"}, {}, {}, {}])
     monkeypatch.setattr(HostWait, "away", lambda *args, **options: next(away, {}))

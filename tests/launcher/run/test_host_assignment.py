@@ -104,7 +104,7 @@ def test_a_spare_is_asked_only_after_a_while(monkeypatch: pytest.MonkeyPatch) ->
     notes: list[str] = []
     assert HostWait(pod, PROGRAM, (transport := Partly(set())), notes.append).wait(lambda: False) is None
     assert sorted(transport.asked) == ["h0", "h1", "h2", "h3"]
-    monkeypatch.setattr(host_wait, "PATIENCE", 0.0)
+    monkeypatch.setattr(host_wait, "SHORT_LIMIT", 0.0)
     waiting = HostWait(pod, PROGRAM, Partly({"h1", "s0"}), notes.append)
     assert waiting.wait(lambda: False) is None
     assert waiting.hosts == (H[0], S[1], *H[2:])
@@ -135,7 +135,7 @@ def test_what_a_run_can_start_without(failed: set[str], unfit: set[str], possibl
 
 
 def test_too_few_hosts_are_waited_for_up_to_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_wait, "PATIENCE", 0.0)
+    monkeypatch.setattr(host_wait, "SHORT_LIMIT", 0.0)
     notes: list[str] = []
     pod = replace(POD, min_hosts=3)
     failure = HostWait(pod, PROGRAM, Partly({"h1", "h2"}), notes.append, limit=0.5).wait(lambda: False)

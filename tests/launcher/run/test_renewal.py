@@ -27,8 +27,8 @@ class Machines:
     name: str = "my-pod"
     remark: str = ""
 
-    def why_taken(self, patience: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
-        self.asked.append(patience)
+    def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
+        self.asked.append(limit)
         if self.error:
             raise self.error
         return "gone"
@@ -44,7 +44,7 @@ def never() -> int:
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "patience"),
+    ("ending", "code", "limit"),
     [
         (Ending.DONE, 0, None),
         (Ending.STOPPED, 130, None),
@@ -58,11 +58,11 @@ def never() -> int:
         (Ending.UNPREPARED, ExitCode.UNAVAILABLE, 180),
     ],
 )
-def test_how_long_it_is_looked_for(ending: Ending, code: int, patience: float | None) -> None:
+def test_how_long_it_is_looked_for(ending: Ending, code: int, limit: float | None) -> None:
     """Hosts that fell silent, or were asked to stop, may be gone although nobody says so yet."""
     machines = Machines()
     why = why_taken(machines, Attempt(ending, code), print, never)
-    assert (why, machines.asked) == (("", []) if patience is None else ("gone", [patience]))
+    assert (why, machines.asked) == (("", []) if limit is None else ("gone", [limit]))
 
 
 @pytest.mark.parametrize("error", [UserError("not logged in"), UnavailableError("no network")])
