@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -20,6 +21,9 @@ from .base import (
     nearest_multiples,
 )
 from .task import ExampleKind
+
+AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 GPT2_PRESETS: dict[str, dict[str, int]] = {
     # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2.
@@ -82,6 +86,185 @@ class GPT2Model(ModelSection):
             fits = nearest_multiples(self.width, self.heads)
             raise ValueError(f"width {self.width} is not divisible by heads {self.heads}; the nearest that are: {fits}")
         return self
+
+
+class Rope(Section):
+    """Base of the ways to compute the angles of rotary positions."""
+
+    theta: AboveOne = Field(
+        10_000.0, description="Base of the wavelengths: the longest is almost 2 pi theta tokens."
+    )
+
+
+class DefaultRope(Rope):
+    """Rotary positions as published (Su et al. 2021)."""
+
+    name: Literal["default"] = Field("default", description=SELECTS)
+
+
+class LinearRope(Rope):
+    """Positions divided by a factor."""
+
+    name: Literal["linear"] = Field("linear", description=SELECTS)
+    factor: AtLeastOne = Field(description="Number that positions are divided by.")
+
+
+class DynamicRope(Rope):
+    """A larger theta for sequences beyond the original context (dynamic NTK)."""
+
+    name: Literal["dynamic"] = Field("dynamic", description=SELECTS)
+    factor: AtLeastOne = Field(description="Growth of theta with the length.")
+    original_context: Positive = Field(description="Tokens up to which theta stays as it is.")
+
+
+class YarnRope(Rope):
+    """YaRN (Peng et al. 2023): long wavelengths are stretched, short ones stay."""
+
+    name: Literal["yarn"] = Field("yarn", description=SELECTS)
+    factor: AtLeastOne = Field(description="Stretch of the context.")
+    original_context: Positive = Field(description="Context before the stretch, in tokens.")
+    beta_fast: PositiveFloat = Field(32.0, description="Wavelengths that fit more often than this in it stay.")
+    beta_slow: PositiveFloat = Field(1.0, description="Wavelengths that fit less often than this in it are stretched.")
+    attention_factor: PositiveFloat | None = Field(
+        None, description="Factor of queries and keys; without it 0.1 ln(factor) + 1."
+    )
+    truncate: bool = Field(True, description="Round the limits between both kinds to whole pairs.")
+
+
+class Llama3Rope(Rope):
+    """Llama 3.1: long wavelengths are stretched, short ones stay, with a smooth passage between them."""
+
+    name: Literal["llama3"] = Field("llama3", description=SELECTS)
+    factor: AtLeastOne = Field(description="Stretch of the long wavelengths.")
+    original_context: Positive = Field(description="Context before the stretch, in tokens.")
+    low_freq_factor: PositiveFloat = Field(
+        1.0, description="Wavelengths above original_context divided by this are stretched."
+    )
+    high_freq_factor: PositiveFloat = Field(
+        4.0, description="Wavelengths below original_context divided by this stay; must be above low_freq_factor."
+    )
+
+    @model_validator(mode="after")
+    def _check_factors(self) -> Llama3Rope:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor {self.high_freq_factor:g} must be above low_freq_factor {self.low_freq_factor:g}"
+            )
+        return self
+
+
+AnyRope = Annotated[
+    DefaultRope | LinearRope | DynamicRope | YarnRope | Llama3Rope, Choice("default", plugins=False), Named
+]
+
+
+class DecoderModel(ModelSection):
+    """A transformer decoder made of parts: Llama, Mistral, Qwen, Gemma and models like them, by the values of its keys."""
+
+    examples = ("tokens",)
+    name: Literal["decoder"] = Field("decoder", description=SELECTS)
+    layers: Positive = Field(4, description="Transformer blocks.")
+    width: Positive = Field(128, description="Size of the vector that represents a token.")
+    heads: Positive = Field(4, description="Query heads per block.")
+    kv_heads: Positive | None = Field(
+        None, description="Heads of keys and values, each shared by heads / kv_heads queries; without it heads."
+    )
+    head_size: Positive | None = Field(
+        None, description="Size of a head, even with RoPE; without it width / heads, which must then be whole."
+    )
+    context: Positive = Field(128, description="Longest sequence, in tokens; an example is a window of that length.")
+    mlp: Literal["swiglu", "geglu", "gelu"] = Field(
+        "swiglu",
+        description="Feed-forward network: gated by SiLU or by GELU, or not gated with GELU (tanh-approximated).",
+    )
+    mlp_width: Positive | None = Field(None, description="Its hidden width; without it 4 x width.")
+    norm: Literal["rms", "rms_plus_1", "layer"] = Field(
+        "rms", description="RMSNorm, RMSNorm with the scale 1 + w (Gemma), or LayerNorm; before attention and MLP."
+    )
+    norm_epsilon: PositiveFloat = Field(1e-6, description="Added to the mean square before its root is taken.")
+    post_norms: bool = Field(False, description="Normalise what attention and MLP give as well (Gemma 2 and 3).")
+    qk_norm: bool = Field(False, description="Normalise queries and keys of each head, before RoPE (Qwen 3, Gemma 3).")
+    bias: Literal["none", "qkv", "all"] = Field(
+        "none", description="Biases: on queries, keys and values (Qwen 2), or on all matrices but the head."
+    )
+    positions: Literal["rope", "learned"] = Field("rope", description="Rotary positions, or a learned vector for each.")
+    rope: AnyRope = Field(DefaultRope(), description="Rotary positions.")
+    sliding_rope: AnyRope | None = Field(
+        None, description="Rotary positions of sliding layers; without it they have those of `rope`."
+    )
+    layer_types: tuple[Literal["full", "sliding"], ...] = Field(
+        ("full",), min_length=1, description="Attention of each layer; a shorter list is repeated."
+    )
+    window: Positive | None = Field(
+        None, description="Tokens that a sliding layer attends to, the token itself among them."
+    )
+    attention_scale: PositiveFloat | None = Field(
+        None, description="Factor of the attention's scores; without it 1 / sqrt(head_size)."
+    )
+    attention_soft_cap: PositiveFloat | None = Field(
+        None, description="Limit of the attention's scores: cap * tanh(score / cap) (Gemma 2)."
+    )
+    logit_soft_cap: PositiveFloat | None = Field(None, description="Limit of the logits, likewise.")
+    scale_embedding: bool = Field(False, description="Multiply the embedding by sqrt(width) (Gemma).")
+    tied_head: bool = Field(True, description="The head is the token embedding; false: a matrix of its own.")
+    dropout: Tuned[Probability] = Field(0.0, description="Share of activations dropped in training.")
+    initializer_range: Tuned[PositiveFloat] = Field(
+        0.02,
+        description="Standard deviation of initial weights; smaller in the layers that add to the residual stream.",
+    )
+
+    @property
+    def groups(self) -> int:
+        """Return the number of heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def size(self) -> int:
+        """Return the size of a head."""
+        return self.head_size or self.width // self.heads
+
+    @property
+    def hidden_width(self) -> int:
+        """Return the hidden width of the MLP."""
+        return self.mlp_width or 4 * self.width
+
+    def is_sliding(self, layer: int) -> bool:
+        """Return whether a layer, from 0, attends to a window only."""
+        return self.layer_types[layer % len(self.layer_types)] == "sliding"
+
+    @model_validator(mode="after")
+    def _check_together(self) -> DecoderModel:
+        problems = [*self._head_problems(), *self._layer_problems(), *self._rope_problems()]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _head_problems(self) -> Iterator[str]:
+        if self.heads % self.groups:
+            fits = ", ".join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)
+            yield f"heads {self.heads} is not divisible by kv_heads {self.groups}; kv_heads may be {fits}"
+        if self.head_size is None and self.width % self.heads:
+            fits = nearest_multiples(self.width, self.heads)
+            yield (
+                f"width {self.width} is not divisible by heads {self.heads}; the nearest that are: {fits}; "
+                "or give head_size"
+            )
+        elif self.positions == "rope" and self.size % 2:
+            yield f"RoPE turns pairs, but the size of a head is {self.size}: give an even head_size, or positions: learned"
+
+    def _layer_problems(self) -> Iterator[str]:
+        if len(self.layer_types) > self.layers:
+            yield f"layer_types has {len(self.layer_types)} layers, but layers is {self.layers}"
+        if "sliding" in self.layer_types and self.window is None:
+            yield "layer_types has sliding layers, so give window, in tokens"
+        if "sliding" not in self.layer_types and self.window is not None:
+            yield f"window {self.window} is for sliding layers, but layer_types has none; add layer_types: [sliding]"
+
+    def _rope_problems(self) -> Iterator[str]:
+        if self.positions == "learned" and (self.rope != DefaultRope() or self.sliding_rope):
+            yield "positions: learned has no rotary positions; remove rope and sliding_rope"
+        elif self.sliding_rope and "sliding" not in self.layer_types:
+            yield "sliding_rope is for sliding layers, but layer_types has none; remove it"
 
 
 class CNN(ModelSection):

@@ -1,0 +1,243 @@
+"""A transformer decoder whose parts the config chooses: Llama, Mistral, Qwen, Gemma and models like them.
+
+Each block adds attention and then an MLP to the residual stream, each of them after a norm. All else is a value of
+`DecoderModel`: norms, positions, grouped queries, windows, gates, biases, soft caps. `families` has the values of published
+models. Parameters are float32; norms, angles, scores and logits are computed in float32.
+
+Letters in shapes: B batch, T tokens, S tokens as keys, C width, H query heads, K heads of keys and values, G = H / K queries
+that share one, D size of a head, F hidden width of the MLP, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, YarnRope
+
+_LOWEST = float(np.finfo(np.float32).min)
+
+
+# --- rotary positions ---
+
+
+class Rotation(NamedTuple):
+    """Cosines and sines, float32[T, D/2] each, of the angles by which RoPE turns the pairs of a head."""
+
+    cos: jax.Array
+    sin: jax.Array
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Turn [B, T, heads, D]; the partner of number i is number i + D/2."""
+        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+        cos, sin = self.cos[:, None], self.sin[:, None]
+        return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+def rotation(rope: AnyRope, size: int, length: int) -> Rotation:
+    """Return the rotation of heads of `size` at the positions 0 to `length` - 1."""
+    frequencies = jnp.asarray(rope_frequencies(rope, size, length), jnp.float32)
+    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+    factor = 1.0
+    if isinstance(rope, YarnRope):
+        factor = rope.attention_factor or 0.1 * math.log(rope.factor) + 1
+    return Rotation(jnp.cos(angles) * factor, jnp.sin(angles) * factor)
+
+
+def rope_frequencies(rope: AnyRope, size: int, length: int) -> np.ndarray:
+    """Return the angle between neighbouring positions for each pair of a head, in radians, float64[size/2]."""
+    exponents = np.arange(0, size, 2) / size
+    frequencies = rope.theta**-exponents
+    match rope:
+        case LinearRope():
+            return frequencies / rope.factor
+        case DynamicRope():
+            longer = max(length, rope.original_context) / rope.original_context
+            stretch = rope.factor * longer - (rope.factor - 1)
+            return (rope.theta * stretch ** (size / (size - 2))) ** -exponents
+        case YarnRope():
+            first, last = (_pair_that_turns(rope, size, times) for times in (rope.beta_fast, rope.beta_slow))
+            if rope.truncate:
+                first, last = math.floor(first), math.ceil(last)
+            first, last = max(first, 0), min(last, size - 1)
+            last += 0.001 * (first == last)
+            stretched = np.clip((np.arange(size // 2) - first) / (last - first), 0, 1)
+            return frequencies * (1 - stretched) + frequencies / rope.factor * stretched
+        case Llama3Rope():
+            turns = rope.original_context * frequencies / (2 * np.pi)
+            kept = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+            kept = np.clip(kept, 0, 1)
+            return frequencies * kept + frequencies / rope.factor * (1 - kept)
+    return frequencies
+
+
+def _pair_that_turns(rope: YarnRope, size: int, times: float) -> float:
+    """Return the pair, as a fraction, that makes so many turns within the original context."""
+    return size * math.log(rope.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
+
+
+# --- layers ---
+
+
+class Norm(nn.Module):
+    """RMSNorm or LayerNorm over the last axis."""
+
+    config: DecoderModel
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map [..., n] to [..., n]."""
+        kind, size = self.config.norm, x.shape[-1:]
+        x = x.astype(jnp.float32)
+        if kind == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + self.config.norm_epsilon)
+        if kind == "rms_plus_1":
+            x = x * (1 + self.param("scale", nn.initializers.zeros, size))
+        else:
+            x = x * self.param("scale", nn.initializers.ones, size)
+        if kind == "layer":
+            x = x + self.param("bias", nn.initializers.zeros, size)
+        return x.astype(self.dtype)
+
+
+class Attention(nn.Module):
+    """Causal self-attention, in a sliding layer to the last `window` tokens only."""
+
+    config: DecoderModel
+    sliding: bool
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, rotate: Rotation | None, deterministic: bool) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]."""
+        c = self.config
+        batch, length, width = x.shape
+        init = nn.initializers.normal(c.initializer_range)
+
+        def heads(name: str, number: int) -> jax.Array:
+            dense = nn.Dense(number * c.size, c.bias != "none", dtype=self.dtype, kernel_init=init, name=name)
+            return dense(x).reshape(batch, length, number, c.size)
+
+        query, key, value = heads("q", c.heads), heads("k", c.groups), heads("v", c.groups)
+        if c.qk_norm:
+            query, key = Norm(c, self.dtype, name="q_norm")(query), Norm(c, self.dtype, name="k_norm")(key)
+        if rotate is not None:
+            query, key = rotate(query), rotate(key)
+        query = query.reshape(batch, length, c.groups, c.heads // c.groups, c.size)
+        scores = jnp.einsum("btkgd,bskd->bkgts", query, key).astype(jnp.float32)
+        scores = soft_cap(scores * (c.attention_scale or c.size**-0.5), c.attention_soft_cap)
+        weights = jax.nn.softmax(jnp.where(self._seen(length), scores, _LOWEST)).astype(self.dtype)
+        weights = nn.Dropout(c.dropout)(weights, deterministic)
+        mixed = jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, c.heads * c.size)
+        out = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")(mixed)
+        return nn.Dropout(c.dropout)(out, deterministic)
+
+    def _seen(self, length: int) -> jax.Array:
+        """Return bool[T, S]: whether a token attends to another."""
+        seen = jnp.tril(jnp.ones((length, length), bool))
+        if self.sliding and self.config.window is not None:
+            seen &= ~jnp.tril(seen, -self.config.window)
+        return seen
+
+
+class MLP(nn.Module):
+    """Feed-forward network, gated or not."""
+
+    config: DecoderModel
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]."""
+        c, width = self.config, x.shape[-1]
+        bias, init = c.bias == "all", nn.initializers.normal(c.initializer_range)
+        hidden = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name="up")(x)
+        if c.mlp == "gelu":
+            hidden = nn.gelu(hidden)
+        else:
+            gate = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name="gate")(x)
+            hidden = (nn.silu(gate) if c.mlp == "swiglu" else nn.gelu(gate)) * hidden
+        out = nn.Dense(width, bias, dtype=self.dtype, kernel_init=_residual(c), name="down")(hidden)
+        return nn.Dropout(c.dropout)(out, deterministic)
+
+
+class Block(nn.Module):
+    """Attention and MLP, each after a norm and with a residual connection."""
+
+    config: DecoderModel
+    sliding: bool
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, rotate: Rotation | None, deterministic: bool) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]."""
+        c = self.config
+        out = Norm(c, self.dtype, name="attn_norm")(x)
+        out = Attention(c, self.sliding, self.dtype, name="attn")(out, rotate, deterministic)
+        x = x + (Norm(c, self.dtype, name="attn_post_norm")(out) if c.post_norms else out)
+        out = Norm(c, self.dtype, name="mlp_norm")(x)
+        out = MLP(c, self.dtype, name="mlp")(out, deterministic)
+        return x + (Norm(c, self.dtype, name="mlp_post_norm")(out) if c.post_norms else out)
+
+
+class Decoder(nn.Module):
+    """A decoder, from tokens to logits."""
+
+    config: DecoderModel
+    vocabulary: int
+    dtype: jnp.dtype
+    """Data type of the computation; parameters are float32."""
+
+    def setup(self) -> None:
+        c, init = self.config, nn.initializers.normal(self.config.initializer_range)
+        self.embed = nn.Embed(self.vocabulary, c.width, dtype=self.dtype, embedding_init=init)
+        if c.positions == "learned":
+            self.positions = nn.Embed(c.context, c.width, dtype=self.dtype, embedding_init=init)
+        self.dropout = nn.Dropout(c.dropout)
+        self.layers = [Block(c, c.is_sliding(i), self.dtype) for i in range(c.layers)]
+        self.final_norm = Norm(c, self.dtype)
+        if not c.tied_head:
+            self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, kernel_init=init)
+
+    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
+        return self.head(self.hidden(tokens, deterministic))
+
+    def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """Map int32[B, T] to what the head takes, [B, T, C]."""
+        c, length = self.config, tokens.shape[1]
+        x = self.embed(tokens)
+        if c.scale_embedding:
+            x = x * jnp.asarray(c.width**0.5, self.dtype)
+        full = sliding = None
+        if c.positions == "learned":
+            x = x + self.positions(jnp.arange(length))
+        else:
+            full = rotation(c.rope, c.size, length)
+            sliding = rotation(c.sliding_rope, c.size, length) if c.sliding_rope else full
+        x = self.dropout(x, deterministic)
+        for layer in self.layers:
+            x = layer(x, sliding if layer.sliding else full, deterministic)
+        return self.final_norm(x)
+
+    def head(self, hidden: jax.Array) -> jax.Array:
+        """Map [..., C] to logits, float32[..., V]."""
+        logits = self.embed.attend(hidden) if self.config.tied_head else self.lm_head(hidden)
+        return soft_cap(logits.astype(jnp.float32), self.config.logit_soft_cap)
+
+
+def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
+    """Limit values smoothly to between -cap and cap; without a cap they stay."""
+    return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def _residual(config: DecoderModel) -> nn.initializers.Initializer:
+    """Return the initializer of matrices that add to the residual stream, two in each layer."""
+    return nn.initializers.normal(config.initializer_range / (2 * config.layers) ** 0.5)

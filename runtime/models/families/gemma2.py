@@ -1,0 +1,30 @@
+"""Gemma 2: norms before and after each part, soft caps, and a sliding window in every other layer."""
+
+from __future__ import annotations
+
+from ...config.model import DecoderModel
+from .base import NAMES, POST_NORMS, Family, Json, need, require, rope, sizes, windows
+
+
+def section(config: Json) -> DecoderModel:
+    """Return the section of a Gemma 2."""
+    require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
+    require(config, use_bidirectional_attention=(False, None))
+    return DecoderModel.model_validate(
+        {
+            **sizes(config, tied=True),
+            **windows(config, [i % 2 == 0 for i in range(need(config, "num_hidden_layers"))]),
+            "head_size": config.get("head_dim", 256),
+            "mlp": "geglu",
+            "norm": "rms_plus_1",
+            "post_norms": True,
+            "rope": rope(config),
+            "attention_scale": config.get("query_pre_attn_scalar", 256) ** -0.5,
+            "attention_soft_cap": config.get("attn_logit_softcapping", 50.0),
+            "logit_soft_cap": config.get("final_logit_softcapping", 30.0),
+            "scale_embedding": True,
+        }
+    )
+
+
+FAMILY = Family(section, {**NAMES, **POST_NORMS})

@@ -1,0 +1,51 @@
+"""Gemma 3, the text models: norms on queries and keys, and a sliding window with a RoPE of its own in five layers of six."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...config.model import DecoderModel
+from .base import NAMES, POST_NORMS, QK_NORMS, Family, Json, need, require, rope_section, sizes, windows
+
+
+def section(config: Json) -> DecoderModel:
+    """Return the section of a Gemma 3."""
+    require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
+    require(config, use_bidirectional_attention=(False, None))
+    every = config.get("sliding_window_pattern", 6)
+    layers = windows(config, [(i + 1) % every != 0 for i in range(need(config, "num_hidden_layers"))])
+    return DecoderModel.model_validate(
+        {
+            **sizes(config, tied=True),
+            **layers,
+            **_ropes(config, "sliding" in layers["layer_types"]),
+            "head_size": config.get("head_dim", 256),
+            "mlp": "geglu",
+            "norm": "rms_plus_1",
+            "post_norms": True,
+            "qk_norm": True,
+            "attention_scale": config.get("query_pre_attn_scalar", 256) ** -0.5,
+            "attention_soft_cap": config.get("attn_logit_softcapping"),
+            "logit_soft_cap": config.get("final_logit_softcapping"),
+            "scale_embedding": True,
+        }
+    )
+
+
+def _ropes(config: Json, slides: bool) -> dict[str, Any]:
+    full: Json
+    sliding: Json
+    given = config.get("rope_parameters")
+    if given is None:
+        full, theta = config.get("rope_scaling") or {}, config.get("rope_theta") or 1e6
+        sliding, sliding_theta = {}, config.get("rope_local_base_freq") or 1e4
+    else:
+        full, theta = given.get("full_attention") or {}, 1e6
+        sliding, sliding_theta = given.get("sliding_attention") or {}, 1e4
+    ropes = {"rope": rope_section(config, full, theta)}
+    if slides:
+        ropes["sliding_rope"] = rope_section(config, sliding, sliding_theta)
+    return ropes
+
+
+FAMILY = Family(section, {**NAMES, **POST_NORMS, **QK_NORMS})

@@ -1,0 +1,17 @@
+"""Mistral 7B and models of the same form: Llama with a sliding window in all layers."""
+
+from __future__ import annotations
+
+from ...config.model import DecoderModel
+from .base import NAMES, Family, Json, need, require, rope, sizes, windows
+
+
+def section(config: Json) -> DecoderModel:
+    """Return the section of a Mistral; later ones have no window."""
+    require(config, hidden_act="silu", attention_bias=False)
+    slides = config.get("sliding_window") is not None
+    layers = windows(config, [slides] * need(config, "num_hidden_layers"))
+    return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config)})
+
+
+FAMILY = Family(section, NAMES)
