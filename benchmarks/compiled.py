@@ -230,7 +230,6 @@ def compile_podrun(job: str) -> str:
     import jax
     import numpy as np
 
-    from podrun.runtime.compiler import without_messages
     from podrun.runtime.config import Config
     from podrun.runtime.data import load_dataset
     from podrun.runtime.data.pipeline import batch_shapes
@@ -270,8 +269,7 @@ def compile_podrun(job: str) -> str:
         batch = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in shapes.items()}
         initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
         model = step_flops(task, initial, batch).work / pod.count
-        with without_messages():
-            step = compile_step(strategy, strategy.lowered(batch))
+        step = compile_step(strategy, strategy.lowered(batch))
         if step.program is None or step.memory is None:
             raise SystemExit(step.too_large)
         return json.dumps(

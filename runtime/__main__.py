@@ -79,7 +79,7 @@ def import_all() -> None:
 def run(env: WorkerEnv, reporter: Reporter) -> int:
     """Train, and return the exit code. Raises the error that ends training."""
     leave_on_sigterm(reporter)
-    set_xla_flags(os.environ, env.num_processes * env.local_devices)
+    set_xla_flags(os.environ, os.environ.get("JAX_PLATFORMS", ""), env.num_processes * env.local_devices)
     # Imported here, so that even a broken JAX is reported as an event.
     import jax
 

@@ -6,10 +6,8 @@ libtpu compiles for any TPU topology, and JAX's CUDA plug-in for any number of G
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import Any
@@ -21,13 +19,14 @@ from .contract import UserError
 from .device_memory import GPUS
 from .devices import Devices
 from .target import Target
+from .worker.xla_flags import set_xla_flags
 
 _PACKAGES = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda13_plugin", "cuda")}
 """By platform: the package that has the compiler, and the extra of podrun that installs it."""
 
 
 def devices_of(target: Target) -> Devices:
-    """Return the devices of the target.
+    """Return the devices of the target, and set the variables of its compiler. Nothing may be compiled before.
 
     Raises:
         UserError: its compiler is not installed, or does not know the topology.
@@ -42,9 +41,9 @@ def devices_of(target: Target) -> Devices:
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
     # Otherwise libtpu locks /tmp/libtpu_lockfile, and a second process that compiles is refused.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    set_xla_flags(os.environ, target.platform, target.devices)  # as the workers have them
     try:
-        with without_messages():
-            topology = topologies.get_topology_desc(**_description(target))
+        topology = topologies.get_topology_desc(**_description(target))
     except Exception as error:  # jax raises JaxRuntimeError and others
         reason = str(error).strip().splitlines()
         raise UserError(
@@ -95,16 +94,3 @@ def _version(package: str) -> str:
         return version(package.replace("_", "-"))
     except PackageNotFoundError:
         return ""
-
-
-@contextlib.contextmanager
-def without_messages() -> Iterator[None]:
-    """Keep what libtpu's C++ code prints away from the user: it warns that this machine is no TPU worker."""
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(null)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,7 @@ from ..pod.home import private, private_folder
 from ..pod.run_id import new_run_id
 from ..pod.slices import Slice
 from ..pod.target import target_of
+from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..run.attempts import run_attempts
@@ -38,8 +37,6 @@ from ..view.times import size
 from ..view.waiting import waiting
 
 _PROGRAM = "podrun.runtime.compile_job"
-_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Variables of this machine's user that the hosts do not get."""
 _NOT_OF_A_POD = ("single", "ensemble")
 """Strategies whose processes have programs of their own."""
 
@@ -134,29 +131,15 @@ def _alone(stored: Stored) -> Iterator[None]:
 
 def _for_target(query: dict[str, Any], spec: RunSpec, platform: str) -> list[Any] | int:
     """Compile in one process for the devices of TPUs or GPUs. Returns the programs, or the exit code of a failure."""
-    given = {name: value for name, value in os.environ.items() if name not in _FLAGS}
     launch = spec.job.launch
     env = with_presets({**spec.pod.env, **launch.env}, launch.xla, platform)
-    done = subprocess.run(
-        [_python(spec), "-m", _PROGRAM],
-        input=json.dumps(query),
-        env={**given, **env, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    answer = done.stdout.strip()
-    if done.returncode == ExitCode.BAD_CONFIG and answer:
-        raise UserError(answer)
-    if done.returncode == ExitCode.DONE and answer:
-        made: list[Any] = json.loads(answer)
-        return made
-    last = "\n".join((answer or done.stderr.strip() or "it said nothing").splitlines()[-3:])
-    why = (
-        "it was killed, probably for want of memory: compile on a machine with more" if done.returncode == -9 else last
-    )
-    print(f"podrun: the programs cannot be compiled: {why}", file=sys.stderr)
-    return ExitCode.FAILED
+    process = QueryProcess(_python(spec), _PROGRAM, query_environment(env, is_for_hosts=True), "compiled the programs")
+    try:
+        made: list[Any] = json.loads(process.ask(query))
+    except QueryError as error:
+        print(f"podrun: the programs cannot be compiled: {error}", file=sys.stderr)
+        return ExitCode.FAILED
+    return made
 
 
 def _in_pod(query: dict[str, Any], spec: RunSpec, folder: Path) -> list[Any] | int:

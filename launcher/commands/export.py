@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from podrun.runtime.config import Config, bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..pod.errors import HostError
+from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..results.pull_run import pull_bucket
 from ..results.selection import Selection
 from ..rundir.runs import find_run
@@ -80,23 +79,16 @@ def _export(request: ExportRequest, workdir: Path, python: str) -> int:
         "format": request.format,
         "output": str(output) if output else None,
     }
-    with waiting(f"writing the model of {workdir}"):
-        done = subprocess.run(
-            [python, "-m", "podrun.runtime.export"],
-            input=json.dumps(query),
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-        )
-    answer = done.stdout.strip()
-    if done.returncode == ExitCode.BAD_CONFIG and answer:
-        raise UserError(answer)
-    if done.returncode == ExitCode.DONE and answer:
-        print(_as_text(json.loads(answer)))
-        return ExitCode.DONE
-    print(f"podrun: {_failure(done, answer)}", file=sys.stderr)
-    return ExitCode.FAILED
+    process = QueryProcess(python, "podrun.runtime.export", query_environment({}), "wrote the file")
+    try:
+        with waiting(f"writing the model of {workdir}"):
+            report = process.ask(query)
+    except QueryError as error:
+        hint = "\nthe export needs jax and orbax-checkpoint in this Python" if "No module" in str(error) else ""
+        print(f"podrun: the checkpoint cannot be exported: {error}{hint}", file=sys.stderr)
+        return ExitCode.FAILED
+    print(_as_text(json.loads(report)))
+    return ExitCode.DONE
 
 
 def _find(target: str) -> tuple[Path, str]:
@@ -142,15 +134,3 @@ def _as_text(report: dict[str, Any]) -> str:
     if not report["verified"]:
         lines.append("  the checkpoint has no manifest, so its files were compared with nothing")
     return "\n".join(lines)
-
-
-def _failure(done: subprocess.CompletedProcess[str], answer: str) -> str:
-    """Return why the process failed, and the remedy."""
-    if done.returncode < 0:
-        why = ", probably for want of memory" if done.returncode == -9 else ""
-        return (
-            f"the process that wrote the file was ended by signal {-done.returncode}{why}; the checkpoint is unchanged"
-        )
-    last = (answer or done.stderr.strip() or "it said nothing").splitlines()
-    hint = "\nthe export needs jax and orbax-checkpoint in this Python" if "No module" in last[0] else ""
-    return f"the checkpoint cannot be exported: {chr(10).join(last[:2] if answer else last[-1:])}{hint}"

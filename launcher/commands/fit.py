@@ -13,13 +13,13 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
-from ..fit.compilers import CompilerFailure
 from ..fit.outcome import Outcome
 from ..fit.search import Search, search
 from ..pod.errors import Mistakes
 from ..pod.slices import GENERATIONS, Slice, find_slices, parse_slice
 from ..pod.target import GPUS, target_of
 from ..request.config_checks import config_checks
+from ..request.query_process import QueryError
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 
@@ -59,8 +59,8 @@ def fit(request: FitRequest) -> int:
     for slice, target in slices:
         try:
             outcomes.append(_search(request, config, slice, target))
-        except CompilerFailure as failure:
-            print(f"podrun: the job fails before its first step: {failure}", file=sys.stderr)
+        except QueryError as error:
+            print(f"podrun: {'the job fails before its first step: ' * error.is_raised}{error}", file=sys.stderr)
             return ExitCode.FAILED
         known = outcomes[-1].known
         if known.best or not outcomes[-1].is_complete or (known.failed and not known.measured):

@@ -6,8 +6,6 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,7 +25,8 @@ from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
 from ..report.inspect_page import page_of
 from ..report.write_html import write_page
-from ..request.kept_answers import keep_answer, kept_answer, settings
+from ..request.kept_answers import interpreter, keep_answer, kept_answer, settings
+from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..request.request import Request, make_spec
 from ..request.train_file import read_config
 from ..view.times import moment
@@ -77,9 +76,12 @@ def inspect_arrays(request: ArraysRequest) -> int:
         "width": _width(),
         "json": request.json,
     }
-    with waiting(f"laying out the arrays over {devices} virtual devices"):
-        done = _run_worker(query, sys.executable, {}, devices)
-    return _show(done, devices)
+    try:
+        with waiting(f"laying out the arrays over {devices} virtual devices"):
+            print(_ask(query, sys.executable, query_environment(_virtual(devices))))
+    except QueryError as error:
+        return _failed(error)
+    return ExitCode.DONE
 
 
 def _parse_mesh(text: str) -> dict[str, int]:
@@ -110,18 +112,19 @@ def inspect(request: InspectRequest) -> int:
         "width": _width(),
     }
     launch = config.launch
-    python = launch.python or sys.executable
-    env = with_presets({**pod.env, **launch.env}, launch.xla, target.platform if target else "cpu")
+    python = interpreter(launch.python)
+    given = with_presets({**pod.env, **launch.env}, launch.xla, target.platform if target else "cpu")
+    env = query_environment({**given, **_virtual(pod.slice.devices)}, is_for_hosts=target is not None)
     data = [str(path.absolute()) for named in files_of(config) for path in named.files]
-    question = {**query, "python": python, "env": settings(env), "folder": os.getcwd(), "data": data}
+    question = {**query, "python": python, "env": settings(env, given), "folder": os.getcwd(), "data": data}
     answer = kept_answer(question)
     if answer is None:
         asked = time.time()
-        with waiting(f"compiling the step for {pod.slice.devices} devices"):
-            done = _run_worker(query, python, env, pod.slice.devices)
-        if done.returncode != ExitCode.DONE:
-            return _show(done, pod.slice.devices)
-        answer = json.loads(done.stdout)
+        try:
+            with waiting(f"compiling the step for {pod.slice.devices} devices"):
+                answer = json.loads(_ask(query, python, env))
+        except QueryError as error:
+            return _failed(error)
         files = answer.pop("files")
         if "://" not in json.dumps(query["config"]["data"]):  # buckets may change unseen
             keep_answer(question, answer, [*files, *data], asked)
@@ -157,18 +160,6 @@ def _target(request: InspectRequest, slice: Slice) -> Target | None:
     )
 
 
-def _show(done: subprocess.CompletedProcess[str], devices: int) -> int:
-    """Print the answer and return 0, or the failure and return 1. Raises UserError for mistakes of the user."""
-    answer = done.stdout.strip()
-    if done.returncode == ExitCode.BAD_CONFIG and answer:
-        raise UserError(answer)
-    if done.returncode == ExitCode.DONE and answer:
-        print(answer)
-        return ExitCode.DONE
-    print(f"podrun: {_failure(done, answer, devices)}", file=sys.stderr)
-    return ExitCode.FAILED
-
-
 def _check(request: InspectRequest) -> tuple[Config, Pod]:
     """Resolve the job as a simulated run. Raises one UserError with all mistakes."""
     spec = make_spec(
@@ -198,33 +189,23 @@ def _width() -> int:
     return min(shutil.get_terminal_size((100, 24)).columns, 120)
 
 
-def _run_worker(
-    query: dict[str, Any], python: str, env: Mapping[str, str], devices: int
-) -> subprocess.CompletedProcess[str]:
-    """Run the process that computes the answer, on virtual CPU devices."""
-    virtual = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    return subprocess.run(
-        [python, "-m", "podrun.runtime.inspect_job"],
-        input=json.dumps(query),
-        env={**os.environ, **env, **virtual},
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
+def _virtual(devices: int) -> dict[str, str]:
+    return {"JAX_NUM_CPU_DEVICES": str(devices)}
 
 
-def _failure(done: subprocess.CompletedProcess[str], answer: str, devices: int) -> str:
-    """Return the last output of the failed process, and the remedy."""
-    last = (answer or done.stderr.strip() or "it said nothing").splitlines()[-3 if answer else -1 :]
-    message = "\n".join(last)
-    if done.returncode < 0:
-        if done.returncode == -signal.SIGKILL:
-            return (
-                "the process that compiled the step was ended by signal 9, probably because this machine has no memory left\n"
-                "end other programs here, or take a machine with more memory, a smaller slice or a smaller model"
-            )
-        return f"the process that compiled the step for {devices} devices was ended by signal {-done.returncode}: {message}"
-    return (
-        f"the job fails before its first step: {message}\n"
-        "`podrun --slice cpu-1x1 --simulate` with the same train.yaml shows the whole traceback"
-    )
+def _ask(query: dict[str, Any], python: str, env: Mapping[str, str]) -> str:
+    """Return the answer of a process. Raises UserError and QueryError."""
+    return QueryProcess(python, "podrun.runtime.inspect_job", env, "compiled the step").ask(query)
+
+
+def _failed(error: QueryError) -> int:
+    """Print why the process failed, and the remedy. Returns the exit code."""
+    if error.is_raised:
+        print(
+            f"podrun: the job fails before its first step: {error}\n"
+            "`podrun --slice cpu-1x1 --simulate` with the same train.yaml shows the whole traceback",
+            file=sys.stderr,
+        )
+    else:
+        print(f"podrun: {error}{', a smaller slice or a smaller model' * error.is_killed}", file=sys.stderr)
+    return ExitCode.FAILED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,7 +12,8 @@ from podrun.runtime.config import Config, files_of
 from podrun.runtime.layout_facts import Measured, Survey
 from podrun.runtime.target import Target
 
-from ..request.kept_answers import keep_answer, kept_answer, settings
+from ..request.kept_answers import interpreter, keep_answer, kept_answer, settings
+from ..request.query_process import query_environment
 from .compilers import Compilers
 
 _NOT_OF_THE_STEP = {"launch", "log", "eval", "checkpoint", "sample"}
@@ -25,7 +25,7 @@ class Questions:
 
     Args:
         config: the job.
-        env: environment variables of the compilers.
+        env: environment variables of the job.
         target: what to compile for.
         compilers: the processes that answer.
     """
@@ -36,8 +36,8 @@ class Questions:
         self._compilers = compilers
         self._about = {
             "target": asdict(target),
-            "python": config.launch.python or sys.executable,
-            "env": settings(env),
+            "python": interpreter(config.launch.python),
+            "env": settings(query_environment(env, is_for_hosts=True), env),
             "folder": os.getcwd(),
         }
         self._data = [str(path.absolute()) for named in files_of(config) for path in named.files]

@@ -13,7 +13,8 @@ from podrun.runtime.layout_facts import Measured, Survey
 from podrun.runtime.target import Target
 
 from ..pod.slices import Slice
-from .compilers import CompilerFailure, Compilers
+from ..request.query_process import QueryError
+from .compilers import Compilers
 from .layouts import Chain, Layout, RuledOut, chains, smallest, strategies
 from .questions import Questions
 
@@ -82,7 +83,7 @@ def search(
 
     Raises:
         UserError: the job has a mistake, or the slice's compiler is not installed.
-        CompilerFailure: the job fails in all layouts.
+        QueryError: the job fails in all layouts.
         KeyboardInterrupt: Ctrl-C.
     """
     launch = config.launch
@@ -113,7 +114,7 @@ def search(
             while layout := chain.next(fits):
                 try:
                     fits[layout] = measure(layout)
-                except (CompilerFailure, UserError) as error:
+                except (QueryError, UserError) as error:
                     known.failed.append(RuledOut(layout, str(error)))
                     fits[layout] = False
                 tell()

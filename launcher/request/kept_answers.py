@@ -3,7 +3,7 @@
 Files count as unchanged if their size, modification time and inode are the same. An answer is not kept if one of them was
 modified since it was asked for, or so recently that it could change again within the same tick of its file system's clock.
 
-podrun_home()/answers/NAME      JSON; NAME is the SHA-256 of the question
+podrun_home()/answers/NAME      JSON as `runtime/disk_cache.py` writes it; NAME is the SHA-256 of the question
 """
 
 from __future__ import annotations
@@ -11,39 +11,49 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
+import sys
 import time
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.disk_cache import DiskCache
 
 from ..pod.home import podrun_home, private_folder
 
 _FOLDER = "answers"
-_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "PATH", "HOME")
-"""Beginnings of the environment variables that an answer may depend on."""
+_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME")
+"""Beginnings of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
-_UNUSED = 30 * 86400.0  # seconds after which an unused answer is removed
+_LIMIT = 64 << 20  # bytes of all answers; those not used for longest are removed
 
 
 def kept_answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the answer; None if it is unknown, damaged, or depends on a file that has changed."""
     try:
-        entry = _entry(question)
-        kept = json.loads(entry.read_bytes())
+        kept = json.loads(_answers().read(_name(question)) or b"{}")
         answer: dict[str, Any] = kept["answer"]
-        if kept["digest"] != _digest(answer) or any(_identity(path) != known for path, known in kept["files"]):
+        if any(_identity(path) != known for path, known in kept["files"]):
             return None
-        os.utime(entry)
-    except (OSError, ValueError, KeyError, TypeError, UserError):
+    except (OSError, KeyError, UserError):
         return None
     return answer
 
 
-def settings(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that an answer may depend on. `env`: those of the job, besides this process's."""
-    return {**{name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}, **env}
+def settings(env: Mapping[str, str], of_job: Collection[str]) -> dict[str, str]:
+    """Return the environment variables that an answer may depend on.
+
+    Args:
+        env: the environment of the process that answers.
+        of_job: names of the variables that the job sets: its code may read them.
+    """
+    return {name: value for name, value in env.items() if name.startswith(_SETTINGS) or name in of_job}
+
+
+def interpreter(python: str | None) -> str:
+    """Return the path of a job's interpreter, so that an answer does not depend on PATH. None: this one."""
+    return (shutil.which(python) or python) if python else sys.executable
 
 
 def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iterable[str], asked: float) -> str:
@@ -63,16 +73,7 @@ def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iter
         newest = max((status[1] for _, status in identities), default=0) / 1e9
         if newest > asked or newest > time.time() - _TICK:
             return ""
-        entry = _entry(question)
-        fresh = entry.with_name(f".{entry.name}.{os.getpid()}")
-        try:
-            fresh.write_text(json.dumps({"answer": answer, "digest": _digest(answer), "files": identities}))
-            fresh.replace(entry)
-        finally:
-            fresh.unlink(missing_ok=True)
-        for old in entry.parent.iterdir():
-            if time.time() - old.stat().st_mtime > _UNUSED:
-                old.unlink()
+        _answers().store(_name(question), json.dumps({"answer": answer, "files": identities}).encode())
     except (OSError, UserError) as error:
         return f"{podrun_home()}: {getattr(error, 'strerror', None) or error}"
     return ""
@@ -83,9 +84,10 @@ def _identity(path: str) -> list[int]:
     return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
 
 
-def _entry(question: Mapping[str, Any]) -> Path:
-    return private_folder(_FOLDER) / _digest(question)
+def _answers() -> DiskCache:
+    """Return the answers. Raises UserError and OSError."""
+    return DiskCache(private_folder(_FOLDER), _LIMIT)
 
 
-def _digest(value: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+def _name(question: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()

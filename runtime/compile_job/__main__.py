@@ -7,14 +7,12 @@ python -m podrun.runtime.compile_job FILE   for CPUs: the query in a file, one p
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..worker.query import answer_query
-from ..worker.xla_flags import set_xla_flags
 
 if TYPE_CHECKING:
     from .make import Job, Made
@@ -25,23 +23,15 @@ _WAIT = 20 * 60
 
 def _for_target(query: dict[str, Any]) -> str:
     """Compile for the devices of a topology, and return the programs."""
-    from ..target import Target
-
-    target = Target.of(query["target"])
-    env = {"JAX_PLATFORMS": target.platform, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # as the workers have them
-    set_xla_flags(env, target.devices)
-    os.environ["XLA_FLAGS"] = env["XLA_FLAGS"]
-
     import jax
 
-    from ..compiler import devices_of, without_messages
+    from ..compiler import devices_of
+    from ..target import Target
     from .make import Compiler
 
     jax.config.update("jax_threefry_partitionable", True)
-    pod = devices_of(target)
-    with without_messages():
-        compiler = Compiler(_job(query), pod)
-        made = compiler.of_the_pod()
+    compiler = Compiler(_job(query), devices_of(Target.of(query["target"])))
+    made = compiler.of_the_pod()
     compiler.write_list(made)
     return _answer(made)
 

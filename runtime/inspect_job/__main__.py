@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from ..contract import UserError
-from ..worker.query import answer_query, end_with_stdin
+from ..worker.query import answer_query
 
 if TYPE_CHECKING:
     from ..devices import Devices
@@ -19,7 +18,6 @@ def _answer(request: dict[str, Any]) -> str:
 
     if "arrays" in request:
         return _answer_arrays(request)
-    from ..compiler import without_messages
     from ..config import Config
     from .depends import recorded
 
@@ -34,8 +32,7 @@ def _answer(request: dict[str, Any]) -> str:
     width = int(str(request["width"]))
     pod, note = _devices(request["target"], bool(request["target_is_wanted"]))
     try:
-        with without_messages() if pod else nullcontext():
-            report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
+        report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
     except TooLarge as error:
         return json.dumps({"problem": str(error), "files": depends_on()})
     shown = text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
@@ -74,7 +71,6 @@ def _answer_layouts(request: dict[str, Any], depends_on: Callable[[], list[str]]
     from ..target import Target
     from .measure import measure, survey
 
-    end_with_stdin()
     pod = devices_of(Target.of(request["target"]))
     configs = [Config.model_validate(config) for config in request["layouts"]]
     answer = measure(configs[0], pod) if request["compile"] else survey(configs, pod)

@@ -1,9 +1,13 @@
-"""Answer one query of the launcher in a process of its own: a line of JSON from stdin, text to stdout."""
+"""Answer one query of the launcher in a process of its own: a line of JSON from stdin, text to stdout.
+
+`launcher/request/query_process.py` is the other side.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -15,14 +19,16 @@ from ..contract import ExitCode, UserError
 
 
 def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
-    """Pass the query to `work`, print the answer, and exit.
+    """Pass the query to `work`, print the answer, and exit; end at once if stdin is closed before.
 
     The exit code is 0 with the text that `work` returns, 2 with the message of a UserError, or 1 with any other error.
     """
     out = os.dup(1)
     os.dup2(2, 1)  # keeps output of libraries out of the answer
+    query = sys.stdin.readline()
+    _end_with_stdin()
     try:
-        code, answer = ExitCode.DONE, work(json.loads(sys.stdin.readline()))
+        code, answer = ExitCode.DONE, work(json.loads(query))
     except UserError as error:
         code, answer = ExitCode.BAD_CONFIG, str(error)
     except Exception as error:
@@ -34,11 +40,14 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
     os._exit(code)
 
 
-def end_with_stdin() -> None:
-    """End this process as soon as stdin is closed: the launcher keeps it open while it waits for the answer."""
+def _end_with_stdin() -> None:
+    """End this process, and what it has started, as soon as the launcher closes stdin or has ended."""
 
     def watch() -> None:
-        sys.stdin.read()
+        while os.read(0, 1):  # not through sys.stdin, whose lock this thread would hold
+            pass
+        if os.getsid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)
         os._exit(ExitCode.FAILED)
 
     threading.Thread(target=watch, daemon=True).start()

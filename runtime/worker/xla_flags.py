@@ -9,8 +9,14 @@ OVERLAP = "--xla_gpu_enable_latency_hiding_scheduler"
 https://docs.nvidia.com/jax-toolbox/environment-variables"""
 
 
-def set_xla_flags(env: MutableMapping[str, str], devices: int) -> None:
-    """Add the flag to XLA_FLAGS for a worker on GPUs, if the pod has several devices and the flag is not set already."""
+def set_xla_flags(env: MutableMapping[str, str], platform: str, devices: int) -> None:
+    """Add the flag to XLA_FLAGS for GPUs, if the pod has several devices and the flag is not set already.
+
+    Args:
+        env: the variables to change.
+        platform: JAX's platforms, the first of which computes: `cuda,cpu`.
+        devices: number of devices of the pod.
+    """
     flags = env.get("XLA_FLAGS", "")
-    if env.get("JAX_PLATFORMS", "").startswith("cuda") and devices > 1 and OVERLAP not in flags:
+    if platform.startswith("cuda") and devices > 1 and OVERLAP not in flags:
         env["XLA_FLAGS"] = f"{flags} {OVERLAP}=true".strip()

@@ -18,7 +18,7 @@ import jax
 
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.pod.target import target_of
-from podrun.runtime.compiler import devices_of, without_messages
+from podrun.runtime.compiler import devices_of
 from podrun.runtime.config import Config
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.pipeline import batch_shapes
@@ -69,8 +69,7 @@ def compiled(strategy: str, slice: str, pod: Devices, text: Path) -> dict[str, A
         for name, array in batch_shapes(data.train, job.batch_size).items()
     }
     start = time.monotonic()
-    with without_messages():
-        step = made.lowered(batch).compile()
+    step = made.lowered(batch).compile()
     program, memory = step.as_text(), step.memory_analysis()
     assert program and memory
     count = Counter(_COLLECTIVE.findall(program))

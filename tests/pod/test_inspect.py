@@ -167,6 +167,18 @@ def test_a_process_that_is_killed(small: Sandbox) -> None:
     assert way.startswith("end other programs here, or take a machine with more memory, a smaller slice or")
 
 
+def test_podrun_is_killed_while_compiling(small: Sandbox) -> None:
+    words = ("inspect", "small.yaml", "task=mine:Slow", "model.name=mlp", "data.name=sine")
+    process = subprocess.Popen([*small.command, *words], cwd=small.path, env=small.env)
+    try:
+        wait_until((small.path / "pid").exists, "the step is traced")
+    finally:
+        process.kill()
+        process.wait()
+    worker = int((small.path / "pid").read_text())
+    wait_until(lambda: not is_alive(worker), "the worker's end", 10)
+
+
 @pytest.mark.parametrize("whole_group", [False, True])
 def test_an_interrupt_while_compiling(small: Sandbox, whole_group: bool) -> None:
     """Ctrl-C goes to the whole group of a terminal, `kill -INT` to the launcher alone. Nothing is left."""

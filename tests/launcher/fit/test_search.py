@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.fit.compilers import CompilerFailure
 from podrun.launcher.fit.outcome import Outcome
 from podrun.launcher.fit.search import Search, search
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.pod.target import target_of
+from podrun.launcher.request.query_process import QueryError
 from podrun.launcher.request.train_file import read_config
 from podrun.runtime.contract import UserError
 from podrun.runtime.layout_facts import Held, Survey
@@ -202,7 +202,7 @@ def test_a_job_that_is_wrong(compiler: Compiler) -> None:
     with pytest.raises(UserError, match=r"^data.path: is empty$"):
         compiler.search()
     (compiler.folder / "program").write_text("#!/bin/sh\necho 'ValueError: mine'; exit 1\n")
-    with pytest.raises(CompilerFailure, match=r"^ValueError: mine$"):
+    with pytest.raises(QueryError, match=r"^ValueError: mine$"):
         compiler.search()
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from podrun.launcher.request.kept_answers import keep_answer, kept_answer
+from podrun.launcher.request import kept_answers
+from podrun.launcher.request.kept_answers import interpreter, keep_answer, kept_answer, settings
 
 QUESTION = {"slice": "v5e-16", "config": {"steps": 3}}
 ANSWER = {"text": "fits"}
@@ -38,7 +40,8 @@ def test_only_the_same_question_has_the_answer(code: Path, home: Path) -> None:
     keep(code)
     assert kept_answer(QUESTION) == ANSWER
     assert kept_answer({**QUESTION, "slice": "v5e-4"}) is None
-    assert (home.stat().st_mode & 0o077, (home / "answers").stat().st_mode & 0o077) == (0, 0)
+    (entry,) = (home / "answers").iterdir()
+    assert [path.stat().st_mode & 0o077 for path in (home, home / "answers", entry)] == [0, 0, 0]
 
 
 def test_a_file_that_changed_ends_it(code: Path) -> None:
@@ -67,13 +70,13 @@ def test_a_file_that_changed_during_the_answer(code: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [lambda text: text[:-5], lambda text: text.replace("fits", "lies"), lambda text: "[]"]
+    "damage", [lambda data: data[:-5], lambda data: data.replace(b"fits", b"lies"), lambda data: b"[]"]
 )
 def test_a_damaged_answer_is_none(code: Path, home: Path, damage: object) -> None:
     keep(code)
     (entry,) = (home / "answers").iterdir()
     assert callable(damage)
-    entry.write_text(damage(entry.read_text()))
+    entry.write_bytes(damage(entry.read_bytes()))
     assert kept_answer(QUESTION) is None
     keep(code)
     assert kept_answer(QUESTION) == ANSWER
@@ -86,10 +89,32 @@ def test_where_nothing_can_be_kept(code: Path, home: Path) -> None:
     assert kept_answer(QUESTION) is None
 
 
-def test_unused_answers_are_removed(code: Path, home: Path) -> None:
+def test_answers_not_used_for_longest_are_removed(code: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_answers, "_LIMIT", 500)
     keep(code)
     old = home / "answers" / "unused"
-    old.write_text("{}")
+    old.write_text("x" * 500)
     os.utime(old, (0, 0))
     keep(code)
     assert not old.exists() and kept_answer(QUESTION) == ANSWER
+
+
+def test_the_variables_that_an_answer_depends_on() -> None:
+    """Settings of JAX, compilers and Python, and what the job sets; not where and in which terminal podrun is called."""
+    unimportant = {"PATH": "/a:/b", "PWD": "/a", "OLDPWD": "/b", "SHLVL": "2", "TERM": "xterm", "COLUMNS": "80"}
+    important = {"XLA_FLAGS": "--a", "LIBTPU_INIT_ARGS": "--b", "JAX_ENABLE_X64": "1", "PYTHONPATH": "/c", "HOME": "/d"}
+    assert settings({**unimportant, **important}, of_job={}) == important
+    assert settings({**unimportant, "SIZE": "3"}, of_job={"SIZE", "PATH"}) == {"SIZE": "3", "PATH": "/a:/b"}
+
+
+def test_an_interpreter_is_told_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another PATH is the same question, unless it has another interpreter of that name."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mypython").touch(0o700)
+    found = []
+    for path in ("a", "none:a", "b:a"):
+        monkeypatch.setenv("PATH", ":".join(str(tmp_path / folder) for folder in path.split(":")))
+        found.append(interpreter("mypython"))
+    assert found == [str(tmp_path / folder / "mypython") for folder in ("a", "a", "b")]
+    assert (interpreter(None), interpreter("/no/python")) == (sys.executable, "/no/python")

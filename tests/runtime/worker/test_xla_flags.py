@@ -25,7 +25,7 @@ from podrun.runtime.worker.xla_flags import OVERLAP, set_xla_flags
     ],
 )
 def test_flags(env: dict[str, str], devices: int, flags: str | None) -> None:
-    set_xla_flags(env, devices)
+    set_xla_flags(env, env.get("JAX_PLATFORMS", ""), devices)
     assert env.get("XLA_FLAGS") == flags
 
 

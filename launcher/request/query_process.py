@@ -1,0 +1,138 @@
+"""Ask podrun's runtime one question, in a process of its own on this machine: JSON to its stdin, text from its stdout.
+
+`runtime/worker/query.py` is the other side. stdin stays open while the process works, and it ends when stdin is closed: so it
+does not outlive podrun, even if podrun is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from typing import Any
+
+from podrun.runtime.contract import ExitCode, UserError
+
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Variables of this machine's user that the hosts do not get."""
+_FATAL = re.compile(r"^(?:F\d{4} .*?\] |ERROR: )(.+)", re.MULTILINE)
+"""A line after which XLA or libtpu ends the process. Stack traces may follow it."""
+_UNKNOWN_FLAG = "Unknown command line flag"
+"""Beginning of libtpu's message, which does not say where the flag stands."""
+
+
+class QueryError(Exception):
+    """The process failed. The message is its reason.
+
+    Args:
+        reason: the message.
+        is_raised: an exception was raised in Python, so that a run shows its traceback.
+        is_killed: it was ended by SIGKILL, as the kernel does it if memory is exhausted.
+    """
+
+    def __init__(self, reason: str, is_raised: bool = False, is_killed: bool = False) -> None:
+        super().__init__(reason)
+        self.is_raised = is_raised
+        self.is_killed = is_killed
+
+
+def query_environment(env: Mapping[str, str], is_for_hosts: bool = False) -> dict[str, str]:
+    """Return the environment of a process: that of podrun with `env`, and JAX on the CPU.
+
+    Args:
+        env: variables of the job.
+        is_for_hosts: the question is about TPUs or GPUs of other machines, which do not get the flags of this user.
+    """
+    given = {name: value for name, value in os.environ.items() if not (is_for_hosts and name in _FLAGS)}
+    return {**given, **env, "JAX_PLATFORMS": "cpu"}
+
+
+class QueryProcess:
+    """A process that answers one question.
+
+    Args:
+        python: the interpreter that has podrun's runtime.
+        module: the program, such as `podrun.runtime.inspect_job`.
+        env: its `query_environment`.
+        work: what it does, for messages: `the process that WORK was ended by signal 9`.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+
+    def __init__(self, python: str, module: str, env: Mapping[str, str], work: str) -> None:
+        self._work = work
+        self._err = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            [python, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._err,
+            env=env,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # Ctrl-C is for podrun, which ends the process
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process; `ask` raises QueryError then. Thread-safe."""
+        self._process.kill()
+
+    def ask(self, query: Mapping[str, Any]) -> str:
+        """Return the answer. When this has returned or raised, also by Ctrl-C, no process is left.
+
+        Raises:
+            UserError: the process reports a mistake of the user.
+            QueryError: it failed.
+        """
+        process = self._process
+        assert process.stdin and process.stdout
+        try:
+            with contextlib.suppress(BrokenPipeError):  # it ended before it has read the question
+                process.stdin.write(f"{json.dumps(query)}\n")
+                process.stdin.flush()
+            answer = process.stdout.read().strip()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+            code = process.wait()
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.stdout.close()
+            with self._err:
+                self._err.seek(0)
+                said = self._err.read().strip()
+        if code == ExitCode.DONE:
+            return answer
+        if code == ExitCode.BAD_CONFIG and answer:
+            raise UserError(answer)
+        raise self._failure(code, answer, said)
+
+    def _failure(self, code: int, answer: str, said: str) -> QueryError:
+        if code == -signal.SIGKILL:
+            return QueryError(
+                f"the process that {self._work} was ended by signal 9, probably because this machine has no memory left\n"
+                "end other programs here, or take a machine with more memory",
+                is_killed=True,
+            )
+        if answer:
+            return QueryError(answer, is_raised=True)
+        end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return QueryError(f"the process that {self._work} {end}: {_useful_line(said)}")
+
+
+def _useful_line(said: str) -> str:
+    """Return the line of a process's messages that says why it ended: the first that is fatal, otherwise the last."""
+    fatal = _FATAL.search(said)
+    line = fatal[1].strip() if fatal else (said or "it said nothing").splitlines()[-1]
+    return f"{line} in LIBTPU_INIT_ARGS" if line.startswith(_UNKNOWN_FLAG) else line
