@@ -1,4 +1,4 @@
-"""`podrun clean`: remove what ended runs left behind, on this machine or on the hosts of a pod."""
+"""`podrun clean`: remove what ended runs and other commands left behind, on this machine or on the hosts of a pod."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ from ..inventory.pod_request import PodRequest
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.fold import fold
+from ..pod.home import podrun_home
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask
 from ..request.hosts import select_hosts
+from ..request.kept_answers import FOLDER as ANSWERS
+from ..request.kept_answers import answer_files
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
+from ..staging.stored_programs import FOLDER as PROGRAMS
+from ..staging.stored_programs import program_files
 from ..transport.base import Transport, load_transport
-from ..view.cleanup import Removable, as_table, counted, kept_lines, summary
+from ..view.cleanup import Removable, StoredFiles, as_table, counted, kept_lines, summary
 from ..view.printable import in_one_line
-from ..view.times import parse_duration
+from ..view.times import parse_duration, size
 
 _LONG = "7d"
 
@@ -45,8 +50,8 @@ def clean(request: CleanRequest) -> int:
     default = _LONG if request.run is None else "0"
     older_than = parse_duration(request.older_than or default, "--older-than")
     if request.run is None and not request.where.names_pod:
-        removable = Removable(old_runs(older_than))
-        return _decide(request, removable, lambda: _remove_here(removable.runs))
+        removable = Removable(old_runs(older_than), _stored(older_than))
+        return _decide(request, removable, lambda: _remove_here(removable.runs) + _remove_stored(removable.due_here))
     pod, directory = select_hosts(request.where, request.run, "clean")
     runs = [] if directory is None else [old_run(directory)]
     transport = load_transport(pod)
@@ -108,6 +113,33 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
     remove_unfinished()
     if len(problems) < len(runs):
         print(f"removed {counted(len(runs) - len(problems), 'run')} here")
+    return problems
+
+
+def _stored(older_than: float) -> list[StoredFiles]:
+    """Return the compiled programs and kept answers on this machine: those that may go, and the others."""
+    stored = []
+    for kind, folder, (files, due) in (
+        ("compiled programs", PROGRAMS, program_files(older_than)),
+        ("kept answers", ANSWERS, answer_files(older_than)),
+    ):
+        kept = [path for path in files if path not in due]
+        stored += [StoredFiles(kind, podrun_home() / folder, some, some is due) for some in (due, kept) if some]
+    return stored
+
+
+def _remove_stored(stored: Sequence[StoredFiles]) -> list[str]:
+    """Remove the files, and return the failures."""
+    problems = []
+    for one in stored:
+        bytes_before = one.bytes
+        try:
+            for path in one.files:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            problems.append(f"cannot remove {error.filename}: {error.strerror}")
+        else:
+            print(f"removed {one.kind} ({size(bytes_before)})")
     return problems
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -37,6 +38,14 @@ def private_folder(*below: str) -> Path:
 def private(path: str, flags: int) -> int:
     """Opener for `open(opener=...)` that creates files with mode 0600."""
     return os.open(path, flags, 0o600)
+
+
+def age_of(path: Path) -> float | None:
+    """Return the seconds since a file was written or used; None if it is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def install_command(python: str) -> str:

@@ -15,14 +15,15 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.disk_cache import DiskCache
 
-from ..pod.home import podrun_home, private_folder
+from ..pod.home import age_of, podrun_home, private_folder
 
-_FOLDER = "answers"
+FOLDER = "answers"
 _SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME")
 """Beginnings of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
@@ -79,6 +80,12 @@ def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iter
     return ""
 
 
+def answer_files(older_than: float) -> tuple[list[Path], list[Path]]:
+    """Return the files of all answers, and those not used for `older_than` seconds."""
+    files = [*(podrun_home() / FOLDER).glob("*")]
+    return files, [path for path in files if (age := age_of(path)) is not None and age >= older_than]
+
+
 def _identity(path: str) -> list[int]:
     status = os.stat(path)
     return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev]
@@ -86,7 +93,7 @@ def _identity(path: str) -> list[int]:
 
 def _answers() -> DiskCache:
     """Return the answers. Raises UserError and OSError."""
-    return DiskCache(private_folder(_FOLDER), _LIMIT)
+    return DiskCache(private_folder(FOLDER), _LIMIT)
 
 
 def _name(question: Mapping[str, Any]) -> str:

@@ -111,14 +111,14 @@ class QueryProcess:
             process.stdout.close()
             with self._err:
                 self._err.seek(0)
-                said = self._err.read().strip()
+                messages = self._err.read().strip()
         if code == ExitCode.DONE:
             return answer
         if code == ExitCode.BAD_CONFIG and answer:
             raise UserError(answer)
-        raise self._failure(code, answer, said)
+        raise self._failure(code, answer, messages)
 
-    def _failure(self, code: int, answer: str, said: str) -> QueryError:
+    def _failure(self, code: int, answer: str, messages: str) -> QueryError:
         if code == -signal.SIGKILL:
             return QueryError(
                 f"the process that {self._work} was ended by signal 9, probably because this machine has no memory left\n"
@@ -128,11 +128,11 @@ class QueryProcess:
         if answer:
             return QueryError(answer, is_raised=True)
         end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return QueryError(f"the process that {self._work} {end}: {_useful_line(said)}")
+        return QueryError(f"the process that {self._work} {end}: {_useful_line(messages)}")
 
 
-def _useful_line(said: str) -> str:
+def _useful_line(messages: str) -> str:
     """Return the line of a process's messages that says why it ended: the first that is fatal, otherwise the last."""
-    fatal = _FATAL.search(said)
-    line = fatal[1].strip() if fatal else (said or "it said nothing").splitlines()[-1]
+    fatal = _FATAL.search(messages)
+    line = fatal[1].strip() if fatal else (messages or "it said nothing").splitlines()[-1]
     return f"{line} in LIBTPU_INIT_ARGS" if line.startswith(_UNKNOWN_FLAG) else line

@@ -6,8 +6,11 @@ podrun_home()/programs/compiled/KEY      the programs
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.disk_cache import UntrustedError
 from podrun.runtime.program_list import COMPILED, ProgramList, compiled_beside
 
-from ..pod.home import podrun_home
+from ..pod.home import age_of, podrun_home
 from .bundle import Bundle
 from .bundles import programs_bundle
 from .project_files import MAX_BYTES
@@ -38,6 +41,8 @@ class Stored:
     def bundle(self) -> Bundle | str:
         """Return the programs for hosts, or why they cannot be sent: damaged, not this user's own, or too large."""
         again = "`podrun compile` makes them again"
+        with contextlib.suppress(OSError):
+            os.utime(self.path)  # used now
         try:
             programs = ProgramList.read(self.path)
             store = compiled_beside(self.path)
@@ -60,3 +65,39 @@ def stored_programs(job: Config, slice: str) -> Stored:
     sections = job.model_dump(mode="json", exclude=_NOT_COMPILED)
     identity = json.dumps([sections, job.launch.process_per, job.launch.xla, slice], sort_keys=True)
     return Stored(podrun_home() / FOLDER / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json")
+
+
+def program_files(older_than: float) -> tuple[list[Path], list[Path]]:
+    """Return all files of programs, and those that may go: of lists not used for `older_than` seconds, and of no list.
+
+    None may go while `podrun compile` works. Programs that a list shares with one that stays, stay.
+    """
+    folder = podrun_home() / FOLDER
+    lists, locks, programs = [*folder.glob("*.json")], [*folder.glob("*.lock")], [*(folder / COMPILED).glob("*")]
+    files = [*lists, *locks, *programs]
+    if any(_is_locked(lock) for lock in locks):
+        return files, []
+    old = {path for path in files if (age := age_of(path)) is not None and age >= older_than}
+    stay = [path for path in lists if path not in old]
+    named = {key for path in stay for key in _keys(path)}
+    due = [path for path in files if path in old and path.name not in named]
+    stems = {path.stem for path in stay}
+    return files, [path for path in due if not (path.suffix == ".lock" and path.stem in stems)]
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with open(path) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _keys(path: Path) -> list[str]:
+    try:
+        return [program.key for program in ProgramList.read(path).programs]
+    except (UntrustedError, OSError):
+        return []

@@ -3,20 +3,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..agent.base.from_agent import Environment, LeftFolder, LeftProcess
 from ..pod.fold import fold
+from ..pod.home import age_of
 from ..rundir.old_runs import OldRun
 from .printable import in_one_line
 from .text_table import shorten, text_table
 from .times import duration, size
 
 
+@dataclass(frozen=True)
+class StoredFiles:
+    """Files in podrun's folder on this machine that are no run's."""
+
+    kind: str
+    """What they are, in the plural."""
+    folder: Path
+    files: list[Path]
+    due: bool
+    """Whether they may go."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.files if path.exists())
+
+    @property
+    def age(self) -> float:
+        """Seconds since one of them was used."""
+        return min((age for path in self.files if (age := age_of(path)) is not None), default=0.0)
+
+
 @dataclass
 class Removable:
-    """What ended runs left behind and `podrun clean` may remove."""
+    """What ended runs and other commands left behind and `podrun clean` may remove."""
 
     runs: list[OldRun] = field(default_factory=list)
+    stored: list[StoredFiles] = field(default_factory=list)
     folders: dict[str, list[LeftFolder]] = field(default_factory=dict)
     """Answers of `agent clean`, by host name."""
     processes: dict[str, list[LeftProcess]] = field(default_factory=dict)
@@ -28,7 +52,14 @@ class Removable:
         return sorted({entry["run"] for entry in (*self.folders.get(host, ()), *self.processes.get(host, ()))})
 
     def __bool__(self) -> bool:
-        return bool(self.runs or any(self.folders.values()) or any(self.processes.values()) or self.due)
+        return bool(
+            self.runs or self.due_here or any(self.folders.values()) or any(self.processes.values()) or self.due
+        )
+
+    @property
+    def due_here(self) -> list[StoredFiles]:
+        """Return the files on this machine that nothing has used recently."""
+        return [stored for stored in self.stored if stored.due]
 
     @property
     def due(self) -> list[Environment]:
@@ -41,6 +72,9 @@ def as_table(removable: Removable) -> str:
     for run in removable.runs:
         where = str(run.directory.path)
         rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
+    for stored in removable.due_here:
+        used = f"last used {duration(stored.age)} ago"
+        rows.append(["here", stored.kind, used, size(stored.bytes), str(stored.folder)])
     for host, folders in removable.folders.items():
         for folder in folders:
             rows.append(
@@ -63,10 +97,15 @@ _RULES = {
     "environment": "an environment may go when no run has used it for {} (--older-than); a run builds it again",
     "data set": "a data set may go when no run has used it for {} (--older-than); a run brings it again",
 }
+_RULES_HERE = {
+    "compiled programs": "compiled programs may go when nothing has used them for {} (--older-than); `podrun compile` makes "
+    "them again",
+    "kept answers": "kept answers may go when nothing has used them for {} (--older-than); inspect and fit find them again",
+}
 
 
 def kept_lines(removable: Removable, older_than: str) -> list[str]:
-    """Return a line for each group of hosts with the same environments or data sets, and when these will be removed."""
+    """Return what is kept, by groups of hosts with the same environments or data sets, and when it will be removed."""
     lines = []
     for kind, rule in _RULES.items():
         hosts: dict[str, list[str]] = {}
@@ -77,6 +116,10 @@ def kept_lines(removable: Removable, older_than: str) -> list[str]:
                 hosts.setdefault(f"{counted(len(kept), kind)} ({total}), last used {used} ago", []).append(host)
         lines += [f"kept on {fold(names)}: {what}" for what, names in hosts.items()]
         lines += [rule.format(older_than)] * bool(hosts)
+    for stored in removable.stored:
+        if not stored.due:
+            lines.append(f"kept here: {stored.kind} ({size(stored.bytes)}), last used {duration(stored.age)} ago")
+            lines.append(_RULES_HERE[stored.kind].format(older_than))
     return lines
 
 
@@ -86,6 +129,7 @@ def summary(removable: Removable) -> str:
     folders = [folder for of_host in removable.folders.values() for folder in of_host]
     processes = [process for of_host in removable.processes.values() for process in of_host]
     parts = [f"{counted(len(removable.runs), 'run')} here ({size(bytes_here)})"] if removable.runs else []
+    parts += [f"{stored.kind} ({size(stored.bytes)})" for stored in removable.due_here]
     if folders:
         parts.append(f"{counted(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")
     for kind in _RULES:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from podrun.runtime.program_list import ProgramList, StoredProgram, compiled_beside
+
+from ...conftest import Sandbox
 from .conftest import Make, Podrun
 
 HOUR, DAY = 3600.0, 86400.0
@@ -47,6 +53,46 @@ def test_clean_of_one_run(podrun: Podrun, make: Make) -> None:
     run.end()
     assert podrun("clean", "aaaa", "--yes").code == 0
     assert list(run.directory.path.parent.iterdir()) == []
+
+
+def store(home: Path, name: str, age: float, *keys: str) -> Path:
+    """Write a list of programs, and its programs, as `podrun compile` does."""
+    path = home / "programs" / f"{name}.json"
+    store = compiled_beside(path)
+    for key in keys:
+        store.store(key, b"x" * 1000)
+        os.utime(home / "programs" / "compiled" / key, (time.time() - 20 * DAY,) * 2)
+    ProgramList("v3-8", {}, tuple(StoredProgram("step", key, 1000, 1.0) for key in keys)).write(path)
+    os.utime(path, (time.time() - age,) * 2)
+    return path
+
+
+def test_compiled_programs_and_kept_answers(podrun: Podrun, sandbox: Sandbox) -> None:
+    """What was not used for long goes; a program that another job shares stays, and so does all while podrun compiles."""
+    home = sandbox.path / "home"
+    old = store(home, "old", 8 * DAY, "a", "shared")
+    young = store(home, "young", DAY, "shared")
+    answer = home / "answers" / "0123"
+    answer.parent.mkdir(mode=0o700)
+    answer.write_text("x" * 500)
+    os.utime(answer, (time.time() - 9 * DAY,) * 2)
+    lock = home / "programs" / "other.lock"
+    lock.touch()
+    os.utime(lock, (time.time() - 9 * DAY,) * 2)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert "here  compiled programs" not in podrun("clean", "--dry-run").out
+    listed = podrun("clean", "--dry-run").out.splitlines()
+    assert [line.split("  ")[1] for line in listed[:2]] == ["compiled programs", "kept answers"]
+    assert "last used 8d" in listed[0] and listed[1].split()[-3:] == ["500", "bytes", str(answer.parent)]
+    assert listed[2].startswith("kept here: compiled programs (") and "`podrun compile` makes them again" in listed[3]
+    refused = podrun("clean")
+    assert refused.code == 2 and "and kept answers (500 bytes); say --yes" in refused.err
+    assert podrun("clean", "--yes").code == 0
+    assert not old.exists() and not answer.exists() and not lock.exists() and young.exists()
+    assert [path.name for path in (home / "programs" / "compiled").iterdir()] == ["shared"]
+    assert podrun("clean", "--older-than", "0", "--yes").code == 0
+    assert not [path for path in (home / "programs").rglob("*") if path.is_file()]
 
 
 @pytest.fixture
