@@ -65,8 +65,8 @@ class GPT2Model(ModelSection):
     )
     remat: Tuned[Literal["none", "block", "dots"]] = Field(
         "none",
-        description="What the backward pass computes again, to need less memory: nothing; each block, of which only the input is "
-        "kept; or dots: all of a block but its products with weights.",
+        description="What the backward pass computes again, to need less memory: nothing; each block, of which only the "
+        "input is kept; or dots: all of a block but its products with weights.",
     )
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
@@ -91,9 +91,7 @@ class GPT2Model(ModelSection):
 class Rope(Section):
     """Base of the ways to compute the angles of rotary positions."""
 
-    theta: AboveOne = Field(
-        10_000.0, description="Base of the wavelengths: the longest is almost 2 pi theta tokens."
-    )
+    theta: AboveOne = Field(10_000.0, description="Base of the wavelengths: the longest is almost 2 pi theta tokens.")
 
 
 class DefaultRope(Rope):

@@ -147,7 +147,7 @@ def test_flops_of_gpt2(precision: str) -> None:
 
 
 def test_remat_of_gpt2_is_no_work() -> None:
-    """By block all products of blocks are computed twice, by dots those of attention; the last of a block is needed by none."""
+    """By block its products are computed twice, but the last one, whose result nothing needs; by dots those of attention."""
     model: dict[str, Any] = {"layers": 3, "heads": 2, "width": 32, "context": 16}
     plain, _ = gpt2(8, model=model)
     block, dots = (gpt2(8, model={**model, "remat": remat})[0] for remat in ("block", "dots"))
