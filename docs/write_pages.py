@@ -134,16 +134,22 @@ class _Keys:
         yield f"{section['description']}\n"
         if set(section["properties"]) > {"name"} or not _name(section):
             yield self._table(section)
+        shown: dict[tuple[str, ...], str] = {}  # key by the names of its choices
         for key, node in section["properties"].items():
             inner = self._branches(node)
+            names = tuple(_name(branch) for branch in inner)
             if len(inner) == 1:
                 yield f"`{key}`: {inner[0]['description']}\n"
                 yield self._table(inner[0], f"{key}.")
+            elif inner and names in shown:
+                yield f"`{key}` is a choice like `{shown[names]}`, with the same keys.\n"
             elif inner:
+                shown[names] = key
                 yield f"`{key}` is one of:\n"
                 yield "\n".join(f"- `{_name(branch)}`: {branch['description']}" for branch in inner) + "\n"
                 for branch in inner:
                     if set(branch["properties"]) > {"name"}:
+                        yield f"`{key}: {_name(branch)}`\n"
                         yield self._table(branch, f"{key}.")
 
     def _table(self, section: Node, prefix: str = "") -> str:
@@ -182,7 +188,10 @@ def _kind(node: Node) -> str:
         return " or ".join(f"`{value}`" for value in node["enum"])
     match node["type"]:
         case "array":
-            inner = dict.fromkeys(_kind(item) for item in node.get("prefixItems") or [node["items"]])
+            items = node.get("prefixItems") or [node["items"]]
+            if "enum" in items[0]:
+                return f"list of {_kind(items[0])}"
+            inner = dict.fromkeys(_kind(item) for item in items)
             return "list of " + " or ".join(kind.replace(" ", "s ", 1) if " " in kind else f"{kind}s" for kind in inner)
         case "boolean":
             return "`true` or `false`"

@@ -63,7 +63,7 @@ def describe_mistakes(
         what = what.replace(", or must be ", " or ")
         text = f"{what}{_value(key_errors[0])}{_choice_hint(key_errors[0])}"
         if dotted:
-            rows.append(mistake_row(dotted, text, lines, given))
+            rows += [mistake_row(dotted, line, lines, given) for line in text.split("\n")]
         else:  # contradictions between sections: one line each, which begins with a key
             rows += [_contradiction_row(line, lines, given) for line in text.split("\n")]
     return rows

@@ -263,6 +263,8 @@ class DecoderModel(ModelSection):
             yield "positions: learned has no rotary positions; remove rope and sliding_rope"
         elif self.sliding_rope and "sliding" not in self.layer_types:
             yield "sliding_rope is for sliding layers, but layer_types has none; remove it"
+        if self.size <= 2 and any(isinstance(rope, DynamicRope) for rope in (self.rope, self.sliding_rope)):
+            yield f"dynamic RoPE needs heads of a size from 4, but it is {self.size}; give a larger head_size"
 
 
 class CNN(ModelSection):
@@ -322,4 +324,4 @@ class Linear(ModelSection):
     )
 
 
-Model = Annotated[GPT2Model | CNN | MLP | Linear | Plugin, Choice("gpt2"), Named]
+Model = Annotated[GPT2Model | DecoderModel | CNN | MLP | Linear | Plugin, Choice("gpt2"), Named]

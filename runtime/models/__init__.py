@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..config import Config, Plugin
 from ..config.base import name_of
-from ..config.model import GPT2Model, ModelSection
+from ..config.model import DecoderModel, GPT2Model, ModelSection
 from ..contract import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from .adapter import Model
 
-_CLASSES = {"gpt2": "GPT2", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
+_CLASSES = {"gpt2": "GPT2", "decoder": "Decoder", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
 
 
 def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Model:
@@ -30,14 +30,14 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
 
         return adapt(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
     if "tokens" not in section.examples:
-        raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2")
+        raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2 or decoder")
     return _built_in(section, vocabulary, dtype)
 
 
 def context_length(config: Config) -> int:
     """Return a language model's context, in tokens. Raises UserError if the model's section does not give it."""
     section = config.model
-    if isinstance(section, GPT2Model):
+    if isinstance(section, GPT2Model | DecoderModel):
         return section.context
     if isinstance(section, Plugin) and "context" in section.options:
         return int(section.options["context"])

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, YarnRope
+from .dropout import Dropout
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -134,10 +135,10 @@ class Attention(nn.Module):
         scores = jnp.einsum("btkgd,bskd->bkgts", query, key).astype(jnp.float32)
         scores = soft_cap(scores * (c.attention_scale or c.size**-0.5), c.attention_soft_cap)
         weights = jax.nn.softmax(jnp.where(self._seen(length), scores, _LOWEST)).astype(self.dtype)
-        weights = nn.Dropout(c.dropout)(weights, deterministic)
+        weights = Dropout(c.dropout)(weights, deterministic)
         mixed = jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, c.heads * c.size)
         out = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")(mixed)
-        return nn.Dropout(c.dropout)(out, deterministic)
+        return Dropout(c.dropout)(out, deterministic)
 
     def _seen(self, length: int) -> jax.Array:
         """Return bool[T, S]: whether a token attends to another."""
@@ -165,7 +166,7 @@ class MLP(nn.Module):
             gate = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name="gate")(x)
             hidden = (nn.silu(gate) if c.mlp == "swiglu" else nn.gelu(gate)) * hidden
         out = nn.Dense(width, bias, dtype=self.dtype, kernel_init=_residual(c), name="down")(hidden)
-        return nn.Dropout(c.dropout)(out, deterministic)
+        return Dropout(c.dropout)(out, deterministic)
 
 
 class Block(nn.Module):
@@ -200,7 +201,7 @@ class Decoder(nn.Module):
         self.embed = nn.Embed(self.vocabulary, c.width, dtype=self.dtype, embedding_init=init)
         if c.positions == "learned":
             self.positions = nn.Embed(c.context, c.width, dtype=self.dtype, embedding_init=init)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.layers = [Block(c, c.is_sliding(i), self.dtype) for i in range(c.layers)]
         self.final_norm = Norm(c, self.dtype)
         if not c.tied_head:
@@ -210,6 +211,7 @@ class Decoder(nn.Module):
         """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
         return self.head(self.hidden(tokens, deterministic))
 
+    @nn.nowrap  # so that names in a profile have no `Decoder.hidden`
     def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
         """Map int32[B, T] to what the head takes, [B, T, C]."""
         c, length = self.config, tokens.shape[1]
@@ -227,6 +229,7 @@ class Decoder(nn.Module):
             x = layer(x, sliding if layer.sliding else full, deterministic)
         return self.final_norm(x)
 
+    @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:
         """Map [..., C] to logits, float32[..., V]."""
         logits = self.embed.attend(hidden) if self.config.tied_head else self.lm_head(hidden)

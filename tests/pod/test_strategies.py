@@ -32,6 +32,27 @@ log: {every: 1, tensorboard: false}
 eval: {every: 0, batches: all}
 checkpoint: {every: 0}
 """
+DECODER = """\
+data: {name: text, path: text.txt}
+model:
+  name: decoder
+  layers: 2
+  width: 32
+  heads: 4
+  kv_heads: 2
+  context: 16
+  qk_norm: true
+  layer_types: [sliding, full]
+  window: 4
+  rope: {name: llama3, theta: 1000, factor: 4, original_context: 16}
+optimizer: {name: adam, eps: 0.001}
+steps: 6
+batch_size: 8
+log: {every: 1, tensorboard: false}
+eval: {every: 0, batches: 2}
+checkpoint: {every: 0}
+sample: {tokens: 4}
+"""
 FSDP = "parallel={{name: {}, mesh: {{fsdp: {}}}}}"
 
 
@@ -52,6 +73,22 @@ def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> Non
     assert sandbox.losses("chain") == pytest.approx(expected, rel=1e-5)
     validation = [sandbox.metrics(workdir, "eval")[30]["loss"] for workdir in ("single", "chain")]
     assert validation[1] == pytest.approx(validation[0], rel=1e-5)
+
+
+@pytest.mark.long
+def test_a_decoder_under_each_strategy(sandbox: Sandbox) -> None:
+    """On two hosts, with whole and divided parameters: the losses are those of a single device, to 1e-5."""
+    (sandbox.path / "train.yaml").write_text(DECODER)
+    run(sandbox, "cpu-1x1", "single", "parallel=single")
+    expected = sandbox.losses("single")
+    assert sorted(expected) == list(range(1, 7))
+    assert expected[6] < expected[1]
+    for parallel in ("pmap", FSDP.format("jit", 2), FSDP.format("explicit", 2)):
+        workdir = f"run-{len(parallel)}"
+        run(sandbox, "cpu-2x2", workdir, parallel if "=" in parallel else f"parallel={parallel}")
+        assert sandbox.losses(workdir) == pytest.approx(expected, rel=1e-5), parallel
+        evaluated = [sandbox.metrics(of, "eval")[6]["loss"] for of in ("single", workdir)]
+        assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5), parallel
 
 
 def kernels(checkpoint: Path) -> dict[str, Any]:

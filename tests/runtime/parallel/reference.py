@@ -78,19 +78,45 @@ def text() -> Dataset:
     return Dataset(TrainWindows(tokens, 8, 0, source), ValidationWindows(tokens, 8, source), b"", vocabulary=1100)
 
 
-def text_job(name: str, **model: Any) -> Config:
+LANGUAGE_MODELS: dict[str, Any] = {
+    "gpt2": {"layers": 1, "heads": 2, "width": 16, "context": 8},
+    "decoder": {
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_size": 6,
+        "width": 16,
+        "context": 8,
+        "layer_types": ["sliding", "full"],
+        "window": 3,
+        "sliding_rope": {"theta": 10},
+        "norm": "rms_plus_1",
+        "post_norms": True,
+        "qk_norm": True,
+        "bias": "all",
+        "mlp": "geglu",
+        "attention_soft_cap": 5,
+        "logit_soft_cap": 5,
+        "scale_embedding": True,
+        "tied_head": False,
+    },
+}
+"""Language models by name; the decoder has all of its parts."""
+
+
+def text_job(name: str, model: str = "gpt2", **keys: Any) -> Config:
     return job(
         name,
         task="language_model",
-        model={"name": "gpt2", "layers": 1, "heads": 2, "width": 16, "context": 8, **model},
+        model={"name": model, **LANGUAGE_MODELS[model], **keys},
         data="python_source",
         accumulate=2,
     )
 
 
 @functools.cache
-def text_reference() -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
+def text_reference(model: str = "gpt2") -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
     order = TrainBatches(text().train, 8, 0, 1, seed=0)
     given = [order.at(8 * i) for i in range(2)]
-    start = copies(to_dict(make(text_job("single"), text()).init()))
-    return start, given, *plain(text_job("single"), text(), start["params"], given)
+    start = copies(to_dict(make(text_job("single", model), text()).init()))
+    return start, given, *plain(text_job("single", model), text(), start["params"], given)

@@ -31,7 +31,7 @@ from ..strategies import (
     strategy,
     train,
 )
-from .reference import SAME_DEVICES, batches, initial, reference, text, text_job, text_reference
+from .reference import LANGUAGE_MODELS, SAME_DEVICES, batches, initial, reference, text, text_job, text_reference
 
 
 @every_strategy_in_parts
@@ -49,13 +49,14 @@ def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None
     assert int(state.step) == 3
 
 
+@pytest.mark.parametrize("model", LANGUAGE_MODELS)
 @pytest.mark.parametrize(
     "name", mostly_long(["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"], lambda _, name: name == "jit fsdp 2")
 )
-def test_training_gpt2_is_that_of_a_single_device(name: str) -> None:
+def test_training_language_models_is_that_of_a_single_device(name: str, model: str) -> None:
     """Embeddings and attention too, with divided state and batches in two parts."""
-    start, given, params, expected = text_reference()
-    one = make(text_job(name), text())
+    start, given, params, expected = text_reference(model)
+    one = make(text_job(name, model), text())
     state, found = train(one, place(one, start), given)
     for metrics, values in zip(found, expected, strict=True):
         assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-5)

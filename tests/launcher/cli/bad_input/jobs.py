@@ -176,7 +176,7 @@ MODEL_AND_SIZES = [
         "unknown model",
         "(it is 'gpt3')",
         "model.name",
-        "one of gpt2, cnn, mlp, linear, or package.module:a",
+        "one of gpt2, decoder, cnn, mlp, linear, or package",
         override("model=gpt3"),
     ),
     Case("preset as model", "'gpt2-xl'", "model.name", "model.preset=gpt2-xl?", override("model=gpt2-xl")),
@@ -187,6 +187,14 @@ MODEL_AND_SIZES = [
         "line (model.heads): model",
         "30 or 35",
         override("model.heads=5"),
+    ),
+    Case(
+        "heads of keys and values",
+        "heads 4 is not divisible by kv_heads 3",
+        "command line (model.heads, model.kv_heads): model",
+        "kv_heads may be 1, 2, 4",
+        override("model.name=decoder", "model.kv_heads=3", "model.heads=4", "model.window=8"),
+        also=("2 mistakes", "command line (model.window): model: window 8 is for sliding layers"),
     ),
     Case("steps", "warmup_steps 4 must", "command line (steps): sch", "fewer", override("steps=3"), yaml=WARM),
     Case(

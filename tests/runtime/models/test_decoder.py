@@ -1,0 +1,159 @@
+"""Model decoder: its parts, and what its section refuses. test_families compares it with published models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from podrun.runtime.config.model import DecoderModel, GPT2Model
+from podrun.runtime.models.decoder import Decoder
+from podrun.runtime.models.gpt2 import GPT2
+from podrun.runtime.weights import Role, weights
+
+Array = np.ndarray[Any, Any]
+Params = dict[str, Any]
+
+VOCABULARY = 29
+SIZES: dict[str, Any] = {"layers": 2, "heads": 4, "width": 16, "context": 12}
+TOKENS = np.random.default_rng(0).integers(VOCABULARY, size=(2, 12)).astype(np.int32)
+
+
+def decoder(dtype: str = "float32", **keys: Any) -> Decoder:
+    return Decoder(DecoderModel.model_validate({**SIZES, **keys}), VOCABULARY, jnp.dtype(dtype))
+
+
+def initial(model: Any) -> Params:
+    params: Params = jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
+    return params
+
+
+def test_gpt2_is_a_decoder() -> None:
+    """With learned positions, LayerNorm, GELU and biases, and GPT-2's parameters under other names."""
+    gpt2 = GPT2(GPT2Model(**SIZES), VOCABULARY, jnp.dtype("float32"))
+    random = np.random.default_rng(1)
+    theirs = jax.tree.map(lambda x: np.float32(x + random.normal(0, 0.2, x.shape)), initial(gpt2))
+    ours: Params = {"embed": theirs["wte"], "positions": theirs["wpe"], "final_norm": theirs["ln_f"]}
+    for i in range(2):
+        block = theirs[f"h_{i}"]
+        query, key, value = (
+            {"kernel": kernel, "bias": bias}
+            for kernel, bias in zip(
+                np.split(block["attn"]["c_attn"]["kernel"], 3, axis=1),
+                np.split(block["attn"]["c_attn"]["bias"], 3),
+                strict=True,
+            )
+        )
+        ours[f"layers_{i}"] = {
+            "attn_norm": block["ln_1"],
+            "attn": {"q": query, "k": key, "v": value, "o": block["attn"]["c_proj"]},
+            "mlp_norm": block["ln_2"],
+            "mlp": {"up": block["mlp"]["c_fc"], "down": block["mlp"]["c_proj"]},
+        }
+    model = decoder(positions="learned", norm="layer", norm_epsilon=1e-5, mlp="gelu", bias="all")
+    found = jax.jit(model.apply)({"params": ours}, TOKENS)
+    expected = jax.jit(gpt2.apply)({"params": theirs}, TOKENS)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_hidden_and_head() -> None:
+    """The head takes what `hidden` returns, or a part of it, and both are the whole model."""
+    model = decoder(tied_head=False, logit_soft_cap=3)
+    params = {"params": initial(model)}
+    hidden = model.apply(params, TOKENS, method="hidden")
+    assert hidden.shape == (2, 12, 16)
+    logits = np.asarray(model.apply(params, TOKENS))
+    assert logits.shape == (2, 12, VOCABULARY)
+    part = model.apply(params, hidden[:, 3:7], method="head")
+    np.testing.assert_allclose(part, logits[:, 3:7], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_a_token_is_seen_from_its_window(window: int) -> None:
+    """Another token changes the logits of one sliding layer at its place and `window` - 1 after it, and no others."""
+    model = decoder(layers=1, layer_types=["sliding"], window=window)
+    params = {"params": initial(model)}
+    apply = jax.jit(model.apply)
+    changed = TOKENS.copy()
+    changed[:, 5] = (changed[:, 5] + 1) % VOCABULARY
+    difference = np.abs(apply(params, TOKENS) - apply(params, changed)).max(axis=(0, 2))
+    assert [place for place in range(12) if difference[place] > 0] == list(range(5, 5 + window))
+
+
+def test_bfloat16() -> None:
+    """Parameters stay float32 and logits are float32, but what is between has the precision of bfloat16."""
+    half = decoder("bfloat16", qk_norm=True, scale_embedding=True)
+    params = initial(half)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    hidden = jax.eval_shape(lambda: half.apply({"params": params}, TOKENS, method="hidden"))
+    assert hidden.dtype == jnp.bfloat16
+    found = jax.jit(half.apply)({"params": params}, TOKENS)
+    exact = jax.jit(decoder(qk_norm=True, scale_embedding=True).apply)({"params": params}, TOKENS)
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - exact).max() < 0.05 * np.abs(exact).max()
+
+
+def test_dropout() -> None:
+    """Equal keys give equal logits, another key others; a deterministic pass needs no key and drops nothing."""
+    model = decoder(dropout=0.5)
+    params = {"params": initial(model)}
+    apply = jax.jit(lambda key: model.apply(params, TOKENS, False, rngs={"dropout": key}))
+    first, again, other = (np.asarray(apply(jax.random.key(seed))) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any()
+    np.testing.assert_array_equal(jax.jit(model.apply)(params, TOKENS), jax.jit(decoder().apply)(params, TOKENS))
+
+
+def test_roles_of_parameters() -> None:
+    """Weight decay and Muon know norms, biases, embedding and head by their names."""
+    model = decoder(bias="all", norm="layer", qk_norm=True, post_norms=True, tied_head=False, positions="learned")
+    found = {leaf.name: leaf for leaf in jax.tree.leaves(weights(initial(model)))}
+    roles = {name: leaf.role for name, leaf in found.items()}
+    assert {name for name, role in roles.items() if role == Role.EMBEDDING} == {
+        "embed.embedding",
+        "positions.embedding",
+    }
+    assert {name for name, role in roles.items() if role == Role.HEAD} == {"lm_head.kernel"}
+    matrices = {f"layers_{i}.{m}.kernel" for i in (0, 1) for m in ("attn.q", "attn.k", "attn.v", "attn.o")}
+    matrices |= {f"layers_{i}.mlp.{m}.kernel" for i in (0, 1) for m in ("gate", "up", "down")}
+    assert {name for name, leaf in found.items() if leaf.is_hidden_matrix} == matrices
+    assert {name for name, leaf in found.items() if not leaf.is_decayed} == {
+        name for name in found if name.endswith((".bias", ".scale"))
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3; kv_heads may be 1, 2, 4"),
+        ({"width": 18}, "width 18 is not divisible by heads 4; the nearest that are: 16 or 20; or give head_size"),
+        ({"width": 12}, "RoPE turns pairs, but the size of a head is 3: give an even head_size, or positions: learned"),
+        ({"layer_types": ["full"] * 3}, "layer_types has 3 layers, but layers is 2"),
+        ({"layer_types": ["sliding"]}, "layer_types has sliding layers, so give window, in tokens"),
+        ({"window": 4}, "window 4 is for sliding layers, but layer_types has none; add layer_types: [sliding]"),
+        ({"positions": "learned", "rope": {"theta": 5}}, "positions: learned has no rotary positions; remove rope and"),
+        ({"sliding_rope": {"theta": 5}}, "sliding_rope is for sliding layers, but layer_types has none; remove it"),
+        ({"rope": {"name": "llama3", "factor": 8}}, "original_context"),
+        ({"rope": {"name": "linear", "factor": 0.5}}, "greater than or equal to 1"),
+        ({"rope": {"name": "longrope"}}, "must be one of default, linear, dynamic, yarn, llama3"),
+        (
+            {"rope": {"name": "llama3", "factor": 8, "original_context": 9, "low_freq_factor": 5}},
+            "high_freq_factor 4 must be above low_freq_factor 5",
+        ),
+        ({"rope": {"name": "dynamic", "factor": 2, "original_context": 9}, "head_size": 2}, "from 4"),
+    ],
+)
+def test_values_that_do_not_fit(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DecoderModel.model_validate({**SIZES, **keys})
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_are_told() -> None:
+    with pytest.raises(ValidationError) as caught:
+        DecoderModel.model_validate({**SIZES, "kv_heads": 3, "window": 4})
+    assert "kv_heads may be" in str(caught.value) and "window 4 is for" in str(caught.value)
