@@ -23,7 +23,7 @@ from ..inventory.pod_request import PodRequest
 from ..pod.pod import Pod
 from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
-from ..report.inspect_page import page_of
+from ..report.inspect_page import page_of, page_of_excess
 from ..report.write_html import write_page
 from ..request.kept_answers import interpreter, keep_answer, kept_answer, settings
 from ..request.query_process import QueryError, QueryProcess, query_environment
@@ -129,6 +129,9 @@ def inspect(request: InspectRequest) -> int:
         if "://" not in json.dumps(query["config"]["data"]):  # buckets may change unseen
             keep_answer(question, answer, [*files, *data], asked)
     if problem := answer.get("problem"):
+        if request.output:
+            page = page_of_excess(answer["excess"], problem, request.train.name, moment(time.time()))
+            write_page(request.output, page)
         raise UserError(problem)
     if request.output:
         write_page(request.output, page_of(json.loads(answer["json"]), request.train.name, moment(time.time())))

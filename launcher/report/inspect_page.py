@@ -34,6 +34,45 @@ def page_of(report: Report, name: str, made: str) -> str:
         "traffic": _traffic(report),
         "layout": _layout(report),
     }
+    return _document(report, parts, name, made)
+
+
+def page_of_excess(excess: Report, problem: str, name: str, made: str) -> str:
+    """Return the page of a job that does not fit.
+
+    Args:
+        excess: `Excess` of runtime/inspect_job/look.py.
+        problem: the message, whose last line says what to do.
+        name: name of the job.
+        made: time at which it was made.
+    """
+    needed, usable, least = excess["needed"], excess["usable"], "at least " * excess["is_least"]
+    title = "It does not fit"
+    memory = ""
+    if needed and usable:
+        over = needed - usable
+        title = f"It does not fit: {least}{_bytes(over)} too much"
+        state = min(excess["state"], usable)
+        drawn = [("state", state, "fill0"), ("everything else", usable - state, "fill1"), ("too much", over, "beyond")]
+        rows = [
+            ('<i class="swatch fill0"></i>state', _bytes(excess["state"])),
+            ('<i class="swatch fill1"></i>everything else', least + _bytes(needed - excess["state"])),
+            ("a device has", _bytes(usable)),
+            ('<i class="swatch beyond"></i>too much', least + _bytes(over)),
+        ]
+        memory = _bar([(size, kind, f"{label}: {_bytes(size)}") for label, size, kind in drawn if size]) + _table(
+            ("Part", "Size"), rows
+        )
+    buffers = _buffers(excess["buffers"], f"The largest temporaries with batch_size={excess['buffers_batch']}")
+    advice = f'<p class="cause">{text_of(problem.splitlines()[-1])}</p>'
+    parts = {
+        "verdict": f'<section id="verdict" class="verdict failed"><h2>{text_of(title)}</h2>{advice}</section>',
+        "memory": section("Memory of each device", memory, buffers) if memory or buffers else "",
+    }
+    return _document(excess, parts, name, made)
+
+
+def _document(report: Report, parts: dict[str, str], name: str, made: str) -> str:
     return document(
         f"{name} on {report['slice']}",
         f"podrun inspect: {report['devices']} devices, {report['parallel']}, {report['precision']}, compiled for "
@@ -87,20 +126,24 @@ def _memory(report: Report) -> str:
     if usable:
         coloured.append(("to spare", max(0, usable - memory["total"]), _SPARE))
     rows = [(f'<i class="swatch {kind}"></i>{name}', _bytes(size)) for name, size, kind in coloured]
-    largest = [
+    return section(
+        "Memory of each device",
+        _bar([(size, kind, f"{name}: {_bytes(size)}") for name, size, kind in coloured]),
+        _table(("Part", "Size"), rows),
+        _buffers(report["buffers"], "The largest temporaries, when most memory is needed"),
+    )
+
+
+def _buffers(buffers: Sequence[Report], title: str) -> str:
+    rows = [
         (
             text_of(one["name"]),
             (f"{one['count']} x " if one["count"] > 1 else "") + text_of(one["array"]),
             _bytes(one["bytes"] * one["count"]),
         )
-        for one in report["buffers"]
+        for one in buffers
     ]
-    return section(
-        "Memory of each device",
-        _bar([(size, kind, f"{name}: {_bytes(size)}") for name, size, kind in coloured]),
-        _table(("Part", "Size"), rows),
-        _table(("The largest temporaries, when most memory is needed", "", "Size"), largest) if largest else "",
-    )
+    return _table((title, "", "Size"), rows) if rows else ""
 
 
 def _roofline(report: Report) -> str:

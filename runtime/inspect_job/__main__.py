@@ -26,6 +26,8 @@ def _answer(request: dict[str, Any]) -> str:
     jax.config.update("jax_enable_compilation_cache", False)  # programs from the cache have no memory analysis
     if "layouts" in request:
         return _answer_layouts(request, depends_on)
+    from dataclasses import asdict
+
     from .look import TooLarge, look
     from .render import as_json, text
 
@@ -34,7 +36,7 @@ def _answer(request: dict[str, Any]) -> str:
     try:
         report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
     except TooLarge as error:
-        return json.dumps({"problem": str(error), "files": depends_on()})
+        return json.dumps({"problem": str(error), "excess": asdict(error.excess), "files": depends_on()})
     shown = text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
     return json.dumps({"text": shown, "json": as_json(report), "files": depends_on()})
 

@@ -36,8 +36,37 @@ from .traffic import Traffic
 from .units import in_bytes
 
 
+@dataclass(frozen=True)
+class Excess:
+    """A step that does not fit into the memory of a device."""
+
+    slice: str
+    devices: int
+    parallel: str
+    precision: str
+    compiled_for: str
+    """Kind of the devices."""
+    compile_seconds: float
+    state: int
+    """Bytes of the state on each device."""
+    needed: int | None
+    """Bytes that a device needs; None: unknown."""
+    is_least: bool
+    """Whether a device needs that at least."""
+    usable: int | None
+    """Bytes of a device's memory that programs can use."""
+    buffers: tuple[Buffer, ...]
+    """The largest temporaries when most memory is needed."""
+    buffers_batch: int | str
+    """Batch size of the step that has them."""
+
+
 class TooLarge(UserError):
     """The step does not fit into the memory of a device."""
+
+    def __init__(self, message: str, excess: Excess) -> None:
+        super().__init__(message)
+        self.excess = excess
 
 
 @dataclass(frozen=True)
@@ -133,7 +162,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     memory = device_memory(pod.kind) if pod else None
     usable = memory.usable if memory else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
-        raise TooLarge(_does_not_fit(config, data, slice_name, compiled, usable, strategy))
+        raise _does_not_fit(config, data, slice_name, compiled, usable, strategy)
     return Report(
         slice=slice_name,
         devices=devices,
@@ -233,8 +262,8 @@ _DIVISOR = 4
 
 def _does_not_fit(
     config: Config, data: Dataset, slice_name: str, step: CompiledStep, usable: int | None, strategy: Strategy
-) -> str:
-    """Return by how much the step is too large, with its largest buffers, and a batch that fits."""
+) -> TooLarge:
+    """Return the error: by how much the step is too large, with its largest buffers, and a batch that fits."""
     available = step.available or usable
     head = f"the step does not fit {slice_name}"
     if step.needed and available:
@@ -257,7 +286,21 @@ def _does_not_fit(
         lines.append(f"with batch_size={size} it fits, with {in_bytes(available - smaller.needed)} to spare")
     else:
         lines.append("take a larger slice, or divide the state: parallel={name: jit, mesh: {fsdp: N}}")
-    return "\n".join(lines)
+    excess = Excess(
+        slice=slice_name,
+        devices=strategy.pod.count,
+        parallel=config.parallel.name,
+        precision=config.precision,
+        compiled_for=strategy.pod.kind,
+        compile_seconds=step.seconds,
+        state=state,
+        needed=step.needed,
+        is_least=step.program is None,
+        usable=available,
+        buffers=smaller.buffers,
+        buffers_batch=size,
+    )
+    return TooLarge("\n".join(lines), excess)
 
 
 def _with_batch(config: Config, data: Dataset, size: int, pod: Devices) -> CompiledStep:

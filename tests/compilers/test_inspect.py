@@ -59,6 +59,12 @@ def test_a_step_that_does_not_fit(tmp_path: Path, slice: str) -> None:
     assert (again.returncode, again.stderr) == (done.returncode, done.stderr)
     assert times[2] - times[1] < (times[1] - times[0]) / 4
     assert (done.returncode, done.stdout) == (2, "")
+    paged = inspect(tmp_path, *words, "-o", "page.html")
+    assert (paged.returncode, paged.stderr) == (2, done.stderr)
+    page = (tmp_path / "page.html").read_text()
+    assert (
+        "It does not fit: " in page and 'class="beyond"' in page and "The largest temporaries with batch_size=" in page
+    )
     first, *lines = done.stderr.splitlines()
     assert first.startswith("podrun: the step does not fit ") and " too much; a device needs " in first
     assert any("  4 x " in line and "  h_*/" in line for line in lines), done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.report.inspect_page import page_of
+from podrun.launcher.report.inspect_page import page_of, page_of_excess
 
 from .elements import Elements
 
@@ -93,6 +93,36 @@ def test_compiled_for_cpu_there_is_no_limit() -> None:
     assert [kind for kind, _ in bars(page)[0]] == ["fill0", "fill1", "fill2", "fill3"]
     assert "takes at least" not in page and "Communication" not in page
     assert "does not say how much memory" in made(memory=None)
+
+
+EXCESS: dict[str, Any] = {
+    **{key: MADE[key] for key in ("slice", "devices", "parallel", "precision", "compiled_for", "compile_seconds")},
+    "state": 2 * GIB,
+    "needed": 20 * GIB,
+    "is_least": True,
+    "usable": 16 * GIB,
+    "buffers": MADE["buffers"],
+    "buffers_batch": 64,
+}
+PROBLEM = "the step does not fit v5litepod-16: ...\nwith batch_size=64 it fits, <b>with</b> 1.0 GiB to spare"
+
+
+def test_a_job_that_does_not_fit() -> None:
+    """The bar goes on beyond the memory of a device; the buffers are those of a batch that could be compiled."""
+    page = page_of_excess(EXCESS, PROBLEM, "gpt<2>.yaml", "14:05:09")
+    assert "It does not fit: at least 4.00 GiB too much" in page and "verdict failed" in page
+    parts = [("fill0", 2), ("fill1", 14), ("beyond", 4)]
+    assert bars(page) == [[(kind, pytest.approx(size / 20, abs=1e-4)) for kind, size in parts]]
+    assert "everything else</td><td class=number>at least 18.00 GiB" in page
+    assert "The largest temporaries with batch_size=64" in page and "4 x bf16[4]" in page
+    assert "with batch_size=64 it fits, &lt;b&gt;with" in page and "gpt&lt;2&gt;.yaml on v5litepod-16" in page
+
+
+def test_a_state_that_alone_does_not_fit() -> None:
+    page = page_of_excess({**EXCESS, "state": 18 * GIB, "is_least": False, "buffers": []}, PROBLEM, "a", "14:05:09")
+    assert [kind for kind, _ in bars(page)[0]] == ["fill0", "beyond"]
+    assert "It does not fit: 4.00 GiB too much" in page and "temporaries" not in page
+    assert bars(page_of_excess({**EXCESS, "needed": None}, PROBLEM, "a", "14:05:09")) == []
 
 
 def test_names_are_only_text() -> None:
