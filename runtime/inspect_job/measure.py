@@ -63,7 +63,8 @@ def measure(config: Config, pod: Devices) -> Measured:
     strategy = _strategy(config, data, pod)
     batch = step_batch(config, data, strategy)
     initial = strategy.initial.shapes
-    flops = step_flops(strategy.task, variables(initial.params, initial.model_state), batch).total * strategy.models
+    given = variables(initial.params, initial.model_state)
+    flops = step_flops(strategy.task, given, batch, strategy.parts).total * strategy.models
     step = compile_step(strategy, strategy.lowered(batch), flops / strategy.devices)
     memory = device_memory(pod.kind)
     usable = step.available or (memory.usable if memory else None)

@@ -20,7 +20,8 @@ from ..data.base import Examples
 from ..data.pipeline import batch_shapes
 from ..models.shares import of_one_share
 from ..parallel.base import Strategy
-from ..state import Batch, Params, parts, variables
+from ..state import Batch, Params, variables
+from ..state import parts as divided
 from ..tasks.base import Task
 from .peak import peak_of, seconds_at_peak
 
@@ -57,15 +58,19 @@ def step_seconds_at_peak(
     return seconds_at_peak(flops, kind, strategy.devices, config.precision)
 
 
-def step_flops(task: Task, params: Params, batch: Batch) -> StepFlops:
+def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1) -> StepFlops:
     """Return the FLOPs of the loss over `batch` and of its gradients.
+
+    A task may repeat computation only in a batch that is large, so `repeated` depends on the parts.
 
     Args:
         task: the task, which has the loss.
         params: variables as `task.init` returns them, as arrays or as `jax.ShapeDtypeStruct`.
         batch: a global batch of arrays or `jax.ShapeDtypeStruct`, [B, ...] each.
+        parts: number of equal parts that the batch is computed in, on several devices or one after another.
     """
-    trained, state = parts(params)
+    trained, state = divided(params)
+    batch = {name: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
     traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
 
@@ -79,9 +84,9 @@ def step_flops(task: Task, params: Params, batch: Batch) -> StepFlops:
         return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes).jaxpr)
 
     if not _has_checkpoint(traced.jaxpr):
-        return StepFlops(gradients(traced.jaxpr), 0.0)
+        return StepFlops(gradients(traced.jaxpr), 0.0).times(parts)
     work = gradients(_keeping_all(traced.jaxpr))
-    return StepFlops(work, max(0.0, gradients(traced.jaxpr) - work))
+    return StepFlops(work, max(0.0, gradients(traced.jaxpr) - work)).times(parts)
 
 
 def _has_checkpoint(program: Jaxpr) -> bool:

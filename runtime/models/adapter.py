@@ -29,6 +29,8 @@ class Model(ABC):
 
     name: str
     """Name of the model in the config."""
+    has_head = False
+    """Whether a language model offers its two halves, `hidden` and `head`."""
 
     @abstractmethod
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -55,9 +57,29 @@ class Model(ABC):
 
     def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
         """Apply the model, and return the outputs, [B, ...]. In training, `given.state` is replaced by the new state."""
+        return self._outputs(given, x, key, self.apply)
+
+    def hidden(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
+        """Apply the model without its head, as `__call__` does with it, and return [B, T, C]. Only if it `has_head`."""
+        return self._outputs(given, x, key, self.apply_hidden)
+
+    def head(self, given: Any, hidden: jax.Array) -> Any:
+        """Return the logits, [..., V], of any part of what `hidden` returns, [..., C]. Only if it `has_head`."""
+        params, state = (given.params, given.state) if isinstance(given, Variables) else (given, None)
+        return self._array(self.apply_head(params, state, hidden))
+
+    def apply_hidden(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
+        """Apply the model without its head, as `apply` does with it."""
+        raise NotImplementedError
+
+    def apply_head(self, params: Params, state: Any, hidden: jax.Array) -> jax.Array:
+        """Return the logits of `hidden`. A head draws no random numbers, and changes no state."""
+        raise NotImplementedError
+
+    def _outputs(self, given: Any, x: jax.Array, key: jax.Array | None, apply: Any) -> Any:
         if not isinstance(given, Variables):
-            return self._array(self._applied(given, None, x, key)[0])
-        outputs, state = self._applied(given.params, given.state, x, key)
+            return self._array(self._applied(apply, given, None, x, key)[0])
+        outputs, state = self._applied(apply, given.params, given.state, x, key)
         if key is not None:
             self._check_state(given.state, state)
             given.state, given.updated = state, True
@@ -78,7 +100,7 @@ class Model(ABC):
     def check_evaluation(self, params: Params, state: Any, x: jax.Array) -> None:
         """Raise UserError for a model that fails in an evaluation: the first one, maybe after days, would end the run."""
         state = state if jax.tree.leaves(state) else None
-        evaluate = of_one_share(lambda params, state: self._applied(params, state, x, None)[0])
+        evaluate = of_one_share(lambda params, state: self._applied(self.apply, params, state, x, None)[0])
         try:
             jax.eval_shape(evaluate, params, state)
         except UserError:
@@ -91,9 +113,10 @@ class Model(ABC):
                 "is None, and its state stays as it is; let it take `train` or `deterministic`, and draw only in training"
             )
 
-    def _applied(self, *arguments: Any) -> tuple[Any, Any]:
+    def _applied(self, apply: Any, *arguments: Any) -> tuple[Any, Any]:
         try:
-            return self.apply(*arguments)
+            result: tuple[Any, Any] = apply(*arguments)
+            return result
         except NameError as error:
             axis = re.search(r"unbound axis name: (\w+)", str(error))
             if axis is None:

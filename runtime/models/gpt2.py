@@ -102,18 +102,31 @@ class GPT2(nn.Module):
     dtype: jnp.dtype
     """Data type of the computation; parameters are float32."""
 
-    @nn.compact
-    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
-        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
+    def setup(self) -> None:
         config = self.config
         std = config.initializer_range
         residual_std = std / (2 * config.layers) ** 0.5
-        embed = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wte")
-        positions = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std), name="wpe")
-        x = embed(tokens) + positions(jnp.arange(tokens.shape[1]))
-        x = nn.Dropout(config.dropout)(x, deterministic)
+        self.wte = nn.Embed(self.vocabulary, config.width, dtype=self.dtype, embedding_init=_normal(std))
+        self.wpe = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std))
+        self.drop = nn.Dropout(config.dropout, name="Dropout_0")
         block = _rematerialized(config.remat)
-        for i in range(config.layers):
-            x = block(config.heads, config.dropout, std, residual_std, self.dtype, name=f"h_{i}")(x, deterministic)
-        x = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_f")(x)
-        return embed.attend(x).astype(jnp.float32)
+        self.h = [block(config.heads, config.dropout, std, residual_std, self.dtype) for _ in range(config.layers)]
+        self.ln_f = nn.LayerNorm(_EPSILON, dtype=self.dtype)
+
+    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
+        return self.head(self.hidden(tokens, deterministic))
+
+    @nn.nowrap  # so that names in a profile have no `GPT2.hidden`
+    def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+        """Map int32[B, T] to what the head takes, [B, T, C]."""
+        x = self.wte(tokens) + self.wpe(jnp.arange(tokens.shape[1]))
+        x = self.drop(x, deterministic)
+        for block in self.h:
+            x = block(x, deterministic)
+        return self.ln_f(x)
+
+    @nn.nowrap
+    def head(self, hidden: jax.Array) -> jax.Array:
+        """Map [..., C] to logits, float32[..., V]."""
+        return self.wte.attend(hidden).astype(jnp.float32)

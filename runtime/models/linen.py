@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from functools import partial
 from typing import Any
 
@@ -25,6 +27,10 @@ class Linen(Model):
         self.name = name
         self.module = module
         self._call = Call(self, module, ["x"], ["key"])
+        fields = {field.name for field in dataclasses.fields(module)}
+        self.has_head = all(
+            name not in fields and inspect.isfunction(getattr(type(module), name, None)) for name in ("hidden", "head")
+        )
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         state = dict(self._call(partial(self.module.init, key), x, training=False, key=None))
@@ -34,7 +40,16 @@ class Linen(Model):
         return params, state
 
     def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
-        apply = partial(self.module.apply, {"params": params, **(state or {})})
+        return self._apply(params, state, x, key, None)
+
+    def apply_hidden(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+        return self._apply(params, state, x, key, "hidden")
+
+    def apply_head(self, params: Params, state: Any, hidden: jax.Array) -> Any:
+        return self.module.apply({"params": params, **(state or {})}, hidden, method="head")
+
+    def _apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, method: str | None) -> Any:
+        apply = partial(self.module.apply, {"params": params, **(state or {})}, method=method)
         if key is None:
             return self._call(apply, x, training=False, key=None), state
         rngs = {"dropout": key, "params": jax.random.fold_in(key, 1)}  # flax uses `params` for all other streams

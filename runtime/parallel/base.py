@@ -112,6 +112,12 @@ class Strategy(ABC):
         """Return the number of devices whose peak FLOP/s the MFU of a step is relative to."""
         return self.pod.count if self.divides_batch or self.model_per_device else 1
 
+    @property
+    def parts(self) -> int:
+        """Return the number of equal parts of a global batch whose losses are computed apart."""
+        apart = self.config.parallel.is_program_of_a_device and not self.task.whole_batch
+        return self.shares * self.accumulate if apart else 1
+
     @abstractmethod
     def init(self) -> TrainState:
         """Return the initial state, placed on the devices."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -19,8 +20,12 @@ from ..worker.progress import Reporter
 from .base import Scalars, Task
 
 _BLOCK = 16  # tokens sampled between two checks for a stop
+_PIECE = 64 << 20
+"""Bytes of the logits, float32, that a device computes at once."""
 _Window = tuple[jax.Array, jax.Array]
 """The last tokens, int32[context], and their number, int32[]."""
+Losses = tuple[jax.Array, jax.Array]
+"""Losses in nats, float32[B, T], and 1 where the target is the most likely token, float32[B, T]."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -34,6 +39,8 @@ class LanguageModel(Task):
         self._context = context_length(config)
         self.units_per_example = self._context
         self._model = make_language_model(config, data.vocabulary, jnp.dtype(config.precision))
+        # Where the compiler divides arrays, it may add up the head's gradient over devices once for each piece.
+        self._has_pieces = self._model.has_head and config.parallel.is_program_of_a_device
         self._prompt = self._encode_prompt()
 
     def _encode_prompt(self) -> np.ndarray:
@@ -59,10 +66,18 @@ class LanguageModel(Task):
             )
         return logits
 
+    def _next_tokens(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> Losses:
+        """Return the losses of `tokens`, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces."""
+        rows, length = tokens.shape[0], tokens.shape[1] - 1
+        pieces = min(length, math.ceil(rows * length * self.data.vocabulary * 4 / _PIECE)) if self._has_pieces else 1
+        if pieces <= 1:
+            return _next_token(self._logits(params, tokens[:, :-1], key), tokens[:, 1:])
+        hidden = self._model.hidden(params, tokens[:, :-1], key)
+        size = math.ceil(length / pieces)
+        return _in_pieces(lambda x, y: _next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
+
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        tokens = batch["tokens"]
-        logits = self._logits(params, tokens[:, :-1], key)
-        losses, correct = _next_token(logits, tokens[:, 1:])
+        losses, correct = self._next_tokens(params, batch["tokens"], key)
         # One mean for both: in a program over several devices each separate sum is a synchronisation.
         each = jnp.stack([losses.mean(-1), correct.mean(-1)])
         weights = batch.get("weights")
@@ -72,8 +87,7 @@ class LanguageModel(Task):
         return loss, {"accuracy": accuracy}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        tokens, weights = batch["tokens"], batch["weights"]
-        return _sums(self._logits(params, tokens[:, :-1]), tokens[:, 1:], weights)
+        return _sums(self._next_tokens(params, batch["tokens"]), batch["weights"])
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
@@ -84,7 +98,8 @@ class LanguageModel(Task):
         return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1]))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
-        return _sums(jnp.log(jnp.maximum(predictions, _SMALLEST)), batch["tokens"][:, 1:], batch["weights"])
+        logits = jnp.log(jnp.maximum(predictions, _SMALLEST))
+        return _sums(_next_token(logits, batch["tokens"][:, 1:]), batch["weights"])
 
     @property
     def uses_result(self) -> bool:
@@ -137,15 +152,37 @@ class LanguageModel(Task):
         return jax.lax.scan(step, carry, keys)
 
 
-def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return (float32[B, T] losses in nats, float32[B, T] 1 where the target is the most likely token)."""
+def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: jax.Array, targets: jax.Array) -> Losses:
+    """Compute `losses` of x, [B, T, C], and targets, int32[B, T], for `size` tokens of each row after another.
+
+    The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
+    """
+    whole = x.shape[1] // size * size
+
+    def split(x: jax.Array) -> jax.Array:
+        """Map [B, T, ...] to [pieces, B, size, ...], without what is left over."""
+        return jnp.moveaxis(x[:, :whole].reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+    def turn(_: None, piece: tuple[jax.Array, jax.Array]) -> tuple[None, Losses]:
+        return None, jax.checkpoint(losses, prevent_cse=False)(*piece)
+
+    _, each = jax.lax.scan(turn, None, (split(x), split(targets)))
+    parts = [jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1).reshape(x.shape[0], whole), each)]
+    if whole < x.shape[1]:
+        parts.append(jax.checkpoint(losses)(x[:, whole:], targets[:, whole:]))
+    first, second = (jnp.concatenate(values, 1) for values in zip(*parts, strict=True))
+    return first, second
+
+
+def _next_token(logits: jax.Array, targets: jax.Array) -> Losses:
+    """Return the losses of logits, float32[B, T, V]."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # A maximum, not an argmax, because XLA vectorises it on CPU.
     return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)
 
 
-def _sums(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> Scalars:
-    losses, correct = _next_token(logits, targets)
+def _sums(each: Losses, weights: jax.Array) -> Scalars:
+    losses, correct = each
     return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
 
 

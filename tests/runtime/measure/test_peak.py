@@ -121,7 +121,7 @@ def test_flops_of_a_loop() -> None:
 VOCABULARY = 50257
 
 
-def gpt2(batch_size: int, **keys: Any) -> tuple[StepFlops, float]:
+def gpt2(batch_size: int, parts: int = 1, **keys: Any) -> tuple[StepFlops, float]:
     """FLOPs as counted, and by hand: products with a weight are 6 a weight and token; the lookup of tokens is none.
 
     A block has the weights of queries, keys and values (3), of attention's output (1) and of the perceptron (4 + 4), each
@@ -134,14 +134,14 @@ def gpt2(batch_size: int, **keys: Any) -> tuple[StepFlops, float]:
     model: Any = config.model
     weights = model.layers * 12 * model.width**2 + VOCABULARY * model.width
     by_hand = batch_size * model.context * (6 * weights + 12 * model.layers * model.width * model.context)
-    return step_flops(task, params, {"tokens": Shape((batch_size, model.context + 1), jnp.int32)}), by_hand
+    return step_flops(task, params, {"tokens": Shape((batch_size, model.context + 1), jnp.int32)}, parts), by_hand
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_flops_of_gpt2(precision: str) -> None:
     """Within 1 % of a count by hand; it is exact."""
     model = {"preset": "gpt2", "layers": 2}
-    counted, by_hand = gpt2(4, model=model, precision=precision)
+    counted, by_hand = gpt2(4, model=model, precision=precision, parallel="jit")
     assert counted.work == pytest.approx(by_hand, rel=0.001)
     assert counted.repeated == 0
 
@@ -156,6 +156,17 @@ def test_remat_of_gpt2_is_no_work() -> None:
     attention = tokens * 2 * 16 * 32  # of one of its two products
     assert block.repeated == 3 * (tokens * 2 * 8 * 32**2 + 2 * attention)
     assert dots.repeated == 3 * 2 * attention
+
+
+def test_a_loss_in_pieces_is_no_more_work() -> None:
+    """The head is computed twice where logits are larger than a piece, in a part of the batch that is computed at once."""
+    model = {"layers": 1, "heads": 2, "width": 32, "context": 100}
+    plain, by_hand = gpt2(8, model=model, parallel="jit")
+    pieces, _ = gpt2(8, model=model)
+    assert pieces.work == plain.work == pytest.approx(by_hand, rel=0.01)
+    assert plain.repeated == 0
+    assert pieces.repeated == 8 * 100 * 2 * VOCABULARY * 32
+    assert gpt2(8, model=model, parts=4)[0] == plain
 
 
 def test_flops_do_not_depend_on_how_a_batch_is_computed() -> None:

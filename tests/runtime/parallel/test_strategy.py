@@ -14,6 +14,7 @@ import pytest
 from podrun.runtime.data.pipeline import evaluation_batches
 from podrun.runtime.parallel import make_strategy
 from podrun.runtime.state import Batch, Params
+from podrun.runtime.tasks import language_model
 from podrun.runtime.tasks.base import Scalars, Task
 
 from ...tiers import mostly_long
@@ -74,6 +75,35 @@ def test_remat_changes_no_number(name: str) -> None:
     state, found = train(one, place(one, start), given)
     for metrics, values in zip(found, expected, strict=True):
         assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-5)
+    assert_close(state.params, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "accumulate"),
+    mostly_long(
+        [
+            (name, parts)
+            for parts in (1, 2)
+            for name in ("pmap", "shard_map", "single", "jit fsdp 2", "explicit fsdp 4")
+        ],
+        lambda _, case: case in (("pmap", 1), ("shard_map", 2), ("jit fsdp 2", 1)),
+    ),
+)
+def test_a_loss_in_pieces(name: str, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of all logits at once, and so are gradients; 8 tokens are pieces of 3, 3 and 2.
+
+    Where the compiler divides arrays there are none: on CPU it would reduce the head's gradient after each piece.
+    """
+    start, given, params, expected = text_reference()
+    in_pieces = "fsdp" not in name
+    rows = 8 // (1 if name == "single" else DEVICES) // accumulate
+    monkeypatch.setattr(language_model, "_PIECE", 3 * 1100 * 4 * rows)
+    one = make(text_job(name).model_copy(update={"accumulate": accumulate}), text())
+    program = one.lowered(given[0]).as_text()
+    assert [("x8x1100xf32" in program), ("x3x1100xf32" in program)] == [not in_pieces, in_pieces]
+    state, found = train(one, place(one, start), given)
+    for metrics, values in zip(found, expected, strict=True):
+        assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-6)
     assert_close(state.params, params)
 
 
