@@ -68,10 +68,12 @@ class Model(ABC):
         params, state = (given.params, given.state) if isinstance(given, Variables) else (given, None)
         return self._array(self.apply_head(params, state, hidden))
 
+    @plugins.hook
     def apply_hidden(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
         """Apply the model without its head, as `apply` does with it."""
         raise NotImplementedError
 
+    @plugins.hook
     def apply_head(self, params: Params, state: Any, hidden: jax.Array) -> jax.Array:
         """Return the logits of `hidden`. A head draws no random numbers, and changes no state."""
         raise NotImplementedError
