@@ -167,7 +167,9 @@ class Outcome:
         if known.left and not self.is_complete:
             yield f"stopped: {_layouts(known.left)} were not looked at"
         elif known.left:
-            yield f"{_layouts(known.left)} need no compiling: slower than one that fits, or larger than one that does not"
+            needs = "needs" if known.left == 1 else "need"
+            why = "slower than one that fits, or larger than one that does not"
+            yield f"{_layouts(known.left)} {needs} no compiling: {why}"
         if known.survey is None:
             return
         again = len(known.measured) - len(known.compiled)

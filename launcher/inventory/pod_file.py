@@ -48,7 +48,7 @@ class ParsedPodFile:
 
     @cached_property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts of the file. Raises UserError if they are to be looked up by a plug-in or at Google Cloud, and that fails."""
+        """Hosts of the file. Raises UserError if a plug-in or Google Cloud has to be asked for them, and that fails."""
         name = self.inventory
         return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
 

@@ -117,7 +117,7 @@ def _load(path: Path) -> PKey | str | None:
 
 
 def _public(path: Path) -> bytes:
-    """Return the text of the public key that belongs to the private or public key file `path`; empty if there is none."""
+    """Return a public key as SSH sends it; empty if there is none. `path`: its file, or that of the private key."""
     for file in (path.expanduser(), path.expanduser().with_name(path.name + ".pub")):
         try:
             return base64.b64decode(file.read_text().split()[1], validate=True)
