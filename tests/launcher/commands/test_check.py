@@ -59,6 +59,12 @@ def test_an_all_reduce_of_all_devices_has_a_bandwidth(sandbox: Sandbox) -> None:
     assert re.search(r"algorithm bandwidth \d[\d.e-]* GB/s .* bus bandwidth \d[\d.e-]* GB/s", done.stdout)
 
 
+def test_one_device_has_no_all_reduce(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("check", "--simulate", "--slice", "cpu-1x1", "--bandwidth")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "the pod has one device, so there is no all-reduce to measure"
+
+
 def test_a_pod_that_is_not_ready_measures_nothing(sandbox: Sandbox) -> None:
     pod = ("--simulate", "--slice", "cpu-2x1")
     done = sandbox.podrun("check", *pod, "--bandwidth", "--workdir", "/proc/x")
