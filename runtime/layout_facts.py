@@ -52,6 +52,8 @@ class Measured:
     """Seconds that a step takes at least, by the part of the hardware, such as `compute` or `HBM`; empty: unknown."""
     sent: int
     """Bytes of a step's collectives, per device."""
+    unknown_loops: int
+    """Loops whose turns are unknown, so that bounds and bytes count them once."""
     compile_seconds: float
     memory_here: int
     """Bytes of this machine's memory that compiling took."""

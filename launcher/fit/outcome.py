@@ -56,7 +56,7 @@ class Outcome:
             lines += ["", self._table(best), "", *_BOUND]
             if any(not layout.keys(self.config) for layout in best):
                 lines.append("*: the job as it is now.")
-        for line in self._others():
+        for line in (*self._uncounted(best), *self._others()):
             lines += wrap(line, width, rest="  ")
         return "\n".join([*lines, *(["", self.command()] if best else [])])
 
@@ -134,6 +134,7 @@ class Outcome:
             "needed": one.needed,
             "spare": one.spare,
             "sent": one.sent,
+            "unknown_loops": one.unknown_loops,
             "compile_seconds": one.compile_seconds,
         }
 
@@ -154,6 +155,11 @@ class Outcome:
             "unknown" if one.spare is None else in_bytes(one.spare),
             in_bytes(one.sent),
         )
+
+    def _uncounted(self, layouts: Sequence[Layout]) -> Iterator[str]:
+        """Yield a sentence about layouts whose bounds and bytes may be too low, if there are any."""
+        if names := [layout.name(self.config) for layout in layouts if self.known.measured[layout].unknown_loops]:
+            yield f"{_some(names)}: loops whose turns are unknown are counted once"
 
     def _others(self) -> Iterator[str]:
         """Yield a sentence about each group of layouts that is not in the table, and the count of what was compiled."""

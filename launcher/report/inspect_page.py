@@ -165,6 +165,7 @@ def _roofline(report: Report) -> str:
         "A step takes at least",
         '<p class="quiet">Bounds, not promises: everything at its full published speed and at the same time.</p>',
         f'<div class="wide">{table}</div>',
+        _uncounted(report),
     )
 
 
@@ -190,7 +191,17 @@ def _traffic(report: Report) -> str:
     if not rows:
         return ""
     head = ("Collective", "Number", "Bytes of a device", "Over", "Devices or slices", "Slowest link")
-    return section("Communication in a step", f'<div class="wide">{_table(head, rows, numbers=(1, 2, 4))}</div>')
+    table = _table(head, rows, numbers=(1, 2, 4))
+    return section("Communication in a step", f'<div class="wide">{table}</div>', _uncounted(report))
+
+
+def _uncounted(report: Report) -> str:
+    """Return a sentence about the loops whose turns are unknown, if there are any."""
+    loops = report["unknown_loops"]
+    if not loops:
+        return ""
+    which = "1 loop whose turns are unknown is" if loops == 1 else f"{loops} loops whose turns are unknown are"
+    return f'<p class="quiet">{which} counted once.</p>'
 
 
 def _layout(report: Report) -> str:

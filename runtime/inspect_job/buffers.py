@@ -93,7 +93,7 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
             if line.kind in ("while", "optimization-barrier"):
                 elements[line.name] = elements[line.operands[0]]
             elif line.kind == "get-tuple-element":
-                of_operands = elements[line.operands[0]][_index(line)]
+                of_operands = elements[line.operands[0]][line.number]
         is_view = line.kind in _VIEWS or line.kind.endswith("-done")
         owner[line.name] = of_operands if is_view else (line.name,)
         last.update(dict.fromkeys((*of_operands, line.name), number))
@@ -117,12 +117,6 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
             if gone := live.pop(name, None):
                 total -= gone.result_bytes
     return best
-
-
-def _index(line: Instruction) -> int:
-    match = re.search(r"\bindex=(\d+)", line.text)
-    assert match, line.text
-    return int(match[1])
 
 
 def _carried(program: Program, by_name: dict[str, Instruction]) -> dict[str, tuple[Instruction, bool]]:
@@ -158,8 +152,7 @@ def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]
             if value.kind != "parameter":
                 return value
             given = [item for item in inside if item.kind == "parameter"]
-            number = int(re.findall(r" parameter\((\d+)\)", value.text)[0])
-            return by_name.get(line.operands[number]) if number < len(given) else None
+            return by_name.get(line.operands[value.number]) if value.number < len(given) else None
     return None
 
 

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from ..parallel.base import Strategy
 from . import hlo
 from .buffers import Buffer, largest
+from .loops import unknown_loops
 from .moved import moved
 from .roofline import Roofline, roofline
 from .traffic import PodMesh, Traffic, traffic
@@ -54,6 +55,8 @@ class CompiledStep:
     traffic: tuple[Traffic, ...]
     roofline: Roofline | None
     """None if the step does not fit."""
+    unknown_loops: int
+    """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
     seconds: float
     """Time to compile."""
     program: jax.stages.Compiled | None
@@ -78,14 +81,14 @@ def compile_step(strategy: Strategy, lowered: jax.stages.Lowered, flops: float |
         if not _TOO_MUCH.search(str(error)):
             raise
         needed, available = sizes(str(error))
-        return CompiledStep(None, str(error), needed, available, (), (), None, time.perf_counter() - began, None)
+        return CompiledStep(None, str(error), needed, available, (), (), None, 0, time.perf_counter() - began, None)
     seconds = time.perf_counter() - began
     memory = memory_of(program)
     text = hlo.read(program.as_text() or "")
     sent = traffic(text, mesh_of(strategy)) if strategy.pod.count > 1 else ()
     limits = roofline(strategy.pod.kind, strategy.config.precision, flops, moved(text), sent)
     needed = memory.total if memory else None
-    return CompiledStep(memory, "", needed, None, largest(text), sent, limits, seconds, program)
+    return CompiledStep(memory, "", needed, None, largest(text), sent, limits, unknown_loops(text), seconds, program)
 
 
 def memory_of(program: jax.stages.Compiled) -> Memory | None:

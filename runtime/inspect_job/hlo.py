@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 _HEAD = re.compile(r"^(ENTRY )?%?(?P<name>[\w.-]+) \(.*\) -> .*\{$")
@@ -51,8 +50,8 @@ class Instruction:
     """Where it comes from in the user's program, such as `jit(step)/transpose(jvp(GPT2))/h_0/attn/dot_general`."""
     called: dict[str, tuple[str, ...]]
     """Computations that it calls, by how: `calls`, `body`, `condition`, ..."""
-    trips: int
-    """How often a loop's body runs; 1 if the compiler does not know."""
+    trips: int | None
+    """How often a loop's body runs; None if the compiler does not write it."""
     is_root: bool
     text: str
 
@@ -64,6 +63,11 @@ class Instruction:
         if self.kind == "copy-start":  # (result, operand, ...)
             return self.arrays[:1]
         return self.arrays[len(self.operands) : 2 * len(self.operands)]
+
+    @property
+    def number(self) -> int:
+        """Return which parameter it is, or which element of a tuple it gets."""
+        return int(re.findall(r"(?: parameter\(|\), index=)(\d+)", self.text)[0])
 
     @property
     def padded(self) -> int:
@@ -82,21 +86,6 @@ class Program:
 
     computations: dict[str, tuple[Instruction, ...]]
     entry: str
-
-    def runs(self) -> Iterator[tuple[str, Instruction, int]]:
-        """Yield (computation, instruction, how often it runs), from the entry on, but not inside fusions."""
-        yield from self._runs(self.entry, 1)
-
-    def _runs(self, name: str, times: int) -> Iterator[tuple[str, Instruction, int]]:
-        for instruction in self.computations.get(name, ()):
-            yield name, instruction, times
-            if instruction.kind == "fusion":
-                continue
-            for how, names in instruction.called.items():
-                if how == "to_apply" and instruction.kind != "call":
-                    continue
-                for called in names:
-                    yield from self._runs(called, times * (instruction.trips if how == "body" else 1))
 
 
 def read(text: str) -> Program:
@@ -127,7 +116,7 @@ def _instruction(match: re.Match[str], line: str) -> Instruction:
         operands=tuple(re.findall(r"%([\w.-]+)", rest[:end])),
         op_name=op_name[1].replace("\\'", "'") if op_name else "",
         called={m["how"]: tuple(re.findall(r"%([\w.-]+)", m["names"])) for m in _CALLED.finditer(rest[end:])},
-        trips=int(trips[1]) if trips else 1,
+        trips=int(trips[1]) if trips else None,
         is_root=bool(match["root"]),
         text=line,
     )

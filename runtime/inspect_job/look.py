@@ -129,6 +129,8 @@ class Report:
     """What the devices send each other in a step; none if it is compiled for CPU."""
     roofline: Roofline | None
     """Lower bounds of a step's time; None if it is compiled for CPU."""
+    unknown_loops: int
+    """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
     compile_seconds: float
 
 
@@ -184,6 +186,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         buffers=compiled.buffers if pod else (),
         traffic=compiled.traffic if pod else (),
         roofline=compiled.roofline if pod else None,
+        unknown_loops=compiled.unknown_loops if pod else 0,
         compile_seconds=compiled.seconds,
     )
 

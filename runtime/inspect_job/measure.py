@@ -75,6 +75,7 @@ def measure(config: Config, pod: Devices) -> Measured:
         usable=usable,
         bounds={one.name: one.seconds for one in limits if one.seconds is not None},
         sent=sum(one.bytes for one in step.traffic),
+        unknown_loops=step.unknown_loops,
         compile_seconds=step.seconds,
         memory_here=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )

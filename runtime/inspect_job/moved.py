@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from .hlo import Instruction, Program
+from .loops import runs
 
 _NOTHING = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "optimization-barrier"),
@@ -28,7 +29,7 @@ _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 def moved(program: Program) -> int:
     """Return the bytes that a step reads and writes; in loops as often as they run."""
     by_name = {line.name: line for lines in program.computations.values() for line in lines}
-    return sum(times * _of(line, program, by_name) for _, line, times in program.runs())
+    return sum(times * _of(line, program, by_name) for _, line, times in runs(program))
 
 
 def _of(line: Instruction, program: Program, by_name: dict[str, Instruction]) -> int:
@@ -63,10 +64,9 @@ def _fusion(line: Instruction, operands: list[Instruction], inside: list[Instruc
                 written = min(written, update.padded)
     read = 0
     for parameter in (one for one in inside if one.kind == "parameter"):
-        index = int(re.findall(r" parameter\((\d+)\)", parameter.text)[0])
-        if parameter.name in in_place or index >= len(operands):
+        if parameter.name in in_place or parameter.number >= len(operands):
             continue
-        whole = operands[index].result_bytes
+        whole = operands[parameter.number].result_bytes
         users = [one for one in inside if parameter.name in one.operands]
         if users and all(one.kind in _PARTS and one.operands[0] == parameter.name for one in users):
             whole = min(whole, sum(one.padded for one in users))

@@ -33,7 +33,7 @@ def text(report: Report, title: str, width: int) -> str:
         _layout(report, width),
         *([_pictures(report)] if report.pictures else []),
         _step(report.computed, report),
-        *([_roofline(report.roofline, width)] if report.roofline else []),
+        *([_roofline(report.roofline, report.unknown_loops, width)] if report.roofline else []),
         _memory(report),
         *([_traffic(report)] if report.compiled_for != _CPU and report.devices > 1 else []),
     ]
@@ -160,7 +160,7 @@ def _step(computed: Computed, report: Report) -> str:
     return "\n".join(lines)
 
 
-def _roofline(roofline: Roofline, width: int) -> str:
+def _roofline(roofline: Roofline, unknown_loops: int, width: int) -> str:
     """Say how long a step takes at least, and why."""
     if roofline.bound is None:
         head = "The time of a step has no known bound"
@@ -171,6 +171,7 @@ def _roofline(roofline: Roofline, width: int) -> str:
         )
     why = ["Bounds, not promises: everything at its full published speed and at the same time."]
     why += [f"{one.name}: {one.assumption}" for one in roofline.limits]
+    why += _uncounted(unknown_loops)
     return "\n".join([*_wrap(head, width), *(line for one in why for line in _wrap(f"  {one}", width))])
 
 
@@ -207,9 +208,16 @@ def _traffic(report: Report) -> str:
         )
         for one in report.traffic
     ]
-    return "\n".join(
-        ["Communication in a step, bytes of each device", *(table(rows, right=(1,)) if rows else ["  none"])]
-    )
+    lines = table(rows, right=(1,)) if rows else ["  none"]
+    lines += [f"  {line}" for line in _uncounted(report.unknown_loops)]
+    return "\n".join(["Communication in a step, bytes of each device", *lines])
+
+
+def _uncounted(loops: int) -> list[str]:
+    """Return a sentence about the loops whose turns are unknown, if there are any."""
+    if not loops:
+        return []
+    return [f"{plural(loops, 'loop')} whose turns are unknown {'is' if loops == 1 else 'are'} counted once"]
 
 
 def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:

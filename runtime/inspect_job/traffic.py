@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from .hlo import Instruction, Program
+from .loops import runs
 
 _KINDS = (
     "all-reduce",
@@ -91,7 +92,7 @@ def _collectives(program: Program) -> list[tuple[Instruction, int]]:
     libtpu spreads one over several fusions, which have its channel in common.
     """
     collectives: dict[str, tuple[Instruction, int]] = {}
-    for _, instruction, times in program.runs():
+    for _, instruction, times in runs(program):
         for one in _within(instruction, program):
             channel = re.search(r"\bchannel_id=\d+", one.text)
             # Outside of fusions, the parts of one large all-reduce have its channel in common, and each is sent.

@@ -32,7 +32,7 @@ FSDP = {"tpu7x-8": 8}
 STRATEGIES = ("pmap", "jit", "jit fsdp", "explicit", "explicit fsdp", "shard_map", "single", "ensemble")
 _COLLECTIVE = re.compile(r" (all-reduce|reduce-scatter|all-gather|collective-permute|all-to-all)(?:-start)?\(")
 _SCATTER = re.compile(r"^%all-reduce-scatter[\w.-]* ", re.MULTILINE)
-"""What a TPU's program has in place of a reduce-scatter: a fused all-reduce of which each device keeps its part."""
+"""The form of a reduce-scatter in a TPU's program: a fused all-reduce of which each device keeps its part."""
 
 
 def config(strategy: str, slice: str, devices: int, text: Path) -> Config:

@@ -53,7 +53,7 @@ needed = given["held"][str(fsdp)]["state"] + per_example * job["batch_size"] // 
 fits = needed <= given["survey"]["usable"]
 bounds = {"compute": job["batch_size"] / 1000, "HBM": 0.001 * job["accumulate"], "ICI": 0.0001 * fsdp} if fits else {}
 answer = {"fits": fits, "needed": needed, "usable": given["survey"]["usable"], "bounds": bounds,
-          "sent": 1000 * fsdp, "compile_seconds": 1.0, "memory_here": 1000}
+          "sent": 1000 * fsdp, "unknown_loops": int(fsdp == 4), "compile_seconds": 1.0, "memory_here": 1000}
 print(json.dumps({"answer": answer, "files": [str(folder / "given.json")]}))
 """
 
@@ -119,6 +119,7 @@ def test_the_fewest_parts_that_fit_and_the_fastest_first(compiler: Compiler) -> 
     assert "10 layouts ruled out, because the state takes 20.0 GiB of a device, which has 16.0 GiB: pmap, " in text
     assert "3 layouts too large: jit fsdp=2 accumulate=2 (at least 4.0 GiB too much), jit fsdp=4 (at least 7.0" in text
     assert "4 layouts need no compiling" in text
+    assert "\njit fsdp=4 accumulate=2: loops whose turns are unknown are counted once\n" in text
     assert "6 layouts compiled, 0 known from earlier, in 1 s" in text
     assert "a bound of a step's time" in text
     *_, command = text.splitlines()

@@ -39,6 +39,7 @@ MADE: dict[str, Any] = {
         {"kind": "all-reduce", "count": 2, "bytes": 3 * GIB, "axes": "batch", "devices": 16, "link": "ICI"},
         {"kind": "all-reduce", "count": 1, "bytes": GIB, "axes": "", "devices": 2, "link": "DCN"},
     ],
+    "unknown_loops": 0,
     "batch": [{"name": "batch.tokens", "array": "int32[64, 257]", "where": "split over batch"}],
     "samples": [],
     "outputs": [],
@@ -83,6 +84,8 @@ def test_collectives_and_layout() -> None:
     page = made()
     cells = ["all-reduce", "2", "3.00 GiB", "batch", "16", "ICI"]
     assert re.sub(r"<[^>]*>", "|", page).replace("||", "|").count("|".join(cells)) == 1
+    assert "turns are unknown" not in page
+    assert made(unknown_loops=2).count("2 loops whose turns are unknown are counted once.") == 2
     assert "between slices" in page and "split over batch" in page and "┌─┐\n└─┘" in page
 
 

@@ -18,6 +18,7 @@ from podrun.runtime.inspect_job.arrays import Row, fold, rows
 from podrun.runtime.inspect_job.layout import bytes_per_device, draw, layout
 from podrun.runtime.inspect_job.look import Report, look
 from podrun.runtime.inspect_job.render import as_json, text
+from podrun.runtime.inspect_job.roofline import Roofline
 from podrun.runtime.inspect_job.units import in_bytes, in_flops, in_seconds
 
 STRATEGIES = ["pmap", "jit", "explicit", "shard_map", "single", "ensemble"]
@@ -242,6 +243,16 @@ def test_json_has_every_array(gpt2: Report) -> None:
     assert gpt2.memory
     assert values["memory"]["total"] == gpt2.memory.total
     assert {"slice", "devices", "batch", "samples", "outputs", "computed", "compile_seconds"} <= set(values)
+
+
+@pytest.mark.parametrize(
+    ("loops", "said"), [(0, ""), (1, "1 loop whose turns are unknown is"), (2, "2 loops whose turns are unknown are")]
+)
+def test_loops_of_unknown_length_are_told(gpt2: Report, loops: int, said: str) -> None:
+    """Beside both numbers that would be higher: the bounds, and what is sent."""
+    report = dataclasses.replace(gpt2, compiled_for="TPU v5 lite", roofline=Roofline(()), unknown_loops=loops)
+    assert text(report, "a job", 78).count(f"\n  {said} counted once") == (2 if loops else 0)
+    assert json.loads(as_json(report))["unknown_loops"] == loops
 
 
 def test_many_arrays_are_cut_short(gpt2: Report) -> None:
