@@ -12,6 +12,10 @@ from typing import Any
 
 import pytest
 
+# Without compiled files every process of a test would compile the sources of podrun again, a third of what a command takes.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 FAST = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
 """Environment of workers: their models are so small that it is compiling that takes the time."""
 
