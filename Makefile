@@ -1,6 +1,7 @@
 # make demo    sets everything up in .venv and trains a small GPT-2 on a simulated v3-32
 # make test    sets everything up in .venv and runs the tests, but the long ones
 # make long    the tests that take minutes each: what CI runs besides
+# make nightly  repetitions and series beyond those of CI: run by hand before a release
 # make compilers  the programs of every strategy, compiled for TPUs and GPUs; installs their compilers (270 MB to download)
 # make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
 # make mutants small mistakes in the guarding modules, one at a time: whether the tests notice
@@ -12,17 +13,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test long compilers newest mutants check docs site clean
+.PHONY: demo test long nightly compilers newest mutants check docs site clean
 
 demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
 
 test: $(VENV)/installed
 	# Two at a time: many tests wait, for hosts that are cut off or for leases to end. What a file shares is made once.
-	$(BIN)/python -m pytest -m "not long and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not long and not nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
 
 long: $(VENV)/installed
-	$(BIN)/python -m pytest -m "long and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "long and not nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+
+nightly: $(VENV)/installed
+	$(BIN)/python -m pytest -m "nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
 
 compilers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[tpu,cuda]"

@@ -122,7 +122,7 @@ class Copy:
             os.environ |= {"PYTHONPATH": str(self.folder), "PODRUN_HOME": str(self.folder / "home")}
             plugin = "no:hypothesispytest"  # importing hypothesis takes longer than all the rest
             options = ["-x", "-q", "-p", plugin, f"--timeout={limit:.0f}", f"--basetemp={self.folder / 'tmp'}"]
-            code = int(pytest.main([*options, "-m", "not long", *group.tests]))
+            code = int(pytest.main([*options, "-m", "not long and not nightly", *group.tests]))
             origin = importlib.import_module("podrun.launcher").__file__ or ""
             os._exit(code if origin.startswith(str(self.folder)) else 99)
         finally:

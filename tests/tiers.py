@@ -1,4 +1,4 @@
-"""Two tiers of cases: a few for `make test`, which a user runs, and all for CI."""
+"""Tiers of cases: a few for `make test`, which a user runs, more for CI, and all for `make nightly`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 
-def mostly_long(cases: Iterable[Any], quick: Callable[[int, Any], bool]) -> list[Any]:
-    """Return the cases of a `parametrize`, of which all but those that are `quick` are long; `quick` gets number and case."""
+def mostly_long(
+    cases: Iterable[Any], quick: Callable[[int, Any], bool], ci: Callable[[int, Any], bool] = lambda number, case: True
+) -> list[Any]:
+    """Return the cases of a `parametrize`, all but the `quick` ones marked long, and nightly if they are not of `ci` either.
+
+    Both functions get the number of a case and the case.
+    """
+
+    def marks(number: int, case: Any) -> list[pytest.MarkDecorator]:
+        if quick(number, case):
+            return []
+        return [pytest.mark.long] if ci(number, case) else [pytest.mark.nightly]
 
     def of_one(number: int, case: Any) -> Any:
         values = case if isinstance(case, tuple) else (case,)
-        return pytest.param(*values, marks=[] if quick(number, case) else [pytest.mark.long])
+        return pytest.param(*values, marks=marks(number, case))
 
     return [of_one(number, case) for number, case in enumerate(cases)]
