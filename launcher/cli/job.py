@@ -214,17 +214,29 @@ def compile_command(
 )
 @click.option("--gpu", metavar="MODEL", help="Which GPUs gpu-2x8 means, for example h100.")
 @click.option("--batch", is_flag=True, help="Search the largest batch size that fits, at accumulate 1.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="KEY=A,B",
+    help="Search these values as well; KEY is model.remat or launch.xla, several --over give all combinations.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
 def fit(
-    train: Path, overrides: tuple[str, ...], slice: str | None, gpu: str | None, batch: bool, as_json: bool
+    train: Path,
+    overrides: tuple[str, ...],
+    slice: str | None,
+    gpu: str | None,
+    batch: bool,
+    over: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Search the layouts of a job for those that fit a slice, and for the fastest, without having the slice.
 
-    The strategy is that of train.yaml, or pmap and jit. Searched are fsdp and accumulate. Layouts that cannot work or fit are
-    ruled out by arithmetic. The others are compiled by the compiler of the slice's TPUs or GPUs (podrun's extras tpu and
-    cuda), and the answers are kept. Ctrl-C shows what is known so far.
+    The strategy is that of train.yaml, or pmap and jit. Searched are fsdp and accumulate, and model.remat where memory is
+    short. Layouts that cannot work or fit are ruled out by arithmetic. The others are compiled by the compiler of the slice's
+    TPUs or GPUs (podrun's extras tpu and cuda), and the answers are kept. Ctrl-C shows what is known so far.
 
     \b
     Exit code: 0 a layout fits, 2 none does, 1 the job's code fails.
@@ -234,13 +246,14 @@ def fit(
       podrun fit train.yaml --slice v5e-16
       podrun fit train.yaml --slice 'v5e-*' batch_size=512
       podrun fit train.yaml --slice gpu-2x8 --gpu a100 --batch
+      podrun fit train.yaml --slice v5e-16 --over model.remat=none,block --over launch.xla=[],latency_hiding
     """
 
     def action() -> int:
         from ..commands.fit import FitRequest
         from ..commands.fit import fit as fit_request
 
-        return fit_request(FitRequest(train, overrides, slice, gpu, batch, as_json))
+        return fit_request(FitRequest(train, overrides, slice, gpu, batch, over, as_json))
 
     guard(action)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
@@ -13,6 +14,8 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
+from ..compare.variants import parse_axis
+from ..fit.layouts import Settings, remat_of
 from ..fit.outcome import Outcome
 from ..fit.search import Search, search
 from ..pod.errors import Mistakes
@@ -23,6 +26,8 @@ from ..request.query_process import QueryError
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 
+_SEARCHED = ("model.remat", "launch.xla")
+"""Keys of `--over`."""
 _ANY = "-*"
 """End of a slice's name that stands for all sizes of a generation."""
 
@@ -38,6 +43,8 @@ class FitRequest:
     """Model of the GPUs, for a slice whose name does not tell it."""
     batch: bool = False
     """Search the largest batch size."""
+    over: tuple[str, ...] = ()
+    """Values of keys that are searched as well, such as `model.remat=none,block`."""
     json: bool = False
 
 
@@ -54,11 +61,12 @@ def fit(request: FitRequest) -> int:
     slices = mistakes.check(lambda: _slices(request, config)) or []
     if request.batch and config.batch_size == "all":
         mistakes.add("--batch: batch_size is all, the whole training set; give a number, or leave --batch out")
+    settings = mistakes.check(lambda: _settings(request)) or []
     mistakes.raise_any()
     outcomes: list[Outcome] = []
     for slice, target in slices:
         try:
-            outcomes.append(_search(request, config, slice, target))
+            outcomes.append(_search(request, config, slice, target, settings))
         except QueryError as error:
             print(f"podrun: {'the job fails before its first step: ' * error.is_raised}{error}", file=sys.stderr)
             return ExitCode.FAILED
@@ -103,7 +111,31 @@ def _target(request: FitRequest, slice: Slice) -> Target:
     )
 
 
-def _search(request: FitRequest, config: Config, slice: Slice, target: Target) -> Outcome:
+def _settings(request: FitRequest) -> list[Settings]:
+    """Return the combinations of the values in `--over`. Raises UserError."""
+    axes = [parse_axis(text) for text in request.over]
+    keys = [axis.key for axis in axes]
+    typed = {override.partition("=")[0] for override in request.overrides}
+    for key in keys:
+        if key not in _SEARCHED:
+            searched = " and ".join(_SEARCHED)
+            raise UserError(
+                f"--over {key}: podrun fit searches {searched}; `podrun compare` trains with values of any key"
+            )
+        if keys.count(key) > 1:
+            raise UserError(f"--over {key} is there twice: give all its values in one")
+        if key in typed:
+            raise UserError(f"{key} has one value on the command line and several in --over: remove one of the two")
+    found = []
+    for values in itertools.product(*(axis.values for axis in axes)):
+        given = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+        job = read_config(request.train, [*request.overrides, *given])
+        remat = remat_of(job) if "model.remat" in keys else None
+        found.append(Settings(remat, tuple(job.launch.xla) if "launch.xla" in keys else None))
+    return found
+
+
+def _search(request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings]) -> Outcome:
     """Search one slice. After Ctrl-C the outcome is incomplete."""
     known = Search(slice)
     began = time.monotonic()
@@ -116,7 +148,7 @@ def _search(request: FitRequest, config: Config, slice: Slice, target: Target) -
             change(f"{slice.name}: layouts known: {len(known.measured)}, to compile: at most {known.left}{least}")
 
         try:
-            search(known, config, target, request.batch, tell)
+            search(known, config, target, request.batch, settings, tell)
         except KeyboardInterrupt:
             is_complete = False
     seconds = time.monotonic() - began

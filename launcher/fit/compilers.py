@@ -26,12 +26,10 @@ class Compilers:
 
     Args:
         python: the interpreter that has podrun's runtime; None: this one.
-        env: environment variables of the job.
     """
 
-    def __init__(self, python: str | None, env: Mapping[str, str]) -> None:
+    def __init__(self, python: str | None) -> None:
         self._python = python or sys.executable
-        self._env = query_environment(env, is_for_hosts=True)
         self.most = _processors()
         self._largest = 0
         self._running: set[QueryProcess] = set()
@@ -44,10 +42,14 @@ class Compilers:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, question: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
         """Return the answer of a new process. Thread-safe; waits until there is room for it.
 
         A process that is killed, as it is if memory is exhausted, is started once more, alone.
+
+        Args:
+            question: read by the process as JSON.
+            env: environment variables of the job.
 
         Raises:
             UserError: the process reports a mistake of the user.
@@ -55,11 +57,11 @@ class Compilers:
             Stopped: `stop` was called.
         """
         try:
-            text = self._run(question, alone=False)
+            text = self._run(question, env, alone=False)
         except QueryError as error:
             if not error.is_killed:
                 raise
-            text = self._run(question, alone=True)
+            text = self._run(question, env, alone=True)
         answer: dict[str, Any] = json.loads(text)
         self._largest = max(self._largest, answer["answer"].get("memory_here", 0))
         return answer
@@ -72,8 +74,8 @@ class Compilers:
                 process.kill()
             self._changed.notify_all()
 
-    def _run(self, question: dict[str, Any], alone: bool) -> str:
-        process = self._start(alone)
+    def _run(self, question: dict[str, Any], env: Mapping[str, str], alone: bool) -> str:
+        process = self._start(query_environment(env, is_for_hosts=True), alone)
         try:
             return process.ask(question)
         except QueryError:
@@ -85,13 +87,13 @@ class Compilers:
                 self._running.discard(process)
                 self._changed.notify_all()
 
-    def _start(self, alone: bool) -> QueryProcess:
+    def _start(self, env: Mapping[str, str], alone: bool) -> QueryProcess:
         with self._changed:
             while not self._stopped and not self._has_room(alone):
                 self._changed.wait(1)  # other programs give memory back without telling
             if self._stopped:
                 raise Stopped
-            process = QueryProcess(self._python, "podrun.runtime.inspect_job", self._env, "compiled a layout")
+            process = QueryProcess(self._python, "podrun.runtime.inspect_job", env, "compiled a layout")
             self._running.add(process)
             return process
 

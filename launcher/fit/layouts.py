@@ -7,8 +7,8 @@ speed. So the first that fits is the best of its chain, and bisection finds it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from podrun.runtime.config import Config, check_slice
 from podrun.runtime.config.parallel import Jit, Mesh, Parallel, Pmap
@@ -21,6 +21,16 @@ _MOST_EXAMPLES = 1 << 14
 """Largest number of examples on a device that the search for a batch size tries."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Values of keys that are searched besides the layout; None: that of the job."""
+
+    remat: str | None = None
+    """The value of `model.remat`."""
+    xla: tuple[str, ...] | None = None
+    """The presets of `launch.xla`."""
+
+
 @dataclass(frozen=True, eq=False)
 class Layout:
     """One way to divide a job over the devices of a slice. Each is made once in a search, and equal only to itself."""
@@ -28,6 +38,7 @@ class Layout:
     parallel: Parallel
     accumulate: int
     batch_size: int | Literal["all"]
+    settings: Settings = Settings()
 
     @property
     def fsdp(self) -> int:
@@ -35,9 +46,14 @@ class Layout:
 
     def of(self, config: Config) -> Config:
         """Return the job in this layout."""
-        return config.model_copy(
+        job = config.model_copy(
             update={"parallel": self.parallel, "accumulate": self.accumulate, "batch_size": self.batch_size}
         )
+        if self.settings.remat is not None:
+            job = job.model_copy(update={"model": job.model.model_copy(update={"remat": self.settings.remat})})
+        if self.settings.xla is not None:
+            job = job.model_copy(update={"launch": job.launch.model_copy(update={"xla": self.settings.xla})})
+        return job
 
     def keys(self, config: Config) -> list[str]:
         """Return the overrides that give the job this layout."""
@@ -53,6 +69,11 @@ class Layout:
             keys.append(f"accumulate={self.accumulate}")
         if self.batch_size != config.batch_size:
             keys.append(f"batch_size={self.batch_size}")
+        remat, xla = self.settings.remat, self.settings.xla
+        if remat not in (None, remat_of(config)):
+            keys.append(f"model.remat={remat}")
+        if xla not in (None, tuple(config.launch.xla)):
+            keys.append(f"launch.xla=[{', '.join(xla or ())}]")
         return keys
 
     def name(self, config: Config) -> str:
@@ -60,7 +81,9 @@ class Layout:
         fsdp = f" fsdp={self.fsdp}" if self.fsdp > 1 else ""
         parts = f" accumulate={self.accumulate}" if self.accumulate > 1 else ""
         size = f" batch_size={self.batch_size}" if self.batch_size != config.batch_size else ""
-        return f"{self.parallel.name}{fsdp}{parts}{size}"
+        remat = f" remat={self.settings.remat}" if self.settings.remat is not None else ""
+        xla = f" xla={'+'.join(self.settings.xla) or 'none'}" if self.settings.xla is not None else ""
+        return f"{self.parallel.name}{fsdp}{parts}{size}{remat}{xla}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +159,12 @@ def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
 
 
 def chains(
-    config: Config, slice: Slice, sections: Sequence[Parallel], known: Survey, search_batch: bool = False
+    config: Config,
+    slice: Slice,
+    sections: Sequence[Parallel],
+    known: Survey,
+    search_batch: bool = False,
+    settings: Sequence[Settings] = (Settings(),),
 ) -> tuple[list[Chain], list[RuledOut]]:
     """Return the layouts worth compiling, and those ruled out.
 
@@ -146,18 +174,45 @@ def chains(
         sections: the `strategies`.
         known: the facts about the job with each of them.
         search_batch: search the largest batch size, in place of the number of parts of the job's own.
+        settings: all of them are searched.
     """
     possible, out = [], []
-    for section, held in zip(sections, known.held, strict=True):
+    for section, held, chosen in (
+        (*one, chosen) for one in zip(sections, known.held, strict=True) for chosen in settings
+    ):
         layouts, start = (
             _batches(config, slice, section, known) if search_batch else _parts(config, slice, section, known)
         )
+        layouts = [replace(layout, settings=chosen) for layout in layouts]
         reasons = [_reason(layout, held, known.usable) for layout in layouts]
         out += [RuledOut(layout, reason) for layout, reason in zip(layouts, reasons, strict=True) if reason]
         left = [layout for layout, reason in zip(layouts, reasons, strict=True) if not reason]
         if left:
             possible.append(Chain(tuple(left), min(start, len(left) - 1)))
     return possible, out
+
+
+def remat_of(config: Config) -> str | None:
+    """Return the value of `model.remat`; None if the model has no such key."""
+    return getattr(config.model, "remat", None)
+
+
+def with_remat(config: Config, possible: Sequence[Chain]) -> list[Chain]:
+    """Return the chains of a job again with `model.remat`: first `dots`, which repeats less, then `block`, which keeps least.
+
+    None are returned if the job chooses `model.remat` itself, or its model has no such key.
+    """
+    if remat_of(config) is None or "remat" in config.model.model_fields_set:
+        return []
+    offered = get_args(type(config.model).model_fields["remat"].annotation)
+    again = []
+    for chain in possible:
+        layouts = [(layout, "block") for layout in chain.layouts]
+        steps = [step for step in ((chain.layouts[0], "dots"), *layouts) if step[1] in offered]
+        if steps:
+            of = [replace(one, settings=replace(one.settings, remat=remat)) for one, remat in steps]
+            again.append(Chain(tuple(of), chain.start and chain.start + len(of) - len(layouts)))
+    return again
 
 
 def smallest(config: Config, section: Parallel, slice: Slice) -> Config:

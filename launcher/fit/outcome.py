@@ -12,12 +12,12 @@ from podrun.runtime.config import Config
 from podrun.runtime.layout_facts import Measured
 
 from ..view.text_table import text_table, wrap
-from .layouts import Layout, RuledOut, in_bytes
+from .layouts import Layout, RuledOut, in_bytes, remat_of
 from .search import Search
 
 _NAMED = 3
 """Number of layouts that are named in a line about several."""
-_LAYOUT = ("STRATEGY", "DATA", "FSDP", "ACCUMULATE", "BATCH")
+_LAYOUT = ("STRATEGY", "DATA", "FSDP", "ACCUMULATE", "BATCH", "REMAT", "XLA")
 _SIZES = ("MEMORY", "TO SPARE", "SENT")
 _BOUND = (
     "AT LEAST: a bound of a step's time, the longest of the times that the parts of the hardware need at full speed;",
@@ -121,6 +121,8 @@ class Outcome:
             "fsdp": layout.fsdp,
             "accumulate": layout.accumulate,
             "batch_size": layout.batch_size,
+            "remat": layout.settings.remat or remat_of(self.config),
+            "xla": list(self.config.launch.xla if layout.settings.xla is None else layout.settings.xla),
         }
 
     def _values(self, layout: Layout) -> dict[str, Any]:
@@ -142,10 +144,18 @@ class Outcome:
         parts = list(dict.fromkeys(part for layout in layouts for part in self.known.measured[layout].bounds))
         rows = [self._row(layout, self.known.measured[layout], parts) for layout in layouts]
         header = (*_LAYOUT, "AT LEAST", *(part.upper() for part in parts), *_SIZES)
-        return text_table([header, *rows], right=range(1, len(header)))
+        searched = [chain.layouts[0].settings for chain in self.known.chains]
+        left_out = {
+            "REMAT": all(one.remat is None for one in searched),
+            "XLA": all(one.xla is None for one in searched),
+        }
+        columns = [number for number, name in enumerate(header) if not left_out.get(name)]
+        table = [[row[number] for number in columns] for row in (header, *rows)]
+        return text_table(table, right=range(1, len(columns)))
 
     def _row(self, layout: Layout, one: Measured, parts: Sequence[str]) -> Sequence[str]:
-        name, *numbers = map(str, self._keys(layout).values())
+        keys = self._keys(layout)
+        name, *numbers = map(str, {**keys, "xla": "+".join(keys["xla"]) or "none"}.values())
         return (
             f"{name}{'' if layout.keys(self.config) else '*'}",
             *numbers,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from podrun.runtime.config import Config
-from podrun.runtime.config.xla_presets import misplaced_presets, with_presets
+from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import UserError
 from podrun.runtime.layout_facts import Measured, Survey
 from podrun.runtime.target import Target
@@ -15,8 +15,11 @@ from podrun.runtime.target import Target
 from ..pod.slices import Slice
 from ..request.query_process import QueryError
 from .compilers import Compilers
-from .layouts import Chain, Layout, RuledOut, chains, smallest, strategies
+from .layouts import Chain, Layout, RuledOut, Settings, chains, smallest, strategies, with_remat
 from .questions import Questions
+
+_LITTLE = 0.1
+"""A layout that leaves less of a device's memory is no reason to leave out `model.remat`."""
 
 
 @dataclass
@@ -54,6 +57,15 @@ class Search:
         """Return the number of layouts that need not be compiled: others of their chains decide about them."""
         return sum(len(chain.layouts) for chain in self.chains) - len(self.measured) - len(self.failed)
 
+    def is_easy(self, search_batch: bool) -> bool:
+        """Return whether a layout fits with memory to spare, and without dividing the batch into parts for that."""
+        for layout in self.best:
+            one = self.measured[layout]
+            is_first = search_batch or any(layout is chain.layouts[0] for chain in self.chains)
+            if is_first and (not one.usable or one.spare is None or one.spare >= _LITTLE * one.usable):
+                return True
+        return False
+
     def _fits(self, layout: Layout) -> bool:
         return layout in self.measured and self.measured[layout].fits
 
@@ -70,6 +82,7 @@ def search(
     config: Config,
     target: Target,
     search_batch: bool = False,
+    settings: Sequence[Settings] = (Settings(),),
     tell: Callable[[], None] = lambda: None,
 ) -> None:
     """Search, and write what is known into `known`. When this has returned or raised, no process is left.
@@ -79,6 +92,7 @@ def search(
         config: the job.
         target: what to compile for.
         search_batch: search the largest batch size, in place of the number of parts of the job's own.
+        settings: values of other keys, which are all searched.
         tell: called from any thread whenever more is known.
 
     Raises:
@@ -87,17 +101,17 @@ def search(
         KeyboardInterrupt: Ctrl-C.
     """
     launch = config.launch
-    if problem := misplaced_presets(launch.xla, known.slice.kind, known.slice.name):
-        raise UserError(problem)
-    env = with_presets(launch.env, launch.xla, target.platform)
+    for xla in dict.fromkeys(launch.xla if one.xla is None else one.xla for one in settings):
+        if problem := misplaced_presets(xla, known.slice.kind, known.slice.name):
+            raise UserError(problem)
     sections, known.ruled_out = strategies(config, known.slice, search_batch)
     if not sections:
         return
-    with Compilers(launch.python, env) as compilers:
-        questions = Questions(config, env, target, compilers)
+    with Compilers(launch.python) as compilers:
+        questions = Questions(config, target, compilers)
         survey = questions.survey([smallest(config, section, known.slice) for section in sections])
         known.survey = survey
-        known.chains, ruled_out = chains(config, known.slice, sections, survey, search_batch)
+        known.chains, ruled_out = chains(config, known.slice, sections, survey, search_batch, settings)
         known.ruled_out += ruled_out
         tell()
 
@@ -119,11 +133,20 @@ def search(
                     fits[layout] = False
                 tell()
 
-        # No more threads than can compile at once, so that chains are searched in their order.
-        with ThreadPoolExecutor(compilers.most) as threads:
-            try:
-                done = wait([threads.submit(follow, chain) for chain in known.chains], return_when=FIRST_EXCEPTION)[0]
-            finally:
-                compilers.stop()
-        for one in done:
-            one.result()
+        def follow_all(chains: Sequence[Chain]) -> None:
+            # No more threads than can compile at once, so that chains are searched in their order.
+            with ThreadPoolExecutor(compilers.most) as threads:
+                try:
+                    done = wait([threads.submit(follow, chain) for chain in chains], return_when=FIRST_EXCEPTION)[0]
+                    for one in done:
+                        one.result()
+                except BaseException:
+                    compilers.stop()
+                    raise
+
+        follow_all(known.chains)
+        if all(one.remat is None for one in settings) and not known.is_easy(search_batch):
+            again = with_remat(config, known.chains)
+            known.chains += again
+            tell()
+            follow_all(again)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,28 +53,32 @@ def most(program: Path) -> int:
     return max(int(line) for line in (program.parent / "most").read_text().splitlines())
 
 
+def ask(some: Compilers, question: dict[str, Any]) -> dict[str, Any]:
+    return some.ask(question, {})
+
+
 def questions(*texts: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"wait": 0.5, "say": '{"answer": {"memory_here": 1000}}', **text} for text in texts]
 
 
 def test_an_answer_and_the_ways_to_fail(program: Path) -> None:
-    with Compilers(str(program), {}) as some:
-        assert some.ask({"say": '{"answer": {"a": 1}}'}) == {"answer": {"a": 1}}
+    with Compilers(str(program)) as some:
+        assert ask(some, {"say": '{"answer": {"a": 1}}'}) == {"answer": {"a": 1}}
         with pytest.raises(UserError, match=r"^batch_size: is wrong$"):
-            some.ask({"say": "batch_size: is wrong", "code": 2})
+            ask(some, {"say": "batch_size: is wrong", "code": 2})
         with pytest.raises(QueryError, match=r"^ValueError: no\nin mine.py$"):
-            some.ask({"say": "ValueError: no\nin mine.py", "code": 1, "err": "Traceback"})
+            ask(some, {"say": "ValueError: no\nin mine.py", "code": 1, "err": "Traceback"})
         with pytest.raises(
             QueryError, match=r"^the process that compiled a layout ended with exit code 1: the last line$"
         ):
-            some.ask({"code": 1, "err": "a line\nthe last line"})
+            ask(some, {"code": 1, "err": "a line\nthe last line"})
 
 
 def test_as_many_at_once_as_there_are_processors(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "_AT_FIRST", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    with Compilers(str(program), {}) as some, ThreadPoolExecutor() as threads:
-        assert len([*threads.map(some.ask, questions({}, {}, {}, {}))]) == 4
+    with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
+        assert len([*threads.map(partial(ask, some), questions({}, {}, {}, {}))]) == 4
     assert most(program) == 2
 
 
@@ -82,12 +87,12 @@ def test_one_at_a_time_if_memory_is_short(program: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(compilers, "_AT_FIRST", 2**60)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     huge = {"say": f'{{"answer": {{"memory_here": {2**50}}}}}'}
-    with Compilers(str(program), {}) as some, ThreadPoolExecutor() as threads:
-        [*threads.map(some.ask, questions(huge, huge, huge))]
+    with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
+        [*threads.map(partial(ask, some), questions(huge, huge, huge))]
         assert most(program) == 1
-    with Compilers(str(program), {}) as some, ThreadPoolExecutor() as threads:
-        some.ask(questions({})[0])
-        [*threads.map(some.ask, questions({}, {}))]
+    with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
+        ask(some, questions({})[0])
+        [*threads.map(partial(ask, some), questions({}, {}))]
     assert most(program) == 2
 
 
@@ -95,18 +100,18 @@ def test_one_that_is_killed_is_started_again_alone(program: Path, monkeypatch: p
     """The kernel kills a process when memory is exhausted."""
     monkeypatch.setattr(compilers, "_AT_FIRST", 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    with Compilers(str(program), {}) as some, ThreadPoolExecutor() as threads:
-        answers = [*threads.map(some.ask, questions({"together": True}, {"together": True}))]
+    with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
+        answers = [*threads.map(partial(ask, some), questions({"together": True}, {"together": True}))]
         assert answers == [{"answer": {"memory_here": 1000}}] * 2
         assert most(program) == 2
         with pytest.raises(QueryError, match=r"^the process .* was ended by signal 9, probably .* no memory left"):
-            some.ask({"kill": True})
+            ask(some, {"kill": True})
 
 
 def test_stop_leaves_no_process(program: Path) -> None:
-    some = Compilers(str(program), {})
+    some = Compilers(str(program))
     with ThreadPoolExecutor() as threads:
-        asked = [threads.submit(some.ask, {"wait": 60}) for _ in range(5)]
+        asked = [threads.submit(ask, some, {"wait": 60}) for _ in range(5)]
         deadline = time.monotonic() + 20
         while not [*program.parent.glob("running-*")] and time.monotonic() < deadline:
             threading.Event().wait(0.05)

@@ -11,11 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from podrun.launcher.commands.fit import FitRequest, fit
+from podrun.launcher.fit.layouts import Settings
 from podrun.launcher.fit.outcome import Outcome
 from podrun.launcher.fit.search import Search, search
 from podrun.launcher.pod.slices import parse_slice
@@ -27,6 +30,7 @@ from podrun.runtime.layout_facts import Held, Survey
 
 GIB = 2**30
 USABLE = 16 * GIB
+TRAIN = "{task: language_model, steps: 3, batch_size: 64"
 PROGRAM = """#!/usr/bin/env python3
 import json, os, pathlib, sys, time
 if sys.argv[1] == "-c":  # podrun asks whether this Python has its runtime
@@ -41,17 +45,21 @@ if not question["compile"]:
 job = question["layouts"][0]
 fsdp = job["parallel"].get("mesh", {}).get("fsdp", 1)
 with (folder / "compiled").open("a") as file:
-    file.write(f"{job['parallel']['name']} {fsdp} {job['accumulate']} {job['batch_size']}\\n")
+    flags = " flags" * ("latency_hiding" in os.environ.get("LIBTPU_INIT_ARGS", ""))
+    kept = f" {job['model']['remat']}" * (job["model"]["remat"] != "none")
+    file.write(f"{job['parallel']['name']} {fsdp} {job['accumulate']} {job['batch_size']}{kept}{flags}\\n")
 if fsdp in given["slow"]:
     (folder / f"slow-{os.getpid()}").touch()
     time.sleep(600)
 if fsdp in given["broken"]:
     print("XlaRuntimeError: INTERNAL: an error of the compiler")
     sys.exit(1)
-per_example = given["per_example"]
+per_example = given["per_example"] // {"none": 1, "dots": 2, "block": 4}[job["model"]["remat"]]
+repeated = {"none": 1, "dots": 1.1, "block": 1.3}[job["model"]["remat"]]
 needed = given["held"][str(fsdp)]["state"] + per_example * job["batch_size"] // 4 // job["accumulate"]
 fits = needed <= given["survey"]["usable"]
-bounds = {"compute": job["batch_size"] / 1000, "HBM": 0.001 * job["accumulate"], "ICI": 0.0001 * fsdp} if fits else {}
+compute = repeated * job["batch_size"] / 1000
+bounds = {"compute": compute, "HBM": 0.001 * job["accumulate"], "ICI": 0.0001 * fsdp} if fits else {}
 answer = {"fits": fits, "needed": needed, "usable": given["survey"]["usable"], "bounds": bounds,
           "sent": 1000 * fsdp, "unknown_loops": int(fsdp == 4), "compile_seconds": 1.0, "memory_here": 1000}
 print(json.dumps({"answer": answer, "files": [str(folder / "given.json")]}))
@@ -66,7 +74,7 @@ class Compiler:
         self._old = 0
         (folder / "program").write_text(PROGRAM)
         (folder / "program").chmod(0o700)
-        (folder / "train.yaml").write_text("{task: language_model, steps: 3, batch_size: 64}")
+        (folder / "train.yaml").write_text(f"{TRAIN}, model: {{name: gpt2, remat: none}}}}")
         self.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)
 
     def given(
@@ -81,13 +89,13 @@ class Compiler:
         self._old += 100
         os.utime(path, (time.time() - 10_000 + self._old,) * 2)  # answers are not kept if a file has just changed
 
-    def search(self, *overrides: str, batch: bool = False) -> Outcome:
+    def search(self, *overrides: str, batch: bool = False, settings: Sequence[Settings] = (Settings(),)) -> Outcome:
         train, slice = self.folder / "train.yaml", parse_slice("v5e-4")
         config = read_config(train, [*overrides, f"launch.python={self.folder / 'program'}"])
         known, target = Search(slice), target_of(slice)
         assert target
         outcome = Outcome(train, overrides, config, known, 1.0)
-        search(known, config, target, batch)
+        search(known, config, target, batch, settings)
         return outcome
 
     @property
@@ -166,6 +174,60 @@ def test_the_largest_batch_that_fits(compiler: Compiler) -> None:
     assert [(one["fsdp"], one["batch_size"]) for one in outcome.as_json()["layouts"]] == [(4, 256), (2, 128)]
     assert outcome.command().endswith(" parallel=jit parallel.mesh.fsdp=4 batch_size=256")
     assert len(compiler.asked) <= 2 * 5
+
+
+def test_remat_is_tried_where_memory_is_short(compiler: Compiler) -> None:
+    """Not if the job chooses it, or if a layout fits without parts and leaves a tenth of the memory."""
+    (compiler.folder / "train.yaml").write_text(f"{TRAIN}}}")
+    easy = compiler.search()
+    assert compiler.asked == ["jit 2 1 64", "jit 4 1 64"] and "REMAT" not in easy.text(1000)
+    compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB)
+    short = compiler.search()
+    assert [(*row, one["remat"]) for row, one in zip(layouts(short), short.as_json()["layouts"], strict=True)] == [
+        ("jit", 4, 2, "none"),
+        ("jit", 2, 4, "none"),
+        ("jit", 4, 1, "dots"),  # 7 + 16 / 2 GiB
+        ("jit", 2, 1, "block"),  # 12 + 16 / 4 GiB; with dots 12 + 16 / 2
+    ]
+    assert "dots" in short.text(1000) and short.command().endswith(" parallel.mesh.fsdp=4 accumulate=2")
+    assert len(compiler.asked) == 6 + 1 + 3
+    compiler.search("model.remat=block")
+    assert compiler.asked == ["jit 4 1 64 block"], "the job's own, and only that; the answer for fsdp 2 is known"
+
+
+def test_values_of_other_keys(compiler: Compiler, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = compiler.search("parallel=jit", settings=[Settings("none", ("latency_hiding",)), Settings("block", ())])
+    assert compiler.asked == ["jit 2 1 64 block", "jit 2 1 64 flags", "jit 4 1 64 block", "jit 4 1 64 flags"]
+    assert "REMAT             XLA" in outcome.text(1000)
+    assert outcome.command().endswith(" parallel=jit parallel.mesh.fsdp=2 'launch.xla=[latency_hiding]'")
+    words = (f"launch.python={compiler.folder / 'program'}",)
+    over = ("launch.xla=[],latency_hiding", "model.remat=none,dots,block")
+    assert fit(FitRequest(compiler.folder / "train.yaml", words, "v5e-4", json=True, over=over)) == 0
+    found = json.loads(capsys.readouterr().out)["layouts"]
+    assert {(*one["xla"], one["remat"], one["fsdp"]) for one in found} == {
+        (*flags, remat, fsdp)
+        for flags in ((), ("latency_hiding",))
+        for remat in ("none", "dots", "block")
+        for fsdp in (2, 4)
+    }
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (("steps=1,2",), "--over steps: podrun fit searches model.remat and launch.xla; `podrun compare` trains with"),
+        (("model.remat=none,block", "model.remat=dots"), "--over model.remat is there twice"),
+        (("model.remat=none,all",), "'all'"),
+        (("launch.xla=fast",), "there is no preset fast"),
+        (("launch.xla=[],pipelined_collectives",), "pipelined_collectives is not a preset for v5litepod-4"),
+        (("model.remat",), "--over model.remat: write key.path=value,value"),
+    ],
+)
+def test_wrong_values_of_other_keys(compiler: Compiler, over: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        fit(FitRequest(compiler.folder / "train.yaml", (), "v5e-4", over=over))
+    assert message in str(raised.value)
+    assert compiler.asked == []
 
 
 def test_an_error_of_the_compiler_is_of_its_layout_alone(compiler: Compiler) -> None:
