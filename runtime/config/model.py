@@ -25,6 +25,14 @@ from .task import ExampleKind
 AboveOne = Annotated[float, Field(gt=1, allow_inf_nan=False)]
 AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
+Remat = Annotated[
+    Tuned[Literal["none", "block", "dots"]],
+    Field(
+        description="What the backward pass computes again, to need less memory: nothing; each block, of which only the "
+        "input is kept; or dots: all of a block but its products with weights.",
+    ),
+]
+
 GPT2_PRESETS: dict[str, dict[str, int]] = {
     # Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", table 2.
     "gpt2": {"layers": 12, "heads": 12, "width": 768, "context": 1024},
@@ -63,11 +71,7 @@ class GPT2Model(ModelSection):
         0.0,
         description="Share of activations dropped in training; raise it if validation loss rises while training loss falls.",
     )
-    remat: Tuned[Literal["none", "block", "dots"]] = Field(
-        "none",
-        description="What the backward pass computes again, to need less memory: nothing; each block, of which only the "
-        "input is kept; or dots: all of a block but its products with weights.",
-    )
+    remat: Remat = "none"
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
     )
@@ -206,6 +210,7 @@ class DecoderModel(ModelSection):
     scale_embedding: bool = Field(False, description="Multiply the embedding by sqrt(width) (Gemma).")
     tied_head: bool = Field(True, description="The head is the token embedding; false: a matrix of its own.")
     dropout: Tuned[Probability] = Field(0.0, description="Share of activations dropped in training.")
+    remat: Remat = "none"
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02,
         description="Standard deviation of initial weights; smaller in the layers that add to the residual stream.",
@@ -225,6 +230,12 @@ class DecoderModel(ModelSection):
     def hidden_width(self) -> int:
         """Return the hidden width of the MLP."""
         return self.mlp_width or 4 * self.width
+
+    @property
+    def period(self) -> int:
+        """Return the number of layers after which their kinds repeat; all of them if no shorter pattern fits in evenly."""
+        kinds = [self.is_sliding(i) for i in range(self.layers)]
+        return next(n for n in range(1, self.layers + 1) if kinds[:n] * (self.layers // n) == kinds)
 
     def is_sliding(self, layer: int) -> bool:
         """Return whether a layer, from 0, attends to a window only."""

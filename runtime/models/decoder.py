@@ -20,6 +20,7 @@ import numpy as np
 
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, YarnRope
 from .dropout import Dropout
+from .layers import Layers
 
 _LOWEST = float(np.finfo(np.float32).min)
 
@@ -38,6 +39,10 @@ class Rotation(NamedTuple):
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         cos, sin = self.cos[:, None], self.sin[:, None]
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+
+Rotations = tuple[Rotation | None, Rotation | None]
+"""Of full layers, and of sliding ones; None with learned positions."""
 
 
 def rotation(rope: AnyRope, size: int, length: int) -> Rotation:
@@ -177,11 +182,11 @@ class Block(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, rotate: Rotation | None, deterministic: bool) -> jax.Array:
+    def __call__(self, x: jax.Array, rotations: Rotations, deterministic: bool) -> jax.Array:
         """Map [B, T, C] to [B, T, C]."""
         c = self.config
         out = Norm(c, self.dtype, name="attn_norm")(x)
-        out = Attention(c, self.sliding, self.dtype, name="attn")(out, rotate, deterministic)
+        out = Attention(c, self.sliding, self.dtype, name="attn")(out, rotations[self.sliding], deterministic)
         x = x + (Norm(c, self.dtype, name="attn_post_norm")(out) if c.post_norms else out)
         out = Norm(c, self.dtype, name="mlp_norm")(x)
         out = MLP(c, self.dtype, name="mlp")(out, deterministic)
@@ -202,7 +207,8 @@ class Decoder(nn.Module):
         if c.positions == "learned":
             self.positions = nn.Embed(c.context, c.width, dtype=self.dtype, embedding_init=init)
         self.dropout = Dropout(c.dropout)
-        self.layers = [Block(c, c.is_sliding(i), self.dtype) for i in range(c.layers)]
+        pattern = [Block(c, c.is_sliding(i), self.dtype) for i in range(c.period)]
+        self.layers = Layers(pattern, c.layers // c.period, c.remat)
         self.final_norm = Norm(c, self.dtype)
         if not c.tied_head:
             self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, kernel_init=init)
@@ -225,9 +231,7 @@ class Decoder(nn.Module):
             full = rotation(c.rope, c.size, length)
             sliding = rotation(c.sliding_rope, c.size, length) if c.sliding_rope else full
         x = self.dropout(x, deterministic)
-        for layer in self.layers:
-            x = layer(x, sliding if layer.sliding else full, deterministic)
-        return self.final_norm(x)
+        return self.final_norm(self.layers(x, (full, sliding), deterministic))
 
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config.model import GPT2Model
+from ..config.model import GPT2Model, Remat
+from .layers import saved
 
 _EPSILON = 1e-5
 _LOWEST = float(np.finfo(np.float32).min)
@@ -85,13 +86,11 @@ class Block(nn.Module):
         return x + MLP(*shared, name="mlp")(normed, deterministic)
 
 
-def _rematerialized(remat: str) -> Any:
+def _rematerialized(remat: Remat) -> Any:
     """Return the class of blocks that keep for the backward pass what `model.remat` says, and compute the rest again."""
     if remat == "none":
         return Block
-    # Products with a weight have no batch dimensions; those of attention, whose results grow with T², have.
-    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
-    return nn.remat(Block, static_argnums=(2,), policy=policy)
+    return nn.remat(Block, static_argnums=(2,), policy=saved(remat))
 
 
 class GPT2(nn.Module):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from ...config.model import DecoderModel
 from ...contract import UserError
@@ -31,7 +32,7 @@ NAMES = {
     "model.norm.weight": "final_norm.scale",
     "lm_head.weight": "lm_head.kernel",  # not in the files of a model with a tied head
 }
-"""Names in the files of Llama, and `Decoder`'s name of the same parameter; {} is the layer.
+"""Names in the files of Llama, and `Decoder`'s name of the same parameter; {} is the layer. `place_of` finds its array.
 
 A `kernel` is [inputs, outputs] here and [outputs, inputs] in the files, so it is transposed; all others are the same.
 """
@@ -59,32 +60,52 @@ class Family:
     names: Mapping[str, str]
 
 
+class Place(NamedTuple):
+    """Where a parameter of a published model is in the parameters of `Decoder`."""
+
+    path: tuple[str, ...]
+    """Keys of the nested dictionaries."""
+    index: int | None
+    """Its index along the leading axis of that array, over which layers are stacked; None: it is the whole array."""
+
+
+def place_of(config: DecoderModel, layer: int | None, name: str) -> Place:
+    """Return the place of the parameter `name`, `Decoder`'s name in a family's table.
+
+    Args:
+        config: the model.
+        layer: the layer, from 0, if the name has {}; otherwise None.
+        name: the name, such as "layers_{}.attn.q.kernel".
+    """
+    first, *rest = name.split(".")
+    if layer is None:
+        return Place((first, *rest), None)
+    return Place(("layers", f"block_{layer % config.period}", *rest), layer // config.period)
+
+
 def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the parameters of `Decoder` as nested dictionaries, from the arrays of a published model by name.
 
     Raises:
         UserError: an array is missing, or there is one that the model has no place for.
     """
-    names = {
-        theirs.format(layer): ours.format(layer)
+    places = {
+        theirs.format(layer): place_of(config, layer, ours)
         for theirs, ours in family.names.items()
-        for layer in (range(config.layers) if "{}" in theirs else [0])
+        for layer in (range(config.layers) if "{}" in theirs else [None])
     }
     if config.tied_head:
-        del names["lm_head.weight"]
-    for problem, wrong in (("are missing", names.keys() - arrays), ("have no place", arrays.keys() - names)):
+        del places["lm_head.weight"]
+    for problem, wrong in (("are missing", places.keys() - arrays), ("have no place", arrays.keys() - places)):
         if wrong:
             raise UserError(
                 f"the model's files do not fit its config.json: {len(wrong)} arrays {problem}: {_few(wrong)}"
             )
-    params: dict[str, Any] = {}
-    for theirs, ours in names.items():
-        *modules, leaf = ours.split(".")
-        inner = params
-        for module in modules:
-            inner = inner.setdefault(module, {})
-        inner[leaf] = arrays[theirs].T if leaf == "kernel" else arrays[theirs]
-    return params
+    layers: dict[tuple[str, ...], list[np.ndarray]] = {}
+    for theirs, place in places.items():  # by growing layer
+        array = arrays[theirs].T if place.path[-1] == "kernel" else arrays[theirs]
+        layers.setdefault(place.path, []).append(array)
+    return unflatten_dict({path: np.stack(each) if path[0] == "layers" else each[0] for path, each in layers.items()})
 
 
 def _few(names: set[str]) -> str:

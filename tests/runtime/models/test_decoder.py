@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from podrun.runtime.config.model import DecoderModel, GPT2Model
 from podrun.runtime.models.decoder import Decoder
+from podrun.runtime.models.families.base import place_of
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.weights import Role, weights
 
@@ -38,6 +40,7 @@ def test_gpt2_is_a_decoder() -> None:
     random = np.random.default_rng(1)
     theirs = jax.tree.map(lambda x: np.float32(x + random.normal(0, 0.2, x.shape)), initial(gpt2))
     ours: Params = {"embed": theirs["wte"], "positions": theirs["wpe"], "final_norm": theirs["ln_f"]}
+    blocks = []
     for i in range(2):
         block = theirs[f"h_{i}"]
         query, key, value = (
@@ -48,12 +51,15 @@ def test_gpt2_is_a_decoder() -> None:
                 strict=True,
             )
         )
-        ours[f"layers_{i}"] = {
-            "attn_norm": block["ln_1"],
-            "attn": {"q": query, "k": key, "v": value, "o": block["attn"]["c_proj"]},
-            "mlp_norm": block["ln_2"],
-            "mlp": {"up": block["mlp"]["c_fc"], "down": block["mlp"]["c_proj"]},
-        }
+        blocks.append(
+            {
+                "attn_norm": block["ln_1"],
+                "attn": {"q": query, "k": key, "v": value, "o": block["attn"]["c_proj"]},
+                "mlp_norm": block["ln_2"],
+                "mlp": {"up": block["mlp"]["c_fc"], "down": block["mlp"]["c_proj"]},
+            }
+        )
+    ours["layers"] = {"block_0": jax.tree.map(lambda *each: np.stack(each), *blocks)}
     model = decoder(positions="learned", norm="layer", norm_epsilon=1e-5, mlp="gelu", bias="all")
     found = jax.jit(model.apply)({"params": ours}, TOKENS)
     expected = jax.jit(gpt2.apply)({"params": theirs}, TOKENS)
@@ -108,6 +114,47 @@ def test_dropout() -> None:
     np.testing.assert_array_equal(jax.jit(model.apply)(params, TOKENS), jax.jit(decoder().apply)(params, TOKENS))
 
 
+@pytest.mark.parametrize(
+    ("layers", "types", "period"),
+    [
+        (4, ["full"], 1),
+        (4, ["sliding", "sliding"], 1),
+        (4, ["sliding", "full"], 2),
+        (12, ["sliding"] * 5 + ["full"], 6),
+        (7, ["sliding"] * 5 + ["full"], 7),
+    ],
+)
+def test_layers_of_one_kind_are_stacked(layers: int, types: list[str], period: int) -> None:
+    """One stack for each place in the shortest pattern that fits in evenly, so that a published layer has a place."""
+    model = decoder(layers=layers, layer_types=types, window=3 if "sliding" in types else None)
+    stacks = jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]["layers"]
+    assert [*stacks] == [f"block_{i}" for i in range(period)]
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(stacks)} == {layers // period}
+    places = {place_of(model.config, layer, "layers_{}.attn.q.kernel") for layer in range(layers)}
+    assert len(places) == layers
+    assert place_of(model.config, layers - 1, "layers_{}.attn.q.kernel") == (
+        ("layers", f"block_{period - 1}", "attn", "q", "kernel"),
+        layers // period - 1,
+    )
+
+
+def test_remat() -> None:
+    """Losses and gradients are those without, whether layers are alike or not; dropout is the same in both passes."""
+
+    def trained(remat: str) -> Any:
+        keys = {"layers": 4, "dropout": 0.3, "layer_types": ["sliding", "full"], "window": 3}
+        model, rngs = decoder(remat=remat, **keys), {"dropout": jax.random.key(1)}
+
+        def loss(params: Params) -> jax.Array:
+            return (model.apply({"params": params}, TOKENS, False, rngs=rngs) ** 2).mean()
+
+        return jax.jit(jax.value_and_grad(loss))(initial(model))
+
+    expected = trained("none")
+    for remat in ("block", "dots"):
+        jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-8), trained(remat), expected)
+
+
 def test_roles_of_parameters() -> None:
     """Weight decay and Muon know norms, biases, embedding and head by their names."""
     model = decoder(bias="all", norm="layer", qk_norm=True, post_norms=True, tied_head=False, positions="learned")
@@ -118,8 +165,8 @@ def test_roles_of_parameters() -> None:
         "positions.embedding",
     }
     assert {name for name, role in roles.items() if role == Role.HEAD} == {"lm_head.kernel"}
-    matrices = {f"layers_{i}.{m}.kernel" for i in (0, 1) for m in ("attn.q", "attn.k", "attn.v", "attn.o")}
-    matrices |= {f"layers_{i}.mlp.{m}.kernel" for i in (0, 1) for m in ("gate", "up", "down")}
+    matrices = {f"layers.block_0.attn.{m}.kernel" for m in ("q", "k", "v", "o")}
+    matrices |= {f"layers.block_0.mlp.{m}.kernel" for m in ("gate", "up", "down")}
     assert {name for name, leaf in found.items() if leaf.is_hidden_matrix} == matrices
     assert {name for name, leaf in found.items() if not leaf.is_decayed} == {
         name for name in found if name.endswith((".bias", ".scale"))

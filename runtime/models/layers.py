@@ -1,0 +1,109 @@
+"""The loop over the layers of a model whose parameters are stacked: every array has a leading axis of layers.
+
+The program of a layer is traced and compiled once, for all of them. Layers may differ in a repeating pattern, as where every
+sixth has another attention; then there is a stack of parameters for each place in the pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+
+from ..config.model import Remat
+from ..contract import UserError
+from ..state import Params
+
+Layer = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
+"""Maps the parameters of a layer, activations, and a key for dropout or None, to activations of the same shape and dtype."""
+
+
+def scan_layers(
+    pattern: Sequence[Layer], stacks: Sequence[Params], x: jax.Array, keys: jax.Array | None, remat: Remat = "none"
+) -> jax.Array:
+    """Apply layers one after another: all of the pattern, then all of it again, as often as the parameters are stacked.
+
+    Args:
+        pattern: the functions of the layers; a single one if they are all alike.
+        stacks: for each of them the parameters of all its layers, stacked: [repeats, ...].
+        x: activations, the input of the first layer.
+        keys: keys for dropout, [repeats, len(pattern)], or None.
+        remat: what the backward pass computes again.
+
+    Returns:
+        The output of the last layer, of the shape and dtype of `x`.
+    """
+    repeats = len(jax.tree.leaves(stacks)[0])
+    # In a loop XLA has nothing to merge; a loop of one turn it unrolls.
+    layers = [_rematerialized(layer, remat, prevent_cse=repeats == 1) for layer in pattern]
+
+    def turn(x: jax.Array, these: Any) -> tuple[jax.Array, None]:
+        parameters, keys = these
+        for place, layer in enumerate(layers):
+            x = layer(parameters[place], x, None if keys is None else keys[place])
+        return x, None
+
+    last: jax.Array = jax.lax.scan(turn, x, (list(stacks), keys))[0]
+    return last
+
+
+def _rematerialized(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
+    if remat == "none":
+        return layer
+    again: Layer = jax.checkpoint(layer, prevent_cse=prevent_cse, policy=saved(remat))
+    return again
+
+
+def saved(remat: Remat) -> Callable[..., bool] | None:
+    """Return the policy of jax.checkpoint: which results within a layer are kept for the backward pass; None: none."""
+    # Products with a weight have no batch dimensions; those of attention, whose results grow with T², have.
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
+
+
+class Layers(nn.Module):
+    """Linen modules as layers in a loop: those of `pattern`, `repeats` times, each time with parameters of their own.
+
+    The parameters of place i in the pattern are `block_i`, stacked. A layer is called as `layer(x, *arguments)`, with the
+    same `arguments` for all, and returns an array like x. It may draw random numbers, but has no state.
+    """
+
+    pattern: Sequence[nn.Module]
+    repeats: int
+    remat: Remat = "none"
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *arguments: Any) -> jax.Array:
+        """Map an array to one of the same shape and dtype."""
+        modules = [module.copy(parent=None) for module in self.pattern]
+        stacks = [
+            self.param(f"block_{place}", partial(self._initial, module), x, *arguments)
+            for place, module in enumerate(modules)
+        ]
+        keys = None
+        if self.has_rng("dropout"):
+            keys = jax.random.split(self.make_rng("dropout"), (self.repeats, len(modules)))
+
+        def apply(module: nn.Module, params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
+            rngs = None if key is None else {"params": key}  # flax uses `params` for all other streams
+            result: jax.Array = module.apply({"params": params}, x, *arguments, rngs=rngs)
+            return result
+
+        return scan_layers([partial(apply, module) for module in modules], stacks, x, keys, self.remat)
+
+    def _initial(self, module: nn.Module, key: jax.Array, x: jax.Array, *arguments: Any) -> Params:
+        """Return the parameters of all layers of one place in the pattern, each [repeats, ...]."""
+
+        def initial(key: jax.Array) -> Params:
+            variables = dict(module.init(key, x, *arguments))
+            params = variables.pop("params", {})
+            if variables:
+                raise UserError(
+                    f"Layers: {type(module).__name__} has the collections {', '.join(variables)}, but layers in a loop have "
+                    "parameters only; keep state outside of the loop"
+                )
+            return params
+
+        return jax.vmap(initial)(jax.random.split(key, self.repeats))
