@@ -86,10 +86,9 @@ class Layers(nn.Module):
         if self.has_rng("dropout"):
             keys = jax.random.split(self.make_rng("dropout"), (self.repeats, len(modules)))
 
-        def apply(module: nn.Module, params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        def apply(module: nn.Module, params: Params, x: jax.Array, key: jax.Array | None) -> Any:
             rngs = None if key is None else {"params": key}  # flax uses `params` for all other streams
-            result: jax.Array = module.apply({"params": params}, x, *arguments, rngs=rngs)
-            return result
+            return module.apply({"params": params}, x, *arguments, rngs=rngs)
 
         return scan_layers([partial(apply, module) for module in modules], stacks, x, keys, self.remat)
 

@@ -65,7 +65,7 @@ class Place(NamedTuple):
 
     path: tuple[str, ...]
     """Keys of the nested dictionaries."""
-    index: int | None
+    row: int | None
     """Its index along the leading axis of that array, over which layers are stacked; None: it is the whole array."""
 
 
