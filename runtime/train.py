@@ -23,10 +23,12 @@ from .config import Config
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
+from .devices import Devices
 from .disk_cache import DiskCache
 from .measure.epochs import EpochMeans
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
+from .models.attention import resolve
 from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
@@ -96,12 +98,14 @@ class Trainer:
         storage: Storage | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        self._config = config
         self._reporter = reporter
+        self._config, kernel = resolve(config, Devices.here())
         self._progress = reporter.record
         self._process = jax.process_index()
         self._data = load_data(config, reporter.note if self._process == 0 else None, self._progress.part)
         self._progress.part()
+        if kernel is not None and kernel.has_alternatives and self._process == 0:
+            reporter.note(str(kernel))
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._steps = config.total_steps(self._data.train.size)
         stored = None

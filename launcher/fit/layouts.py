@@ -152,7 +152,7 @@ def _divided(section: Parallel, slice: Slice) -> list[Parallel]:
 def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
     """Return why the job cannot have the layout on the slice; empty if it can."""
     try:
-        check_slice(layout.of(config), slice.devices, slice.slices)
+        check_slice(layout.of(config), slice.devices, slice.slices, slice.kind)
     except UserError as error:
         return str(error)
     return layout.parallel.conflict(config.model, config.optimizer) or ""

@@ -30,7 +30,7 @@ def config_checks(config: Config, pod: Pod | None, is_local: bool) -> list[Calla
     checks: list[Callable[[], None]] = []
     if pod:
         slice = pod.slice
-        checks.append(lambda: check_slice(config, slice.devices, slice.slices))
+        checks.append(lambda: check_slice(config, slice.devices, slice.slices, slice.kind))
     if is_local or config.brings_data:  # the job reads files of this machine
         checks.append(lambda: check_files(config))
     if is_local:

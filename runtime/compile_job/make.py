@@ -15,6 +15,7 @@ from ..contract import UserError
 from ..data.pipeline import evaluation_shapes, step_shapes
 from ..devices import Devices
 from ..disk_cache import DiskCache, UntrustedError
+from ..models.attention import resolve
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -60,7 +61,9 @@ class Compiler:
     """
 
     def __init__(self, job: Job, pod: Devices | None = None) -> None:
-        config = job.config
+        config, kernel = resolve(job.config, pod or Devices.here())
+        if kernel is not None and kernel.kernel != kernel.of_run:
+            raise UserError(f"{kernel}; or take model.attention=xla for both")
         data = load_data(config)
         optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
         self._strategy: Strategy = make_strategy(config, make_task(config, data), optimizer, schedule, pod)

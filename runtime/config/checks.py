@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from ..contract import UserError
+from .attention import named_conflict
 from .base import ReadsFiles, Section, nearest_multiples
 from .bucket_url import url
 from .job import Config
@@ -16,9 +17,20 @@ from .job import Config
 S = TypeVar("S", bound=Section)
 
 
-def check_slice(config: Config, devices: int, slices: int = 1) -> None:
-    """Raise UserError, with values that fit, unless mesh and batch can be divided over `devices` in `slices` equal slices."""
-    problems = (_batch_problem(config, devices), config.parallel.grid.problem(devices, slices))
+def check_slice(config: Config, devices: int, slices: int = 1, platform: str | None = None) -> None:
+    """Raise UserError, with values that fit, unless the job can run on a slice.
+
+    Args:
+        config: the job.
+        devices: number of devices, over which mesh and batch are divided.
+        slices: number of equal slices that they are in.
+        platform: `cpu`, `gpu` or `tpu`, which a kernel may need; None: unknown.
+    """
+    problems = (
+        _batch_problem(config, devices),
+        config.parallel.grid.problem(devices, slices),
+        named_conflict(config, platform),
+    )
     messages = [problem for problem in problems if problem]
     if messages:
         raise UserError("\n".join(messages))

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ..contract import UserError
+from .attention import named_conflict
 from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData
 from .model import GPT2Model, Model
@@ -144,7 +145,7 @@ class Config(Section):
             *_task_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
-            *filter(None, [self.parallel.conflict(self.model, self.optimizer)]),
+            *filter(None, [self.parallel.conflict(self.model, self.optimizer), named_conflict(self)]),
         ]
         if problems:
             raise ValueError("\n".join(problems))

@@ -42,6 +42,13 @@ GPT2_PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+Attention = Literal["auto", "xla", "cudnn"]
+_ATTENTION = (
+    "Kernel of the attention: auto takes cuDNN's where devices and job allow it, otherwise XLA's, and a run says which and "
+    "why; xla keeps the scores of all pairs of tokens in memory; cudnn (NVIDIA's GPUs, bfloat16) never does."
+)
+
+
 class ModelSection(Section):
     """Base of the built-in models."""
 
@@ -72,9 +79,15 @@ class GPT2Model(ModelSection):
         description="Share of activations dropped in training; raise it if validation loss rises while training loss falls.",
     )
     remat: Remat = "none"
+    attention: Tuned[Attention] = Field("auto", description=_ATTENTION)
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02, description="Standard deviation of initial weights; 0.02 as published, for narrow models about 0.05."
     )
+
+    @property
+    def size(self) -> int:
+        """Return the size of a head."""
+        return self.width // self.heads
 
     @model_validator(mode="before")
     @classmethod
@@ -200,6 +213,7 @@ class DecoderModel(ModelSection):
     window: Positive | None = Field(
         None, description="Tokens that a sliding layer attends to, the token itself among them."
     )
+    attention: Tuned[Attention] = Field("auto", description=_ATTENTION)
     attention_scale: PositiveFloat | None = Field(
         None, description="Factor of the attention's scores; without it 1 / sqrt(head_size)."
     )

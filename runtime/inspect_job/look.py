@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ..config import Config
+from ..config.attention import with_kernel
 from ..contract import UserError
 from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
@@ -19,6 +20,7 @@ from ..device_memory import device_memory
 from ..devices import Devices
 from ..measure.flops import StepFlops, step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
+from ..models.attention import Choice, resolve
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -129,6 +131,8 @@ class Report:
     """What the devices send each other in a step; none if it is compiled for CPU."""
     roofline: Roofline | None
     """Lower bounds of a step's time; None if it is compiled for CPU."""
+    attention: Choice | None
+    """The kernel of the model's attention; None if it has no choice, or if the step is compiled for CPU."""
     unknown_loops: int
     """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
     compile_seconds: float
@@ -147,6 +151,9 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         UserError: as in training.
         TooLarge: the step does not fit into the memory of a device of `pod`.
     """
+    if pod is None:  # a kernel for the slice's own devices does not compile for CPU
+        config = with_kernel(config, "xla")
+    config, kernel = resolve(config, pod or Devices.here())
     data = load_data(config)
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
@@ -186,6 +193,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         buffers=compiled.buffers if pod else (),
         traffic=compiled.traffic if pod else (),
         roofline=compiled.roofline if pod else None,
+        attention=kernel if pod else None,
         unknown_loops=compiled.unknown_loops if pod else 0,
         compile_seconds=compiled.seconds,
     )

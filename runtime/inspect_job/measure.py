@@ -12,6 +12,7 @@ from ..device_memory import device_memory
 from ..devices import Devices
 from ..layout_facts import Held, Measured, Survey
 from ..measure.flops import step_flops
+from ..models.attention import resolve
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -82,5 +83,6 @@ def measure(config: Config, pod: Devices) -> Measured:
 
 
 def _strategy(config: Config, data: Dataset, pod: Devices) -> Strategy:
+    config, _ = resolve(config, pod)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
     return make_strategy(config, make_task(config, data), optimizer, schedule, pod)

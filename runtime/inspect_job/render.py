@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from ..models.attention import Choice
 from .arrays import Row, fold
 from .divided import lines as divided_lines
 from .layout import Layout
@@ -33,6 +34,7 @@ def text(report: Report, title: str, width: int) -> str:
         _layout(report, width),
         *([_pictures(report)] if report.pictures else []),
         _step(report.computed, report),
+        *(["\n".join(_wrap(_sentence(report.attention), width))] if report.attention else []),
         *([_roofline(report.roofline, report.unknown_loops, width)] if report.roofline else []),
         _memory(report),
         *([_traffic(report)] if report.compiled_for != _CPU and report.devices > 1 else []),
@@ -158,6 +160,11 @@ def _step(computed: Computed, report: Report) -> str:
         who = f"{report.computing} x {computed.device_kind}"
         lines.append(f"  {in_seconds(computed.seconds_at_peak)} at 100 % of the peak of {who} in {report.precision}")
     return "\n".join(lines)
+
+
+def _sentence(choice: Choice) -> str:
+    text = str(choice)
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def _roofline(roofline: Roofline, unknown_loops: int, width: int) -> str:

@@ -61,7 +61,8 @@ def step_seconds_at_peak(
 def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1) -> StepFlops:
     """Return the FLOPs of the loss over `batch` and of its gradients.
 
-    A task may repeat computation only in a batch that is large, so `repeated` depends on the parts.
+    A task may repeat computation only in a batch that is large, so `repeated` depends on the parts. Attention counts as
+    XLA's does, whatever kernel computes it.
 
     Args:
         task: the task, which has the loss.
@@ -69,6 +70,7 @@ def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1) -> Step
         batch: a global batch of arrays or `jax.ShapeDtypeStruct`, [B, ...] each.
         parts: number of equal parts that the batch is computed in, on several devices or one after another.
     """
+    task = task.in_products()
     trained, state = divided(params)
     batch = {name: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
     shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))

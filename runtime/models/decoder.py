@@ -11,6 +11,7 @@ that share one, D size of a head, F hidden width of the MLP, V vocabulary.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -19,11 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, YarnRope
+from .attention import attend
 from .dropout import Dropout
 from .layers import Layers
-
-_LOWEST = float(np.finfo(np.float32).min)
-
 
 # --- rotary positions ---
 
@@ -136,21 +135,19 @@ class Attention(nn.Module):
             query, key = Norm(c, self.dtype, name="q_norm")(query), Norm(c, self.dtype, name="k_norm")(key)
         if rotate is not None:
             query, key = rotate(query), rotate(key)
-        query = query.reshape(batch, length, c.groups, c.heads // c.groups, c.size)
-        scores = jnp.einsum("btkgd,bskd->bkgts", query, key).astype(jnp.float32)
-        scores = soft_cap(scores * (c.attention_scale or c.size**-0.5), c.attention_soft_cap)
-        weights = jax.nn.softmax(jnp.where(self._seen(length), scores, _LOWEST)).astype(self.dtype)
-        weights = Dropout(c.dropout)(weights, deterministic)
-        mixed = jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, c.heads * c.size)
+        dropout = Dropout(c.dropout)
+        mixed = attend(
+            query,
+            key,
+            value,
+            c.attention,
+            scale=c.attention_scale or c.size**-0.5,
+            window=c.window if self.sliding else None,
+            soft_cap=c.attention_soft_cap,
+            drop=partial(dropout, deterministic=deterministic) if c.dropout else None,
+        ).reshape(batch, length, c.heads * c.size)
         out = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")(mixed)
         return Dropout(c.dropout)(out, deterministic)
-
-    def _seen(self, length: int) -> jax.Array:
-        """Return bool[T, S]: whether a token attends to another."""
-        seen = jnp.tril(jnp.ones((length, length), bool))
-        if self.sliding and self.config.window is not None:
-            seen &= ~jnp.tril(seen, -self.config.window)
-        return seen
 
 
 class MLP(nn.Module):

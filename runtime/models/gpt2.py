@@ -9,18 +9,18 @@ Letters in shapes: B batch, T tokens, C width, H heads, D width per head, V voca
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..config.model import GPT2Model, Remat
+from .attention import attend
 from .layers import saved
 
 _EPSILON = 1e-5
-_LOWEST = float(np.finfo(np.float32).min)
 _normal = nn.initializers.normal
 
 
@@ -28,6 +28,7 @@ class Attention(nn.Module):
     """Causal self-attention."""
 
     heads: int
+    kernel: str
     dropout: float
     std: float
     residual_std: float
@@ -39,12 +40,10 @@ class Attention(nn.Module):
         batch, length, width = x.shape
         qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_attn")(x)
         query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
-        scores = jnp.einsum("bthd,bshd->bhts", query, key) / jnp.sqrt(query.shape[-1]).astype(self.dtype)
-        causal = jnp.tril(jnp.ones((length, length), bool))
-        scores = jnp.where(causal, scores.astype(jnp.float32), _LOWEST)
-        weights = jax.nn.softmax(scores).astype(self.dtype)
-        weights = nn.Dropout(self.dropout)(weights, deterministic)
-        mixed = jnp.einsum("bhts,bshd->bthd", weights, value).reshape(batch, length, width)
+        dropout = nn.Dropout(self.dropout)
+        drop = partial(dropout, deterministic=deterministic) if self.dropout else None
+        mixed = attend(query, key, value, self.kernel, scale=query.shape[-1] ** -0.5, drop=drop)
+        mixed = mixed.reshape(batch, length, width)
         out = nn.Dense(width, dtype=self.dtype, kernel_init=_normal(self.residual_std), name="c_proj")(mixed)
         return nn.Dropout(self.dropout)(out, deterministic)
 
@@ -71,6 +70,7 @@ class Block(nn.Module):
     """Pre-LayerNorm attention and MLP, each with a residual connection."""
 
     heads: int
+    kernel: str
     dropout: float
     std: float
     residual_std: float
@@ -81,7 +81,7 @@ class Block(nn.Module):
         """Map [B, T, C] to [B, T, C]."""
         shared = (self.dropout, self.std, self.residual_std, self.dtype)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_1")(x)
-        x = x + Attention(self.heads, *shared, name="attn")(normed, deterministic)
+        x = x + Attention(self.heads, self.kernel, *shared, name="attn")(normed, deterministic)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_2")(x)
         return x + MLP(*shared, name="mlp")(normed, deterministic)
 
@@ -109,7 +109,8 @@ class GPT2(nn.Module):
         self.wpe = nn.Embed(config.context, config.width, dtype=self.dtype, embedding_init=_normal(std))
         self.drop = nn.Dropout(config.dropout, name="Dropout_0")
         block = _rematerialized(config.remat)
-        self.h = [block(config.heads, config.dropout, std, residual_std, self.dtype) for _ in range(config.layers)]
+        shared = (config.heads, config.attention, config.dropout, std, residual_std, self.dtype)
+        self.h = [block(*shared) for _ in range(config.layers)]
         self.ln_f = nn.LayerNorm(_EPSILON, dtype=self.dtype)
 
     def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:

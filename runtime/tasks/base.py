@@ -45,6 +45,11 @@ class Task(ABC):
     `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and computes all of it.
     """
 
+    @hook
+    def in_products(self) -> Task:
+        """Return the task with JAX's own products in place of other kernels, which FLOPs can be counted in."""
+        return self
+
     def units_seen(self, examples: int) -> dict[str, int]:
         """Return {"tokens_seen": ...} for `examples` trained examples; empty unless the task's unit is tokens."""
         return {"tokens_seen": examples * self.units_per_example} if self.unit == "tokens" else {}

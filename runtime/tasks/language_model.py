@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config import Config
+from ..config.attention import with_kernel
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import context_length, make_language_model
@@ -42,6 +44,14 @@ class LanguageModel(Task):
         # Where the compiler divides arrays, it may add up the head's gradient over devices once for each piece.
         self._has_pieces = self._model.has_head and config.parallel.is_program_of_a_device
         self._prompt = self._encode_prompt()
+
+    def in_products(self) -> LanguageModel:
+        config = with_kernel(self.config, "xla")
+        if config is self.config:
+            return self
+        task = copy.copy(self)
+        task._model = make_language_model(config, self.data.vocabulary, jnp.dtype(config.precision))
+        return task
 
     def _encode_prompt(self) -> np.ndarray:
         """Encode the prompt, before training, so that an error in it is reported early."""

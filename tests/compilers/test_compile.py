@@ -21,7 +21,7 @@ task: language_model
 steps: 3
 batch_size: 32
 data: {name: text, path: text.txt, tokenizer: byte}
-model: {name: gpt2, layers: 1, width: 128, heads: 2, context: 16}
+model: {name: gpt2, layers: 1, width: 128, heads: 2, context: 16, attention: xla}
 precision: bfloat16
 """
 

@@ -93,7 +93,7 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
         mistakes.add(misplaced)
     if slice and job and not isinstance(job, Program):
         config, shape = job, slice
-        mistakes.check(lambda: check_slice(config, shape.devices, shape.slices))
+        mistakes.check(lambda: check_slice(config, shape.devices, shape.slices, shape.kind))
     mistakes.raise_any()
     assert job and slice
     hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))

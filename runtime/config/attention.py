@@ -1,0 +1,61 @@
+"""Which kernels of attention fit a job, as far as the job itself tells: its devices are a question of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .model import DecoderModel, GPT2Model
+
+if TYPE_CHECKING:
+    from .job import Config
+
+PLATFORMS = {"cudnn": "gpu"}
+"""The platform of each kernel that has only one."""
+_NAMES = {"gpu": "GPUs", "tpu": "TPUs", "cpu": "CPUs"}
+_LANES = 8
+_LARGEST = 256
+
+
+def attention_of(config: Config) -> GPT2Model | DecoderModel | None:
+    """Return the section of a model whose attention has a choice of kernels; None: it has none."""
+    return config.model if isinstance(config.model, GPT2Model | DecoderModel) else None
+
+
+def with_kernel(config: Config, kernel: str) -> Config:
+    """Return the job with that kernel; the job itself if it has it already, or no choice of kernels."""
+    section = attention_of(config)
+    if section is None or section.attention == kernel:
+        return config
+    return config.model_copy(update={"model": section.model_copy(update={"attention": kernel})})
+
+
+def platform_conflict(kernel: str, platform: str) -> str | None:
+    """Return why a kernel does not work on `cpu`, `gpu` or `tpu`; None if it does."""
+    needed = PLATFORMS.get(kernel, platform)
+    return None if needed == platform else f"{kernel} is for {_NAMES[needed]}, and the devices are {_NAMES[platform]}"
+
+
+def job_conflict(kernel: str, config: Config) -> str | None:
+    """Return why a kernel does not work for a job on any device; None if it does."""
+    model = attention_of(config)
+    if model is None or kernel != "cudnn":
+        return None
+    if config.precision == "float32":
+        return "cudnn computes with 16 bits, and precision is float32"
+    if model.size % _LANES or model.size > _LARGEST:
+        return f"cudnn takes heads of a multiple of {_LANES} up to {_LARGEST}, and they have the size {model.size}"
+    if isinstance(model, DecoderModel) and model.attention_soft_cap:
+        return "cudnn has no attention_soft_cap"
+    if model.dropout:
+        return "cudnn drops no weights of the attention, and dropout is not 0"
+    return None
+
+
+def named_conflict(config: Config, platform: str | None = None) -> str | None:
+    """Return the error if a job names a kernel that cannot work, on `platform` if that is given; None if it can."""
+    model = attention_of(config)
+    if model is None:
+        return None
+    kernel = model.attention
+    problem = job_conflict(kernel, config) or (platform_conflict(kernel, platform) if platform else None)
+    return problem and f"model.attention: {problem}; change that, or take attention: auto"

@@ -1,0 +1,214 @@
+"""Causal self-attention by one of several kernels, and which of them a job takes.
+
+XLA's keeps the scores of all pairs of tokens in memory, T x S for each head, and works everywhere. cuDNN's computes them in
+parts that stay on the chip, so that memory and its traffic grow with T only.
+
+Letters in shapes: B batch, T tokens, S tokens as keys, H query heads, K heads of keys and values, G = H / K queries that
+share one, D size of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..config import Config
+from ..config.attention import attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
+from ..contract import UserError
+from ..devices import Devices
+
+_LOWEST = float(np.finfo(np.float32).min)
+_HOPPER = (9, 0)
+_OLDEST = (8, 0)
+_LARGE_HEADS = 128
+"""Heads above this size need a Hopper or later for cuDNN's."""
+_FOR_AUTO = {"gpu": "cudnn"}
+"""The kernel that `auto` takes where it can, by platform."""
+INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
+
+
+# --- the kernels ----------------------------------------------------------------------------------------------------
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    kernel: str,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    drop: Callable[[jax.Array], jax.Array] | None = None,
+) -> jax.Array:
+    """Return what each token gathers from itself and those before it, [B, T, H, D].
+
+    Args:
+        query: [B, T, H, D]. Each of the K heads of keys is shared by G neighbouring queries.
+        key: [B, S, K, D].
+        value: [B, S, K, D].
+        kernel: `xla` or `cudnn`; `auto` means `xla`, where nobody has chosen (`resolve`).
+        scale: factor of the scores.
+        window: number of last tokens that a token attends to, itself among them; None: all.
+        soft_cap: limit of the scores; only by `xla`.
+        drop: dropout of the weights; only by `xla`.
+    """
+    if kernel == "cudnn":
+        assert soft_cap is None and drop is None
+        # JAX counts the tokens before a token, without itself.
+        local = None if window is None else (window - 1, 0)
+        return jax.nn.dot_product_attention(
+            query, key, value, scale=scale, is_causal=True, local_window_size=local, implementation="cudnn"
+        )
+    return _by_xla(query, key, value, scale, window, soft_cap, drop)
+
+
+def _by_xla(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    scale: float,
+    window: int | None,
+    soft_cap: float | None,
+    drop: Callable[[jax.Array], jax.Array] | None,
+) -> jax.Array:
+    batch, length, heads, size = query.shape
+    groups = key.shape[2]
+    query = query.reshape(batch, length, groups, heads // groups, size)
+    scores = jnp.einsum("btkgd,bskd->bkgts", query, key).astype(jnp.float32) * scale
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    weights = jax.nn.softmax(jnp.where(_seen(length, window), scores, _LOWEST)).astype(query.dtype)
+    if drop is not None:
+        weights = drop(weights)
+    return jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, heads, size)
+
+
+def _seen(length: int, window: int | None) -> jax.Array:
+    """Return bool[T, S]: whether a token attends to another."""
+    seen = jnp.tril(jnp.ones((length, length), bool))
+    return seen if window is None else seen & ~jnp.tril(seen, -window)
+
+
+# --- the choice -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the choice of a kernel depends on beside the job."""
+
+    platform: str
+    """`cpu`, `gpu` or `tpu`."""
+    kind: str
+    """Kind of the devices, such as `NVIDIA H100 80GB HBM3`."""
+    capability: tuple[int, int] | None = None
+    """NVIDIA's compute capability; None on other devices."""
+    cudnn_problem: str = ""
+    """Why this process cannot compile cuDNN's attention; empty if it can."""
+    are_here: bool = True
+    """Whether the job runs in this process. If not, its hosts may have what this machine lacks."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The kernel of a job."""
+
+    kernel: str
+    """`xla` or `cudnn`."""
+    reason: str
+    of_run: str
+    """The kernel of a run on the real devices, which differs if this machine cannot compile that."""
+    has_alternatives: bool = True
+    """False if the devices have only this one."""
+
+    def __str__(self) -> str:
+        return f"attention: {self.kernel}, {self.reason}"
+
+
+def choose(config: Config, setting: Setting) -> Choice | None:
+    """Return the kernel of a job on some devices, with the reason; None if its model has no choice.
+
+    Raises:
+        UserError: the job names a kernel that cannot work there.
+    """
+    section = attention_of(config)
+    if section is None:
+        return None
+    named = section.attention
+    if named != "auto" and (problem := named_conflict(config, setting.platform)):
+        raise UserError(problem)
+    kernel = _FOR_AUTO.get(setting.platform, "xla") if named == "auto" else named
+    if kernel == "xla":
+        reason = "as the job says" if named == "xla" else f"the only one for {setting.kind}"
+        return Choice("xla", reason, "xla", named == "xla" and setting.platform in _FOR_AUTO)
+    problem = (
+        job_conflict(kernel, config)
+        or platform_conflict(kernel, setting.platform)
+        or _gpu_conflict(section.size, setting)
+    )
+    if problem is None and setting.cudnn_problem and setting.are_here:
+        problem = f"cuDNN's cannot be compiled here: {setting.cudnn_problem}"
+    if problem is not None:
+        if named != "auto":
+            raise UserError(f"model.attention: {problem}; change that, or take attention: auto")
+        return Choice("xla", f"because {problem}", "xla")
+    if setting.cudnn_problem:
+        reason = (
+            f"though a run on {setting.kind} takes cudnn, which this machine cannot compile: {setting.cudnn_problem}; "
+            f"for the same program install cuDNN here: {INSTALL_CUDNN}"
+        )
+        return Choice("xla", reason, kernel)
+    reason = "as the job says" if named != "auto" else f"which keeps no scores in the memory of {setting.kind}"
+    return Choice(kernel, reason, kernel)
+
+
+def _gpu_conflict(size: int, setting: Setting) -> str | None:
+    if setting.capability is None:
+        return f"cudnn is for NVIDIA's GPUs, and the devices are {setting.kind}"
+    if setting.capability < _OLDEST:
+        return f"cudnn needs Ampere or later, and the devices are {setting.kind}"
+    if size > _LARGE_HEADS and setting.capability < _HOPPER:
+        return f"cudnn takes heads up to {_LARGE_HEADS} on {setting.kind}, and they have the size {size}"
+    return None
+
+
+def resolve(config: Config, pod: Devices) -> tuple[Config, Choice | None]:
+    """Return the job with the kernel of its attention decided for the devices of a pod, and the choice.
+
+    Raises:
+        UserError: the job names a kernel that cannot work there.
+    """
+    section = attention_of(config)
+    if section is None:
+        return config, None
+    wants_cudnn = pod.platform == "gpu" and section.attention in ("auto", "cudnn") and not job_conflict("cudnn", config)
+    setting = Setting(
+        pod.platform, pod.kind, _capability(pod), _cudnn_problem(section.size) if wants_cudnn else "", pod.are_here
+    )
+    choice = choose(config, setting)
+    return (config, None) if choice is None else (with_kernel(config, choice.kernel), choice)
+
+
+def _capability(pod: Devices) -> tuple[int, int] | None:
+    parts = str(getattr(pod.all[0], "compute_capability", "")).split(".")
+    if pod.platform != "gpu" or len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        return None  # AMD's are called gfx90a and the like
+    return int(parts[0]), int(parts[1])
+
+
+def _cudnn_problem(size: int) -> str:
+    """Return why JAX cannot trace cuDNN's attention in this process; empty if it can."""
+    x = jax.ShapeDtypeStruct((1, 128, 1, size), jnp.bfloat16)
+
+    def loss(x: jax.Array) -> jax.Array:
+        return attend(x, x, x, "cudnn", scale=1.0).astype(jnp.float32).sum()
+
+    try:
+        jax.eval_shape(jax.grad(loss), x)
+    except Exception as error:  # RuntimeError without cuDNN, NotImplementedError for what its version lacks
+        return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return ""
