@@ -55,7 +55,7 @@ def attend(
         scale: factor of the scores.
         window: number of last tokens that a token attends to, itself among them; None: all.
         soft_cap: limit of the scores; only by `xla`.
-        drop: dropout of the weights; only by `xla`.
+        drop: dropout of the weights, [B, H, T, S]; only by `xla`.
     """
     if kernel == "cudnn":
         assert soft_cap is None and drop is None
@@ -84,7 +84,7 @@ def _by_xla(
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     weights = jax.nn.softmax(jnp.where(_seen(length, window), scores, _LOWEST)).astype(query.dtype)
     if drop is not None:
-        weights = drop(weights)
+        weights = drop(weights.reshape(batch, heads, length, length)).reshape(weights.shape)
     return jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, heads, size)
 
 
