@@ -68,10 +68,17 @@ def by_jaxopt(line_search: str, iterations: int = 60) -> float:
     return float(loss(solver.run(start).params))
 
 
-@pytest.mark.parametrize("line_search", ["zoom", pytest.param("backtracking", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
-    "name",
-    mostly_long(["pmap", "jit", "jit fsdp 2", "explicit", "shard_map"], lambda _, name: name in ("jit", "shard_map")),
+    ("name", "line_search"),
+    mostly_long(
+        [
+            (name, line_search)
+            for name in ("pmap", "jit", "jit fsdp 2", "explicit", "shard_map")
+            for line_search in ("zoom", "backtracking")
+        ],
+        lambda _, case: case in (("jit", "zoom"), ("shard_map", "zoom")),
+        lambda _, case: case in (("jit fsdp 2", "zoom"), ("pmap", "backtracking")),
+    ),
 )
 def test_lbfgs_is_the_same_under_every_strategy(name: str, line_search: str) -> None:
     """25 losses on a set that has to be padded are those of a single device, and no step is compiled anew."""

@@ -18,7 +18,7 @@ from podrun.runtime.data.pipeline import TrainBatches, full_batch
 
 from ..tiers import mostly_long
 from .array_jobs import everything
-from .strategies import SECTIONS, copies, every_strategy, make, train
+from .strategies import SECTIONS, copies, make, train
 
 # --- logistic regression without a bias: jaxopt's notebook on L-BFGS --------------------------------------------------
 
@@ -58,7 +58,9 @@ def by_scipy(bias: bool) -> float:
 WITH_LBFGS = [name for name in SECTIONS if name != "explicit fsdp 4"]
 
 
-@pytest.mark.parametrize("name", mostly_long(WITH_LBFGS, lambda _, name: name in ("pmap", "jit")))
+@pytest.mark.parametrize(
+    "name", mostly_long(WITH_LBFGS, lambda _, name: name in ("pmap", "jit"), lambda _, name: name == "jit fsdp 2")
+)
 def test_logistic_regression_without_a_bias(name: str) -> None:
     """Its loss is scipy's of the same problem, which is not that of the problem with a bias."""
     one = make(notebook_job(SECTIONS[name], bias=False), notebook_data())
@@ -127,8 +129,9 @@ def by_hand(params: Any, batches: list[Any]) -> list[float]:
     return losses
 
 
-@pytest.mark.long
-@every_strategy
+@pytest.mark.parametrize(
+    "name", mostly_long(SECTIONS, lambda *_: False, lambda _, name: name in ("single", "shard_map"))
+)
 def test_regression_is_that_of_a_loop_by_hand(name: str) -> None:
     """From the same initial weights, every loss is within 1e-5 of plain JAX code's."""
     order = TrainBatches(curve_data().train, 32, 0, 1, seed=0)

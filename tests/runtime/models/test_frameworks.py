@@ -35,9 +35,13 @@ QUICK = "jit fsdp 2"
 
 
 def every(names: list[str], frameworks: list[str] = FRAMEWORKS) -> Any:
-    """Return the parametrization: one framework by all strategies, one strategy by all frameworks; `frameworks` are quick."""
+    """Return the parametrization: one framework by all strategies, one strategy by all frameworks."""
     pairs = [(framework, name) for framework in FRAMEWORKS for name in names if name == QUICK or framework == "nnx"]
-    cases = mostly_long(pairs, lambda _, case: case[0] in frameworks and case[1] == QUICK)
+    cases = mostly_long(
+        pairs,
+        lambda _, case: case[0] in frameworks and case[1] == QUICK,
+        lambda _, case: case[1] in (QUICK, "explicit fsdp 4", "shard_map"),
+    )
     return pytest.mark.parametrize(("framework", "name"), cases)
 
 
@@ -135,7 +139,11 @@ AXES = [*(("linen", name) for name in SECTIONS), ("nnx", "explicit fsdp 4"), ("p
 
 @pytest.mark.parametrize(
     ("framework", "name"),
-    mostly_long(AXES, lambda _, case: case in [("linen", "pmap"), ("nnx", "explicit fsdp 4"), ("linen", "shard_map")]),
+    mostly_long(
+        AXES,
+        lambda _, case: case in [("linen", "pmap"), ("nnx", "explicit fsdp 4"), ("linen", "shard_map")],
+        lambda _, case: case[1] in (QUICK, "single"),
+    ),
 )
 def test_statistics_of_the_whole_batch(framework: str, name: str) -> None:
     """With `axis_name="batch"`, as in flax's ResNet: those of one device that has the whole batch."""

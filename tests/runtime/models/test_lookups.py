@@ -51,13 +51,19 @@ WAYS = [name for name in SECTIONS if name != "single"]
 CASES = [(framework, name) for framework in FRAMEWORKS for name in WAYS if name == "explicit" or framework == "plain"]
 
 
-@pytest.mark.parametrize(("framework", "name"), mostly_long(CASES, lambda _, case: case[1] == "explicit"))
+@pytest.mark.parametrize(
+    ("framework", "name"),
+    mostly_long(
+        CASES,
+        lambda _, case: case[1] == "explicit",
+        lambda _, case: case[1] in ("shard_map", "explicit fsdp 4"),
+    ),
+)
 def test_losses_are_those_of_a_single_device(framework: str, name: str) -> None:
     assert losses(framework, name) == pytest.approx(losses(framework, "single"), rel=1e-5)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", mostly_long(FRAMEWORKS, lambda *_: False, lambda _, name: name == "linen"))
 def test_losses_with_a_batch_in_two_parts(framework: str) -> None:
     assert losses(framework, "explicit fsdp 4", accumulate=2) == pytest.approx(losses(framework, "single"), rel=1e-5)
 

@@ -52,7 +52,12 @@ def test_training_is_that_of_a_single_device(name: str, accumulate: int) -> None
 
 @pytest.mark.parametrize("model", LANGUAGE_MODELS)
 @pytest.mark.parametrize(
-    "name", mostly_long(["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"], lambda _, name: name == "jit fsdp 2")
+    "name",
+    mostly_long(
+        ["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"],
+        lambda _, name: name == "jit fsdp 2",
+        lambda _, name: name == "shard_map",
+    ),
 )
 def test_training_language_models_is_that_of_a_single_device(name: str, model: str) -> None:
     """Embeddings and attention too, with divided state and batches in two parts."""
@@ -66,7 +71,11 @@ def test_training_language_models_is_that_of_a_single_device(name: str, model: s
 
 @pytest.mark.parametrize(
     "name",
-    mostly_long(["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"], lambda _, name: name == "explicit fsdp 4"),
+    mostly_long(
+        ["pmap", "jit fsdp 2", "explicit fsdp 4", "shard_map"],
+        lambda _, name: name == "explicit fsdp 4",
+        lambda _, name: name == "shard_map",
+    ),
 )
 def test_remat_changes_no_number(name: str) -> None:
     """A block that is computed again in the backward pass has the shardings that it had."""
@@ -87,6 +96,7 @@ def test_remat_changes_no_number(name: str) -> None:
             for name in ("pmap", "shard_map", "single", "jit fsdp 2", "explicit fsdp 4")
         ],
         lambda _, case: case in (("pmap", 1), ("shard_map", 2), ("jit fsdp 2", 1)),
+        lambda _, case: case in (("single", 2), ("explicit fsdp 4", 2)),
     ),
 )
 def test_a_loss_in_pieces(name: str, accumulate: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +199,9 @@ def losses_with_dropout(name: str) -> list[float]:
     return [metrics["loss"] for metrics in train(one, place(one, initial()), batches(2))[1]]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", SAME_DEVICES)
+@pytest.mark.parametrize(
+    "name", mostly_long(SAME_DEVICES, lambda *_: False, lambda _, name: name in ("jit fsdp 2", "shard_map"))
+)
 def test_dropout_is_the_same_on_the_same_devices(name: str) -> None:
     """It changes the losses; they are the same each time, and for all strategies."""
     one = strategy(name, dropout=0.5)

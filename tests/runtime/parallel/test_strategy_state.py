@@ -120,7 +120,10 @@ def test_how_an_array_is_divided(shape: tuple[int, ...], parts: int, expected: t
     assert tuple(partition(shape, parts)) == expected
 
 
-@pytest.mark.parametrize("name", mostly_long(SECTIONS, lambda _, name: name in ("pmap", "explicit fsdp 4")))
+@pytest.mark.parametrize(
+    "name",
+    mostly_long(SECTIONS, lambda _, name: name in ("pmap", "explicit fsdp 4"), lambda _, name: name == "jit fsdp 2"),
+)
 def test_the_moving_average_of_the_parameters(name: str) -> None:
     """After n steps it is d^n p_0 + (1 - d) sum d^(n - i) p_i, and evaluation takes it."""
     one = strategy(name, accumulate=2, ema=0.9)
