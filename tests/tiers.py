@@ -26,3 +26,8 @@ def mostly_long(
         return pytest.param(*values, marks=marks(number, case))
 
     return [of_one(number, case) for number, case in enumerate(cases)]
+
+
+def nightly(*cases: Any) -> list[Any]:
+    """Return cases of a `parametrize` that are more of the same: CI leaves them out."""
+    return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly) for case in cases]

@@ -15,6 +15,8 @@ from ..hosts import Hosts, LiteHosts
 from ..pod.conftest import Run
 
 PROGRAMS = Path(__file__).with_name("programs")
+CACHE = {"JAX_COMPILATION_CACHE_DIR": str(Path("~/.cache/podrun/xla").expanduser())}
+"""Environment of workers: homes of hosts are empty, and what another test has compiled is often the same program."""
 
 
 @dataclass
@@ -44,7 +46,7 @@ class PodSandbox(Sandbox):
             "ssh": {"user": "root", "key": str(self.hosts.key), "known_hosts": str(self.hosts.known_hosts)},
             "python": sys.executable,
             "workdir": str(self.path / "shared"),
-            "env": {**FAST, **(env or {})},
+            "env": {**FAST, **CACHE, **(env or {})},
             **keys,
         }
         (self.path / "pod.yaml").write_text(yaml.safe_dump({k: v for k, v in settings.items() if v is not None}))

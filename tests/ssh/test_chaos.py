@@ -10,6 +10,7 @@ from ..conftest import make_sandbox
 from ..hosts import Hosts
 from ..pod.chaos import undisturbed
 from ..pod.chaos_faults import BY_NAME
+from ..tiers import mostly_long
 from .chaos import SshChaos
 
 CASES = (
@@ -26,8 +27,12 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return undisturbed(make_sandbox(tmp_path_factory.mktemp("undisturbed")), phase, BY_NAME[name])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "phase", "restarts"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "phase", "restarts"),
+    # Of a host without power tests/ssh/test_lost_hosts.py has a case.
+    mostly_long(CASES, quick=lambda number, case: False, ci=lambda number, case: number > 0),
+    ids=[case[0] for case in CASES],
+)
 def test_a_run_survives_or_ends_as_it_should(
     hosts: Hosts, tmp_path: Path, expected: dict[int, float], name: str, phase: str, restarts: bool
 ) -> None:

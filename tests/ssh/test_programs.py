@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import pytest
 
-from ..pod.conftest import Run
-from ..pod.programs import ENDLESS, own_loop_command
 from .pod import PodSandbox
 from .results import log_of, newest
 
@@ -45,34 +40,3 @@ def test_an_address_that_every_host_has(pod: PodSandbox) -> None:
     assert done.returncode != 0
     told = "was called with the coordinator localhost:10000, which other hosts cannot reach"
     assert (done.stdout + done.stderr).count(told) == 1, done.stdout + done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_own_loop_is_killed_and_resumed(pod: PodSandbox) -> None:
-    """examples/own_loop.py in a workdir that the hosts share: one is killed, all go on with the same losses, bit for bit."""
-    option = pod.write_pod(["h0", "h1"], slice="cpu-2x2")
-
-    def start(workdir: str, steps: int) -> Run:
-        script = Path(own_loop_command(pod, steps)[1]).relative_to(pod.path)
-        return pod.run(option, "--workdir", str(pod.path / "shared" / workdir), "--", "python", os.fspath(script))
-
-    run = start("broken", ENDLESS)
-    run.wait_for_step(70)
-    victims = [process for process in pod.hosts.processes("h1") if process.args.endswith("own_loop.py")]
-    assert victims
-    for process in victims:
-        process.kill()
-    assert run.end() == 137, run.stderr
-    assert "h1 (process 1): was ended by SIGKILL" in run.last_line
-
-    steps = max(int(event["step"]) for event in run.of("step")) + 100
-    run = start("broken", steps)
-    assert run.end(400) == 0, run.stderr
-    assert run.of("resume")[0]["step"] >= 50
-
-    whole = start("whole", steps)
-    assert whole.end(400) == 0, whole.stderr
-    expected = pod.losses("shared/whole")
-    assert list(expected) == [*range(10, steps + 1, 10)]
-    assert pod.losses("shared/broken") == expected

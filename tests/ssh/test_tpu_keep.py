@@ -124,7 +124,7 @@ def vanish(pod: KeptPod, hosts: Hosts, **now: Any) -> None:
 
 
 SUSPENDED = {"state": {"state": "SUSPENDED", "stateInitiator": "SERVICE"}}
-TAKEN = (
+TAKEN: tuple[dict[str, Any], ...] = (
     SUSPENDED,
     {"vm_state": "PREEMPTED"},
     {"course": ["SUSPENDING", "SUSPENDING", "SUSPENDED"]},
@@ -133,19 +133,23 @@ TAKEN = (
 )
 
 
-@pytest.mark.long
-def test_five_preemptions_are_one_run(kept: KeptPod, hosts: Hosts) -> None:
+@pytest.mark.parametrize(
+    "series",
+    [pytest.param(TAKEN[1:3], marks=pytest.mark.long), pytest.param(TAKEN, marks=pytest.mark.nightly)],
+    ids=len,
+)
+def test_preemptions_are_one_run(kept: KeptPod, hosts: Hosts, series: tuple[dict[str, Any], ...]) -> None:
     """With the losses of a run that nobody has disturbed, bit for bit."""
     process = kept.keep("job.yaml", data(kept))
-    for number, now in enumerate(TAKEN):
+    for number, now in enumerate(series):
         wait_until(saved(kept, number), f"a checkpoint of attempt {number}: {kept.out}", 60)
-        (vanish if number == 1 else take_away)(kept, hosts, **now)
+        (vanish if now is TAKEN[1] else take_away)(kept, hosts, **now)
     permit(kept, 1000)
     assert process.wait(120) == 0, kept.out
-    assert kept.service.state["created"] == 6
-    assert [event["attempt"] for event in kept.events("start")] == list(range(6))
+    assert kept.service.state["created"] == len(series) + 1
+    assert [event["attempt"] for event in kept.events("start")] == list(range(len(series) + 1))
     assert len(list((kept.path / "home" / "runs").iterdir())) == 1
-    assert [event["ending"] for event in kept.events("restart")] == ["taken"] * 5
+    assert [event["ending"] for event in kept.events("restart")] == ["taken"] * len(series)
     assert kept.out.rstrip().endswith("podrun: done") and "podrun tpu down my-tpu --zone" in kept.out
     lines = [json.loads(line) for line in (kept.path / "shared/job/metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 41))
