@@ -1,4 +1,4 @@
-"""Which kernels of attention fit a job, as far as the job itself tells: its devices are a question of their own."""
+"""Rules that say which kernels of attention fit a job, whatever its devices are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from .model import DecoderModel, GPT2Model
 if TYPE_CHECKING:
     from .job import Config
 
-PLATFORMS = {"cudnn": "gpu"}
+PLATFORMS = {"cudnn": "gpu", "splash": "tpu"}
 """The platform of each kernel that has only one."""
 _NAMES = {"gpu": "GPUs", "tpu": "TPUs", "cpu": "CPUs"}
-_LANES = 8
-_LARGEST = 256
+_MULTIPLE, _LARGEST = 8, 256
+"""Sizes of heads for cuDNN."""
+LANES = 128
+"""Lanes of a TPU: blocks of splash attention are multiples of them."""
+_OF_ONE_DEVICE = ("pmap", "single", "ensemble")
+"""Strategies whose programs may have splash attention: JAX divides no Pallas kernel over devices, and under shard_map's
+`check_vma` refuses those that do not say over which axes their results vary."""
 
 
 def attention_of(config: Config) -> GPT2Model | DecoderModel | None:
@@ -38,16 +43,24 @@ def platform_conflict(kernel: str, platform: str) -> str | None:
 def job_conflict(kernel: str, config: Config) -> str | None:
     """Return why a kernel does not work for a job on any device; None if it does."""
     model = attention_of(config)
-    if model is None or kernel != "cudnn":
+    if model is None or kernel not in PLATFORMS:
         return None
     if config.precision == "float32":
-        return "cudnn computes with 16 bits, and precision is float32"
-    if model.size % _LANES or model.size > _LARGEST:
-        return f"cudnn takes heads of a multiple of {_LANES} up to {_LARGEST}, and they have the size {model.size}"
-    if isinstance(model, DecoderModel) and model.attention_soft_cap:
-        return "cudnn has no attention_soft_cap"
+        return f"{kernel} computes with 16 bits, and precision is float32"
     if model.dropout:
-        return "cudnn drops no weights of the attention, and dropout is not 0"
+        return f"{kernel} drops no weights of the attention, and dropout is not 0"
+    if kernel == "cudnn":
+        if model.size % _MULTIPLE or model.size > _LARGEST:
+            return (
+                f"cudnn takes heads of a multiple of {_MULTIPLE} up to {_LARGEST}, and they have the size {model.size}"
+            )
+        if isinstance(model, DecoderModel) and model.attention_soft_cap:
+            return "cudnn has no attention_soft_cap"
+        return None
+    if model.context % LANES:
+        return f"splash takes a context of a multiple of {LANES}, and it is {model.context}"
+    if config.parallel.name not in _OF_ONE_DEVICE:
+        return f"splash is for parallel: {' or '.join(_OF_ONE_DEVICE)}, and parallel is {config.parallel.name}"
     return None
 
 

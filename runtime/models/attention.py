@@ -1,7 +1,7 @@
 """Causal self-attention by one of several kernels, and which of them a job takes.
 
-XLA's keeps the scores of all pairs of tokens in memory, T x S for each head, and works everywhere. cuDNN's computes them in
-parts that stay on the chip, so that memory and its traffic grow with T only.
+XLA's keeps the scores of all pairs of tokens in memory, T x S for each head, and works everywhere. cuDNN's on GPUs and splash
+attention on TPUs compute them in parts that stay on the chip, so that memory and its traffic grow with T only.
 
 Letters in shapes: B batch, T tokens, S tokens as keys, H query heads, K heads of keys and values, G = H / K queries that
 share one, D size of a head.
@@ -17,17 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config import Config
-from ..config.attention import attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
+from ..config.attention import LANES, attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
 from ..contract import UserError
 from ..devices import Devices
 
 _LOWEST = float(np.finfo(np.float32).min)
+_BLOCK = 512
 _HOPPER = (9, 0)
 _OLDEST = (8, 0)
 _LARGE_HEADS = 128
 """Heads above this size need a Hopper or later for cuDNN's."""
-_FOR_AUTO = {"gpu": "cudnn"}
+_FOR_AUTO = {"gpu": "cudnn", "tpu": "splash"}
 """The kernel that `auto` takes where it can, by platform."""
+_OLD_TPUS = ("TPU v2", "TPU v3")
 INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
 
 
@@ -51,12 +53,15 @@ def attend(
         query: [B, T, H, D]. Each of the K heads of keys is shared by G neighbouring queries.
         key: [B, S, K, D].
         value: [B, S, K, D].
-        kernel: `xla` or `cudnn`; `auto` means `xla`, where nobody has chosen (`resolve`).
+        kernel: `xla`, `cudnn` or `splash`; `auto` means `xla`, where nobody has chosen (`resolve`).
         scale: factor of the scores.
         window: number of last tokens that a token attends to, itself among them; None: all.
-        soft_cap: limit of the scores; only by `xla`.
+        soft_cap: limit of the scores; not by `cudnn`.
         drop: dropout of the weights, [B, H, T, S]; only by `xla`.
     """
+    if kernel == "splash":
+        assert drop is None
+        return by_splash(query, key, value, scale=scale, window=window, soft_cap=soft_cap)
     if kernel == "cudnn":
         assert soft_cap is None and drop is None
         # JAX counts the tokens before a token, without itself.
@@ -88,6 +93,48 @@ def _by_xla(
     return jnp.einsum("bkgts,bskd->btkgd", weights, value).reshape(batch, length, heads, size)
 
 
+def by_splash(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    *,
+    scale: float,
+    window: int | None = None,
+    soft_cap: float | None = None,
+    interpret: bool = False,
+) -> jax.Array:
+    """Return the same as `attend`, by JAX's splash attention in Pallas. `interpret` runs it on CPUs, slowly."""
+    from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+    length = query.shape[1]
+    shape = (length, length)
+    mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
+    block = largest_block(length)
+    kernel = splash.make_splash_mha(
+        splash.MultiHeadMask([mask] * query.shape[2]),
+        block_sizes=splash.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_q_dkv=block,
+            block_kv_dkv=block,
+            block_q_dq=block,
+            block_kv_dq=block,
+        ),
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=soft_cap,
+        interpret=interpret,
+    )
+    query = (query.astype(jnp.float32) * scale).astype(query.dtype)  # the kernel itself does not scale
+    out = jax.vmap(kernel)(*(jnp.swapaxes(x, 1, 2) for x in (query, key, value)))
+    return jnp.swapaxes(out, 1, 2)
+
+
+def largest_block(length: int) -> int:
+    """Return the tokens of a block: as MaxText 512, or the next lower multiple of a TPU's 128 lanes that divides `length`."""
+    return max(size for size in range(LANES, _BLOCK + 1, LANES) if length % size == 0)
+
+
 def _seen(length: int, window: int | None) -> jax.Array:
     """Return bool[T, S]: whether a token attends to another."""
     seen = jnp.tril(jnp.ones((length, length), bool))
@@ -99,7 +146,7 @@ def _seen(length: int, window: int | None) -> jax.Array:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the choice of a kernel depends on beside the job."""
+    """Facts about devices and machine that the choice of a kernel depends on."""
 
     platform: str
     """`cpu`, `gpu` or `tpu`."""
@@ -108,9 +155,9 @@ class Setting:
     capability: tuple[int, int] | None = None
     """NVIDIA's compute capability; None on other devices."""
     cudnn_problem: str = ""
-    """Why this process cannot compile cuDNN's attention; empty if it can."""
+    """Reason why this process cannot compile cuDNN's attention; empty if it can."""
     are_here: bool = True
-    """Whether the job runs in this process. If not, its hosts may have what this machine lacks."""
+    """True if the job runs in this process. Otherwise its hosts may have what this machine lacks."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +165,7 @@ class Choice:
     """The kernel of a job."""
 
     kernel: str
-    """`xla` or `cudnn`."""
+    """`xla`, `cudnn` or `splash`."""
     reason: str
     of_run: str
     """The kernel of a run on the real devices, which differs if this machine cannot compile that."""
@@ -145,11 +192,11 @@ def choose(config: Config, setting: Setting) -> Choice | None:
     if kernel == "xla":
         reason = "as the job says" if named == "xla" else f"the only one for {setting.kind}"
         return Choice("xla", reason, "xla", named == "xla" and setting.platform in _FOR_AUTO)
-    problem = (
-        job_conflict(kernel, config)
-        or platform_conflict(kernel, setting.platform)
-        or _gpu_conflict(section.size, setting)
-    )
+    problem = job_conflict(kernel, config) or platform_conflict(kernel, setting.platform)
+    if problem is None and kernel == "cudnn":
+        problem = _gpu_conflict(section.size, setting)
+    if problem is None and kernel == "splash":
+        problem = f"splash does not compile for {setting.kind}" if setting.kind in _OLD_TPUS else None
     if problem is None and setting.cudnn_problem and setting.are_here:
         problem = f"cuDNN's cannot be compiled here: {setting.cudnn_problem}"
     if problem is not None:
