@@ -171,7 +171,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     memory = device_memory(pod.kind) if pod else None
     usable = memory.usable if memory else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
-        raise _does_not_fit(config, data, slice_name, compiled, usable, strategy)
+        raise _does_not_fit(config, data, slice_name, compiled, usable, strategy, kernel)
     return Report(
         slice=slice_name,
         devices=devices,
@@ -272,7 +272,13 @@ _DIVISOR = 4
 
 
 def _does_not_fit(
-    config: Config, data: Dataset, slice_name: str, step: CompiledStep, usable: int | None, strategy: Strategy
+    config: Config,
+    data: Dataset,
+    slice_name: str,
+    step: CompiledStep,
+    usable: int | None,
+    strategy: Strategy,
+    kernel: Choice | None,
 ) -> TooLarge:
     """Return the error: by how much the step is too large, with its largest buffers, and a batch that fits."""
     available = step.available or usable
@@ -285,6 +291,8 @@ def _does_not_fit(
         )
     state = bytes_per_device(strategy.abstract_state())
     lines = [head, f"  of it the state: {in_bytes(state)}"]
+    if kernel is not None and kernel.kernel != kernel.of_run:
+        lines.append(f"  {kernel}")
     size, smaller = config.batch_size, step
     least = strategy.shares * config.accumulate
     while smaller.program is None and size != "all" and size // _DIVISOR >= least:
