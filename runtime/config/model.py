@@ -45,8 +45,8 @@ GPT2_PRESETS: dict[str, dict[str, int]] = {
 Attention = Literal["auto", "xla", "cudnn", "splash"]
 _ATTENTION = (
     "Kernel of the attention: auto takes cudnn or splash where devices and job allow it, otherwise xla, and a run says which "
-    "and why. xla keeps the scores of all pairs of tokens in memory; cudnn (NVIDIA's GPUs) and splash (TPUs after v3) do not, "
-    "and need bfloat16."
+    "and why. xla keeps the scores of all pairs of tokens in memory; cudnn (NVIDIA's GPUs) and splash (TPUs after v3) do "
+    "not, and need bfloat16."
 )
 
 
