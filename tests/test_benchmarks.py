@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from .conftest import FAST
 from .hosts import why_not as no_hosts
 from .pod.chaos import Result
 from .slurm.cluster import why_not as no_cluster
+from .tiers import mostly_long
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALLEST = {
@@ -44,7 +46,10 @@ SMALLEST = {
     "watch": ["--rounds=1 --seconds=1 --listeners 1"],
 }
 """Options of each run of a benchmark."""
+RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
 HELPERS = {"setting"}
+IN_CI = {"charts", "checkpoint", "compile_time", "input", "startup", "step_overhead", "watch"}
+"""Those that need no other pod than others have, and the cheap ones."""
 
 
 def no_browser() -> str | None:
@@ -89,6 +94,33 @@ def test_the_setting() -> None:
     assert HEADER.fullmatch(done.stdout), done.stdout + done.stderr
 
 
+BEGIN = """
+import argparse, importlib, json, sys
+
+class Begun(Exception):
+    pass
+
+def parsed(parser):
+    parse(parser)
+    raise Begun
+
+parse, argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_args, parsed
+for name, options in json.loads(sys.argv[1]):
+    sys.argv[:] = [name, *options.split()]
+    try:
+        importlib.import_module(name).main()
+    except Begun:
+        print(name)
+"""
+
+
+def test_every_benchmark_begins() -> None:
+    """It finds all that it imports, and knows the options of its smallest size."""
+    command = [sys.executable, "-c", BEGIN, json.dumps(RUNS)]
+    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout.split()) == (0, [name for name, _ in RUNS]), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("wrong", "code"), [([], 0), ([("cause", "host-1 was named")], 1)])
 def test_a_wrong_run_is_an_exit_code(
     wrong: list[tuple[str, str]], code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -106,8 +138,14 @@ def test_a_wrong_run_is_an_exit_code(
     assert re.search(rf"^all +3 +{3 - code}\b", capsys.readouterr().out, re.MULTILINE)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("name", "options"), [(name, o) for name, several in SMALLEST.items() for o in several])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    mostly_long(
+        RUNS,
+        lambda *_: False,
+        lambda _, case: case[0] in IN_CI,
+    ),
+)
 def test_a_benchmark_at_its_smallest_size(name: str, options: str, tmp_path: Path) -> None:
     if reason := NEEDS.get(name, lambda: None)():
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from ..conftest import Sandbox
 
+Command = Callable[..., subprocess.CompletedProcess[str]]
 JOB = "{task: regression, model: {layers: 1, width: 8}, data: {samples: 50}, steps: 3, batch_size: 8}"
 
 
@@ -44,22 +47,24 @@ def small(sandbox: Sandbox) -> Sandbox:
         (("--slice", "v5e-4", "stepps=3"), "small.yaml: 1 mistake"),
     ],
 )
-def test_mistakes(small: Sandbox, words: tuple[str, ...], message: str) -> None:
-    done = small.podrun("fit", "small.yaml", *words)
+def test_mistakes(small: Sandbox, in_process: Command, words: tuple[str, ...], message: str) -> None:
+    done = in_process("fit", "small.yaml", *words)
     assert done.returncode == 2
     assert done.stderr.startswith(f"podrun: {message}"), done.stderr
     assert "Traceback" not in done.stderr and not list(Path(small.path / "home").rglob("*.json"))
 
 
-def test_mistakes_come_together(small: Sandbox) -> None:
-    done = small.podrun(
+@pytest.mark.usefixtures("small")
+def test_mistakes_come_together(in_process: Command) -> None:
+    done = in_process(
         "fit", "small.yaml", "--slice", "cpu-1x1", "--batch", "batch_size=all", "launch.python=/no/python"
     )
     assert [line.partition(":")[0] for line in done.stderr.splitlines()] == ["podrun", "cpu-1x1", "--batch"]
 
 
-def test_ruled_out_layouts_in_json(small: Sandbox) -> None:
-    done = small.podrun("fit", "small.yaml", "--slice", "v5e-4", "batch_size=6", "--json")
+@pytest.mark.usefixtures("small")
+def test_ruled_out_layouts_in_json(in_process: Command) -> None:
+    done = in_process("fit", "small.yaml", "--slice", "v5e-4", "batch_size=6", "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["layouts"], report["compiled"]) == (2, [], 0)
     assert [(one["strategy"], one["data"], one["fsdp"]) for one in report["ruled_out"]] == [

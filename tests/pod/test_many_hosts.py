@@ -20,7 +20,7 @@ def events_named(run: Path, phase: str) -> int:
     return (run / "events.jsonl").read_text().count(f'"phase": "{phase}"')
 
 
-@pytest.mark.parametrize("hosts", [pytest.param(100), pytest.param(256, marks=pytest.mark.long)])
+@pytest.mark.parametrize("hosts", [50, pytest.param(256, marks=pytest.mark.nightly)])
 def test_many_hosts(hosts: int, sandbox: Sandbox) -> None:
     """Exit code 0, no lease lost, no process and no file left on a host; the launcher stays small."""
     command = [*sandbox.command, "--slice", f"cpu-{hosts}x1", "--simulate", "--", "true"]

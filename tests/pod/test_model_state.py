@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from ..conftest import Sandbox
+from ..tiers import mostly_long
 from .trained import run, saved_state
 
 pytest.importorskip("equinox", reason="the extra `test` has it")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 MODELS = Path(__file__).parents[1] / "runtime" / "models" / "mlps.py"
 TRAIN = """\
 task: classification
@@ -36,7 +37,10 @@ def arrays(tree: Any, path: str = "") -> dict[str, Any]:
     return {name: array for key, value in tree.items() for name, array in arrays(value, f"{path}/{key}").items()}
 
 
-@pytest.mark.parametrize(("framework", "parallel"), [("linen", "pmap"), ("plain", "jit")])
+@pytest.mark.parametrize(
+    ("framework", "parallel"),
+    mostly_long([("linen", "pmap"), ("plain", "jit")], lambda *_: False, lambda number, _: number == 0),
+)
 def test_running_statistics_on_two_processes(sandbox: Sandbox, framework: str, parallel: str) -> None:
     """Losses and state are those of one process; a run in two parts is the whole run bit for bit."""
     shutil.copy(MODELS, sandbox.path)

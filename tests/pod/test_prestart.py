@@ -13,6 +13,7 @@ from podrun.launcher.remote.prestart import Prestart
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
+from ..tiers import mostly_long
 from .conftest import Run, processes_of
 
 Start = Callable[..., Run]
@@ -32,8 +33,12 @@ def test_the_first_workers_import_ahead(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("job", ["launch.env.COLOUR=blue", "launch.process_per=device"])
+@pytest.mark.parametrize(
+    "job",
+    mostly_long(
+        ("launch.env.COLOUR=blue", "launch.process_per=device"), lambda *_: False, lambda number, _: number == 0
+    ),
+)
 def test_a_worker_that_needs_another_environment_is_started_as_usual(start: Start, sandbox: Sandbox, job: str) -> None:
     run = start("--simulate", "--slice", "cpu-1x2", "small.yaml", "steps=1", job)
     assert run.end() == 0, run.stderr
