@@ -30,7 +30,7 @@ nightly: $(VENV)/installed
 
 compilers: $(VENV)/installed
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[tpu,cuda]"
-	$(BIN)/python -m pytest tests/compilers --durations=5
+	$(BIN)/python -m pytest tests/compilers --durations=5 -n 2 --dist loadfile --no-loadscope-reorder
 
 newest:
 	PYTHON=$(PYTHON) .ci/newest

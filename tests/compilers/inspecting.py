@@ -12,7 +12,7 @@ task: language_model
 steps: 3
 batch_size: 64
 data: {name: text, path: text.txt, tokenizer: byte}
-model: {name: gpt2, layers: 2, width: 256, heads: 4, context: 256}
+model: {name: gpt2, layers: 1, width: 128, heads: 2, context: 64, attention: xla}
 precision: bfloat16
 """
 
@@ -20,7 +20,9 @@ precision: bfloat16
 def inspect(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     if not (folder / "train.yaml").exists():
         (folder / "train.yaml").write_text(JOB)
-        (folder / "text.txt").write_text("one green bottle hanging on the wall\n" * 100)
+        data = folder / "text.txt"
+        data.write_text("one green bottle hanging on the wall\n" * 100)
+        os.utime(data, (1e9, 1e9))  # an answer that depends on a file of this moment is not kept
     env = {**os.environ, "PODRUN_HOME": str(folder / "home")}
     command = [sys.executable, "-m", "podrun.launcher.cli", "inspect", "train.yaml", *words]
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
