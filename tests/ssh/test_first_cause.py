@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from ..hosts import Hosts
 from ..pod.conftest import Run
+from ..pod.programs import FAULTY
 from .pod import PodSandbox
 from .processes import wait_until_gone
 
@@ -18,11 +20,13 @@ NAMES = ["h0", "h1"]
 def training(make_hosts: Callable[..., Hosts], pod: PodSandbox) -> Iterator[Callable[[], tuple[PodSandbox, Run]]]:
     """Starts a training on two hosts of its own and waits for its first steps."""
     sandbox = PodSandbox(pod.path, make_hosts(2))
+    shutil.copy(FAULTY, pod.path)
 
     def start() -> tuple[PodSandbox, Run]:
         option = sandbox.write_pod(NAMES)
-        run = sandbox.run(option, "small.yaml", "steps=1000000", "eval.every=0", "checkpoint.every=1000000")
-        run.wait_for_step(20)
+        data = "data={name: 'faulty:paced', options: {seconds: 0.1}}"
+        run = sandbox.run(option, "small.yaml", data, "steps=1000000", "eval.every=0", "checkpoint.every=1000000")
+        run.wait_for_step(5)
         return sandbox, run
 
     yield start
