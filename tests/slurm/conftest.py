@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,11 @@ import pytest
 from ..conftest import Sandbox, make_sandbox
 from ..hosts import wait_until
 from ..pod.conftest import Run
+from ..pod.programs import FAULTY
 from .cluster import Cluster, why_not
+
+PACED = "data={name: 'faulty:paced', options: {seconds: 0.05}}"
+"""Data of a job that waits for what a test does to it; the losses are those of the job's own data."""
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +55,9 @@ class JobSandbox(Sandbox):
     cluster: Cluster
     salloc: Sequence[str] = ("--nodes=4", "--time=10")
     runs: list[Run] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shutil.copy(FAULTY, self.path)
 
     @property
     def command(self) -> list[str]:
@@ -99,9 +107,9 @@ class LoginNode(JobSandbox):
         return [*super().command[:at], *Sandbox.command.fget(self)]  # type: ignore[attr-defined]
 
     def submit(self, *args: str, options: str = "time=10,signal=30,exclusive") -> str:
-        """Submits the small job to all four nodes, and returns the id of the run."""
+        """Submits the small job to two nodes, and returns the id of the run."""
         shared = f"--workdir={self.path / 'shared'}"
-        done = self.podrun("--json", f"--slurm={options}", "--slice=cpu-4x1", shared, "small.yaml", *args)
+        done = self.podrun("--json", f"--slurm={options}", "--slice=cpu-2x1", shared, "small.yaml", *args)
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["run"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -15,17 +16,18 @@ from ..hosts import wait_until
 from ..pod.conftest import Run
 from ..ssh.pod import PROGRAMS
 from .cluster import Cluster
-from .conftest import JobSandbox
+from .conftest import PACED, JobSandbox
 
 pytestmark = pytest.mark.long
 
-ENDLESS = ("steps=100000", "log.every=1")
+ENDLESS = ("steps=100000", "log.every=1", PACED)
 COUNT = PROGRAMS / "count.py"
 
 
 def training(job: JobSandbox, *options: str) -> Run:
-    """Four nodes that train until something stops them."""
-    run = job.run("--slurm", "--slice=cpu-4x1", f"--workdir={job.path / 'shared'}", "small.yaml", *ENDLESS, *options)
+    """Two nodes that train until something stops them."""
+    job.salloc = ("--nodes=2", "--time=10")
+    run = job.run("--slurm", "--slice=cpu-2x1", f"--workdir={job.path / 'shared'}", "small.yaml", *ENDLESS, *options)
     run.wait_for_step(3)
     return run
 
@@ -62,7 +64,7 @@ def test_a_cancelled_job_saves_first(job: JobSandbox) -> None:
     assert not job.left()
     losses = job.losses("shared")
     resumed = job.podrun(
-        "--slurm", "--slice=cpu-4x1", f"--workdir={job.path / 'shared'}", "small.yaml", f"steps={max(losses) + 2}"
+        "--slurm", "--slice=cpu-2x1", f"--workdir={job.path / 'shared'}", "small.yaml", f"steps={max(losses) + 2}"
     )
     assert resumed.returncode == 0, resumed.stderr
     assert f"resumed from the checkpoint of step {max(losses)}" in resumed.stdout
@@ -74,7 +76,7 @@ def test_a_cancelled_batch_script(job: JobSandbox) -> None:
     command = (
         f"exec {sys.executable} -m podrun.launcher.cli --slurm --slice=cpu-2x1 --workdir={job.path}/shared small.yaml"
     )
-    script.write_text(f"#!/bin/sh\n{command} {' '.join(ENDLESS)}\n")
+    script.write_text(f"#!/bin/sh\n{command} {shlex.join(ENDLESS)}\n")
     options = ("--parsable", "--nodes=2", "--time=10", f"--output={job.path}/out")
     submitted = job.cluster.hosts.run(["sbatch", *options, str(script)], env=job.env, cwd=str(job.path))
     number = submitted.stdout.strip()
@@ -98,9 +100,9 @@ def test_the_time_limit_is_named(job: JobSandbox) -> None:
 
 def test_a_killed_worker_is_named_with_its_node(job: JobSandbox) -> None:
     run = training(job)
-    kill_on(job, "h2", "podrun.runtime")
+    kill_on(job, list(run.of("start")[0]["hosts"])[1], "podrun.runtime")
     assert run.end() == 128 + signal.SIGKILL
-    assert "h2 (process 2): was ended by SIGKILL" in run.last_line
+    assert " (process 1): was ended by SIGKILL" in run.last_line
     assert not job.left()
 
 

@@ -14,17 +14,18 @@ pytestmark = pytest.mark.long
 
 
 def test_a_job_trains_as_a_simulated_pod_does(job: JobSandbox) -> None:
-    """Four nodes, the same losses bit for bit, resumed in the next job; the time that is left is said."""
-    here = Sandbox(job.path).podrun("--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml")
+    """The same losses bit for bit, resumed in the next job; the time that is left is said."""
+    job.salloc = ("--nodes=2", "--time=10")
+    here = Sandbox(job.path).podrun("--slice=cpu-2x1", "--simulate", "--workdir=simulated", "small.yaml")
     assert here.returncode == 0, here.stderr
     shared = f"--workdir={job.path / 'shared'}"
-    there = job.podrun("--slurm", "--slice=cpu-4x1", shared, "small.yaml")
+    there = job.podrun("--slurm", "--slice=cpu-2x1", shared, "small.yaml")
     assert there.returncode == 0, there.stderr + there.stdout
-    assert "4 hosts x 1 device, reached by srun" in there.stdout
+    assert "2 hosts x 1 device, reached by srun" in there.stdout
     assert "the SLURM job " in there.stdout and " left\n" in there.stdout
     assert len(job.losses("shared")) == 6
     assert job.losses("shared") == job.losses("simulated")
-    again = job.podrun("--slurm", "--slice=cpu-4x1", shared, "small.yaml", "steps=8")
+    again = job.podrun("--slurm", "--slice=cpu-2x1", shared, "small.yaml", "steps=8")
     assert again.returncode == 0, again.stderr
     assert "resumed from the checkpoint of step 6" in again.stdout
     assert sorted(job.losses("shared")) == list(range(1, 9))

@@ -13,26 +13,31 @@ import pytest
 
 from podrun.runtime.contract import ExitCode
 
-from ..conftest import Sandbox, make_sandbox
+from ..conftest import make_sandbox
 from ..hosts import wait_until
 from .cluster import Cluster
-from .conftest import LoginNode
+from .conftest import PACED, LoginNode
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
+STEPS = 150
 
-def test_over_three_jobs_as_without_an_interruption(login: LoginNode) -> None:
-    """Have the time of each job end before the steps are done: one run id, and the losses of an undisturbed run."""
-    here = Sandbox(login.path).podrun(
-        "--slice=cpu-4x1", "--simulate", "--workdir=simulated", "small.yaml", "steps=1500"
-    )
-    assert here.returncode == 0, here.stderr
-    run = login.submit("steps=1500", "checkpoint.every=100000")
-    job = login.job_of(run)
-    for attempt in range(2):
-        login.wait_for_steps(run, attempt)
-        login.cluster.ask("scancel", "--batch", "--signal=USR1", job)  # as slurmctld does before the limit
-        login.hurry(run)
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+    """Return the losses of a simulated pod."""
+    here = make_sandbox(tmp_path_factory.mktemp("undisturbed"))
+    done = here.podrun("--slice=cpu-2x1", "--simulate", "small.yaml", f"steps={STEPS}")
+    assert done.returncode == 0, done.stderr
+    return here.losses("runs/small")
+
+
+def test_over_two_jobs_as_without_an_interruption(login: LoginNode, undisturbed: dict[int, float]) -> None:
+    """Have the time of the first job end before the steps are done: one run id, and the losses of an undisturbed run."""
+    run = login.submit(f"steps={STEPS}", "checkpoint.every=100000", PACED)
+    login.wait_for_steps(run)
+    login.cluster.ask("scancel", "--batch", "--signal=USR1", login.job_of(run))  # as slurmctld does before the limit
+    login.hurry(run)
     done = login.podrun("attach", run)
     assert done.returncode == 0, done.stderr + login.output(run)
     pulled = login.podrun("pull", run, "metrics", "--to", "here")  # the job and its nodes are gone
@@ -40,16 +45,14 @@ def test_over_three_jobs_as_without_an_interruption(login: LoginNode) -> None:
         pulled.stderr
     )
     restarts = [e["message"] for e in login.events(run) if e["event"] == "restart"]
-    assert len(restarts) == 2
-    assert all("is nearly up; the checkpoint of step" in text for text in restarts)
-    assert login.losses("shared") == login.losses("simulated")
-    assert len(login.losses("shared")) == 1500
+    assert len(restarts) == 1 and "is nearly up; the checkpoint of step" in restarts[0]
+    assert login.losses("shared") == undisturbed and len(undisturbed) == STEPS
     assert login.status(run)["state"] == "done"
     login.wait_until_gone()
 
 
 def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> None:
-    run = login.submit("steps=100000", options="time=10,signal=30,exclusive,no-requeue")
+    run = login.submit("steps=100000", PACED, options="time=10,signal=30,exclusive,no-requeue")
     first = login.job_of(run)
     login.wait_for_steps(run)
     login.cluster.ask("scancel", "--batch", "--signal=USR1", first)
@@ -75,10 +78,10 @@ def login_of_its_own(tmp_path: Path) -> Iterator[LoginNode]:
 def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNode) -> None:
     """Go on in the same job, on the other nodes."""
     login = login_of_its_own
-    job = ("batch_size=9", "launch.max_restarts=1", "checkpoint.every=5")
-    run = login.submit("--slice=cpu-3x1", "steps=100000", *job, options="time=10,signal=30,exclusive,spares=1")
+    job = ("steps=100000", "launch.max_restarts=1", "checkpoint.every=5", PACED)
+    run = login.submit(*job, options="time=10,signal=30,exclusive,spares=1")
     login.wait_for_steps(run)
-    lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[2]
+    lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[1]
     login.cluster.ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=fan")
     login.wait_for_steps(run, 1)
     restart = next(e["message"] for e in login.events(run) if e["event"] == "restart")
@@ -90,15 +93,12 @@ def test_a_spare_takes_the_place_of_a_node_that_fails(login_of_its_own: LoginNod
     login.wait_until_gone()
 
 
-def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
+def test_a_node_that_crashes_costs_no_run(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     """The job is requeued without it, before SLURM notices; the losses are the same bit for bit."""
     cluster = Cluster("SlurmdTimeout=60\n")
     login = LoginNode(make_sandbox(tmp_path).path, cluster)
-    words = ("--slice=cpu-2x1", "steps=3000", "checkpoint.every=100")
     try:
-        here = Sandbox(login.path).podrun(*words[:1], "--simulate", "--workdir=simulated", "small.yaml", *words[1:])
-        assert here.returncode == 0, here.stderr
-        run = login.submit(*words)
+        run = login.submit(f"steps={STEPS}", "checkpoint.every=20", PACED)
         login.wait_for_steps(run)
         wait_until(lambda: any(e["event"] == "checkpoint" for e in login.events(run)), "a checkpoint", 60)
         lost = list(next(e["hosts"] for e in login.events(run) if e["event"] == "start"))[1]
@@ -110,7 +110,7 @@ def test_a_node_that_crashes_costs_no_run(tmp_path: Path) -> None:
         assert f"is requeued, without {lost}" in restart
         starts = [list(e["hosts"]) for e in login.events(run) if e["event"] == "start"]
         assert len(starts) == 2 and lost in starts[0] and lost not in starts[1]
-        assert login.losses("shared") == login.losses("simulated") and len(login.losses("shared")) == 3000
+        assert login.losses("shared") == undisturbed
     finally:
         login.close()
         cluster.close()
@@ -139,8 +139,8 @@ def test_attach_ends_with_the_run_though_its_job_completes(login_of_its_own: Log
 
 def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     """Tell state and reason while it waits, and take it out; once it runs, a stop saves first."""
-    first = login.submit("steps=100000")
-    second = login.submit("steps=100000")
+    same = "time=10,signal=30,exclusive,nodelist=h[0-1]"
+    first, second = (login.submit("steps=100000", PACED, options=same) for _ in range(2))
     states = {row["run"]: row["state"] for row in json.loads(login.podrun("ps", "--json").stdout)}
     assert states[second] == "pending"
     for command in ("pull", "profile"):
@@ -161,19 +161,20 @@ def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
 
 
 def test_a_cancelled_job_and_one_that_loses_a_node(login: LoginNode) -> None:
-    run = login.submit("steps=100000")
+    run = login.submit("steps=100000", PACED)
     login.wait_for_steps(run)
     login.cluster.ask("scancel", login.job_of(run))
     ended = login.podrun("attach", run)
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
     assert re.search(r"interrupted; the checkpoint of step .*; the SLURM job \d+ was cancelled", ended.stderr)
     login.wait_until_gone()
-    again = login.submit(f"steps={max(login.losses('shared')) + 1000}")
+    again = login.submit(f"steps={max(login.losses('shared')) + 100}", PACED)
     login.wait_for_steps(again)
-    login.cluster.ask("scontrol", "update", "nodename=h3", "state=down", "reason=fan")
+    lost = list(next(e["hosts"] for e in login.events(again) if e["event"] == "start"))[1]
+    login.cluster.ask("scontrol", "update", f"nodename={lost}", "state=down", "reason=fan")
     wait_until(lambda: login.status(again)["state"] == "pending", f"{again} to be back in the queue", 60)
     assert "has lost a node: NODE_FAIL" in next(e["message"] for e in login.events(again) if e["event"] == "end")
-    login.cluster.hosts.run(["scontrol", "update", "nodename=h3", "state=resume"], env=login.cluster.env)
+    login.cluster.hosts.run(["scontrol", "update", f"nodename={lost}", "state=resume"], env=login.cluster.env)
     login.hurry(again)
     done = login.podrun("attach", again)
     assert done.returncode == 0, done.stderr + login.output(again)
@@ -211,7 +212,7 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
     login = LoginNode(make_sandbox(tmp_path).path, cluster)
     try:
         first = login.submit(options="time=10,hold")
-        words = ["--slurm=time=10,hold", "--slice=cpu-4x1", f"--workdir={login.path / 'shared'}", "small.yaml"]
+        words = ["--slurm=time=10,hold", "--slice=cpu-2x1", f"--workdir={login.path / 'shared'}", "small.yaml"]
         waiting = subprocess.Popen(
             [*login.command, *words], cwd=login.path, env=login.env, stderr=subprocess.PIPE, text=True
         )
@@ -236,4 +237,4 @@ def test_programs_compiled_while_the_job_waits(login: LoginNode, monkeypatch: py
     assert done.returncode == 0, done.stderr + login.output(run)
     notes = [event["message"] for event in login.events(run) if event["event"] == "note"]
     assert any(note.startswith("the step was compiled before the start") for note in notes), notes
-    assert any("programs (7 files" in note for note in notes), notes
+    assert any("programs (5 files" in note for note in notes), notes
