@@ -49,7 +49,7 @@ SMALLEST = {
 RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
 HELPERS = {"setting"}
 IN_CI = {"charts", "checkpoint", "compile_time", "input", "startup", "step_overhead", "watch"}
-"""Those that need no other pod than others have, and the cheap ones."""
+"""Benchmarks that are cheap, and need no hosts."""
 
 
 def no_browser() -> str | None:

@@ -18,11 +18,12 @@ from .tested_process import Limits, TestedProcess
 
 T = TypeVar("T")
 SEED = int(os.environ.get("PODRUN_FUZZ_SEED", "0"))
-SHORT, MEDIUM = 50, 500
+SHORT, MEDIUM, MANY = 20, 100, 500
 _LIMIT = 36_000 if "PODRUN_FUZZ_CASES" in os.environ else 300
 NUMBERS = [
     pytest.param(SHORT, marks=pytest.mark.timeout(_LIMIT)),
-    pytest.param(MEDIUM, marks=[pytest.mark.long, pytest.mark.timeout(36_000)]),
+    pytest.param(MEDIUM, marks=[pytest.mark.long, pytest.mark.timeout(_LIMIT)]),
+    pytest.param(MANY, marks=[pytest.mark.nightly, pytest.mark.timeout(36_000)]),
 ]
 LIMITS = Limits()
 
@@ -100,7 +101,7 @@ def fuzz(cases: st.SearchStrategy[T], check: Callable[[T], object], number: int,
             nonlocal done, before
             tested.run(case)
             done += 1
-            if done == number // 4:  # by now everything is imported, and caches are full
+            if done == max(number // 4, 10):  # by now everything is imported, and caches are full
                 before = tested.usage()
 
         run = hypothesis.given(cases)(measured)

@@ -24,16 +24,16 @@ def _own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sound_cases_pass() -> None:
-    fuzz(CASES, lambda case: bytes(100_000), 100, LIMITS)
+    fuzz(CASES, lambda case: bytes(100_000), 40, LIMITS)
 
 
 def test_memory_that_is_kept() -> None:
     with pytest.raises(AssertionError, match="growth"):
-        fuzz(CASES, lambda case: _kept.append(os.urandom(100_000)), 100, LIMITS)
+        fuzz(CASES, lambda case: _kept.append(os.urandom(200_000)), 40, LIMITS)
 
 
 def test_memory_that_hypothesis_keeps_is_not_counted() -> None:
-    fuzz(CASES.map(lambda case: _kept.append(os.urandom(100_000))), lambda case: None, 100, LIMITS)
+    fuzz(CASES.map(lambda case: _kept.append(os.urandom(200_000))), lambda case: None, 40, LIMITS)
 
 
 def test_files_that_stay_open() -> None:

@@ -39,7 +39,7 @@ class Limits:
     waiting: float = 2.0
     """Seconds for which a case may sleep."""
     growth: int = 8 << 20
-    """Bytes that may be kept from the end of the first quarter of the cases on."""
+    """Bytes that may be kept from the end of the first quarter of the cases on, and after at least ten."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ IN_CI = {
     "launcher asleep at a restart",
     "disk full at a restart",
 }
-"""Those of which no other test has the like."""
+"""Faults of which no other test has the like."""
 
 
 Losses = Callable[[Fault, str], dict[int, float]]

@@ -38,7 +38,7 @@ def here(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sandbox]
 def test_two_at_once(here: Sandbox) -> None:
     """Two runs of one program: each has its own record, and its metrics are those of metrics.jsonl."""
     runs = [
-        podrun.launch("small.yaml", slice="cpu-1x2", simulate=True, workdir=name, overrides=JOB)
+        podrun.launch("small.yaml", slice="cpu-1x1", simulate=True, workdir=name, overrides=JOB)
         for name in ("first", "second")
     ]
     kinds = [[event["event"] for event in run.events()] for run in runs]

@@ -14,14 +14,14 @@ STEPS = range(EVERY, 21, EVERY)
 FSDP = "parallel={name: jit, mesh: {fsdp: 2}}"
 
 
-@pytest.fixture(scope="module", params=["pmap", pytest.param(FSDP, marks=pytest.mark.long)], ids=["pmap", "fsdp"])
+@pytest.fixture(scope="module", params=[FSDP, pytest.param("pmap", marks=pytest.mark.nightly)], ids=["fsdp", "pmap"])
 def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]]:
     """Return what podrun printed of a run on two hosts, and each host's log."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("logs"))
     (sandbox.path / "small.yaml").write_text(SMALL.replace("width: 16", "width: 160"))  # large enough to be divided
     parallel = request.param if "=" in request.param else f"parallel={request.param}"
     options = (parallel, "steps=20", f"log.every={EVERY}", "eval.every=10", "checkpoint.every=10")
-    done = sandbox.podrun("--slice", "cpu-2x2", "--simulate", "small.yaml", *options)
+    done = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "small.yaml", *options)
     assert done.returncode == 0, done.stderr
     (folder,) = (sandbox.path / "home" / "runs").glob("*/logs")
     return done.stdout, {path.stem: path.read_text() for path in folder.glob("*.log")}

@@ -48,9 +48,9 @@ def digest(size: int, word: str) -> str:
 @pytest.mark.parametrize(
     ("size", "word"),
     [
-        pytest.param(50_000_000, "x", id="50 MB without an end of line"),
-        pytest.param(100_000_000, "a line of output\n", id="100 MB of lines"),
-        pytest.param(1_000_000_000, "a line of output\n", id="1 GB of lines", marks=pytest.mark.long),
+        pytest.param(20_000_000, "x", id="20 MB without an end of line"),
+        pytest.param(40_000_000, "a line of output\n", id="40 MB of lines"),
+        pytest.param(300_000_000, "a line of output\n", id="300 MB of lines", marks=pytest.mark.long),
     ],
 )
 def test_all_output_arrives(start: Start, sandbox: Sandbox, size: int, word: str) -> None:

@@ -20,7 +20,7 @@ def test_the_data_source_of_the_documentation(sandbox: Sandbox) -> None:
     job = sandbox.path / "train.yaml"
     lines = [line for line in job.read_text().splitlines() if not line.startswith("data:")]
     job.write_text("\n".join(lines) + f"\n{section}")
-    done = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "train.yaml")
+    done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "train.yaml")
     assert done.returncode == 0, done.stderr
     assert len(sandbox.losses("runs/train")) == 6
 
@@ -63,7 +63,7 @@ class Task(LanguageModel):
 """
     )
     done = sandbox.podrun(
-        *("--slice", "cpu-1x2", "--simulate", "train.yaml", "task=mine:Task"),
+        *("--slice", "cpu-1x1", "--simulate", "train.yaml", "task=mine:Task"),
         "model={name: 'mine:bigram', options: {context: 32, note: a b}}",
         "optimizer={name: 'mine:sgd', options: {rate: 0.5}}",
         "parallel={name: 'mine:Counting', options: {by: 10}}",
@@ -113,7 +113,7 @@ def bigram(options, vocabulary, dtype):
 """
     )
     done = sandbox.podrun(
-        *("--slice", "cpu-2x2", "--simulate", "train.yaml", f"parallel={strategy}"),
+        *("--slice", "cpu-2x1", "--simulate", "train.yaml", f"parallel={strategy}"),
         "model={name: 'mine:bigram', options: {context: 32}}",
     )
     assert done.returncode == 2, done.stderr

@@ -12,7 +12,7 @@ from ..conftest import Sandbox
 from .conftest import Run
 
 Start = Callable[..., Run]
-POD = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "eval.every=0", "checkpoint.every=0", "launch.max_restarts=5")
+JOB = ("--simulate", "small.yaml", "eval.every=0", "checkpoint.every=0", "launch.max_restarts=5")
 
 
 def reasons(run: Run) -> list[str]:
@@ -25,14 +25,14 @@ def attempts(run: Run) -> list[Any]:
     return [event["attempt"] for event in run.of("start")]
 
 
-def fails_in(step: int) -> str:
-    options = f"{{process: 1, step: {step}, action: raise, again: true}}"
+def fails_in(step: int, process: int) -> str:
+    options = f"{{process: {process}, step: {step}, action: raise, again: true}}"
     return f"data={{name: 'faulty:dataset', options: {options}}}"
 
 
 @pytest.mark.long
 def test_a_run_that_fails_in_the_same_step_each_time_ends(start: Start) -> None:
-    run = start(*POD, fails_in(5))
+    run = start("--slice=cpu-2x1", *JOB, fails_in(5, process=1))
     assert run.end() == 1
     assert "host-1 (process 1): RuntimeError: the disk of my dreams is broken in step 5" in run.last_line
     assert attempts(run) == [0, 1]
@@ -40,7 +40,7 @@ def test_a_run_that_fails_in_the_same_step_each_time_ends(start: Start) -> None:
 
 
 def test_a_run_that_never_reaches_its_first_step_is_not_started_again(start: Start) -> None:
-    run = start(*POD, fails_in(0))
+    run = start("--slice=cpu-1x1", *JOB, fails_in(0, process=0))
     assert run.end() == 1
     assert "the disk of my dreams is broken" in run.last_line
     assert attempts(run) == [0]

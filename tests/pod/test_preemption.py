@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox, make_sandbox
+from ..tiers import mostly_long
 from .conftest import Event, Run, kill, processes_of
 
 Start = Callable[..., Run]
 STEPS = 400
-TIMES = 5
 JOB = (
     *("--simulate", "--slice", "cpu-2x1", "small.yaml", f"steps={STEPS}", "log.every=1", "model.dropout=0.1"),
     *("eval.every=15", "eval.batches=4", "checkpoint.every=12"),
@@ -51,31 +51,33 @@ def preempt(run: Run, chance: random.Random, reached: int) -> Event:
     return event
 
 
-@pytest.mark.long
-def test_preemptions_in_a_row(start: Start, sandbox: Sandbox, undisturbed: dict[int, float]) -> None:
+@pytest.mark.parametrize("times", mostly_long((2, 5), lambda *_: False, lambda _, times: times == 2))
+def test_preemptions_in_a_row(start: Start, sandbox: Sandbox, undisturbed: dict[int, float], times: int) -> None:
     """Each saves at the signal; what is trained twice is at most a step each; the losses are those of the undisturbed run."""
     seed = int(os.environ.get("PODRUN_PREEMPTION_SEED", "0"))
     chance = random.Random(seed)
-    run = start(*JOB, PACED, f"launch.max_preemptions={TIMES}", "launch.max_restarts=0")
+    run = start(*JOB, PACED, f"launch.max_preemptions={times}", "launch.max_restarts=0")
     reached = 0
-    for _ in range(TIMES):
+    for _ in range(times):
         preempt(run, chance, reached)
         reached = run.wait_for(lambda e: e["event"] == "resume", timeout=240)["step"]
     assert run.end(timeout=240) == 0, run.stderr
     ends = run.of("restart")
-    assert [(e["ending"], e["code"]) for e in ends] == [("preempted", 75)] * TIMES, ends
+    assert [(e["ending"], e["code"]) for e in ends] == [("preempted", 75)] * times, ends
     assert all("and saved first" in e["what"] for e in ends), ends
     resumed = [e["step"] for e in run.of("resume")]
     trained = [e["step"] for e in run.of("step") if e["process"] == 0]
     repeated = [before + 1 - after for before, after in pairwise(trained) if after <= before]
-    print(f"seed {seed}: {TIMES} preemptions, resumed at {resumed}, trained twice {sum(repeated)} steps")
+    print(f"seed {seed}: {times} preemptions, resumed at {resumed}, trained twice {sum(repeated)} steps")
     assert all(steps <= 1 for steps in repeated)
     assert sandbox.losses("runs/small") == undisturbed
     assert processes_of(sandbox) == {}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("blocked", "signalled", "to_agent"), [(0, 1, False), (1, 0, True)])
+@pytest.mark.parametrize(
+    ("blocked", "signalled", "to_agent"),
+    mostly_long([(0, 1, False), (1, 0, True)], lambda *_: False, lambda number, _: number == 0),
+)
 def test_a_data_source_that_is_blocked(
     start: Start, sandbox: Sandbox, undisturbed: dict[int, float], blocked: int, signalled: int, to_agent: bool
 ) -> None:

@@ -49,10 +49,10 @@ for step in train:
     podrun.report(step, loss=0.5)
 """
 JOINED = [("bare", "raise"), ("none", "raise"), ("none", "segfault")]
-SLOW = [("bare", way) for way in ("before", "thread", "hanging_atexit", "own_hook", "exit", "os_exit", "kill")]
+SLOW = [("bare", "before"), ("bare", "exit"), ("helper", "exit"), ("torch", "raise")]
+SLOW += [("none", way) for way in ("thread", "hanging_atexit", "own_hook", "os_exit", "kill")]
 SLOW += [("none", way) for way in ("raise_exit", "exit_message", "abort")]
-SLOW += [("helper", "raise"), ("helper", "exit"), ("torch", "raise")]
-"""Each way to fail once, and each way to join with an exception."""
+"""Each way to fail once, and each way to join. Whoever has not joined need not import JAX."""
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_failure_is_named_and_ends_all(sandbox: Sandbox, join: str, way: str) 
 def test_a_mistake_with_the_library(sandbox: Sandbox) -> None:
     """Its text, the line of the program and code 2; no traceback of podrun's."""
     (sandbox.path / "train.py").write_text(MISTAKE)
-    done = sandbox.podrun(*POD, "--", "python", "train.py")
+    done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "--", "python", "train.py")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     assert "in train.py:3" in done.stdout + done.stderr
@@ -111,15 +111,15 @@ jax.distributed.initialize(address, int(os.environ["NUM_PROCESSES"]), int(os.env
 """
 WORK = {
     "pmap": "total = jax.pmap(lambda x: jax.lax.psum(x, 'i'), axis_name='i')(jnp.ones(jax.local_device_count()))[0]",
-    "shard_map": """\
+    "nnx": """\
 @jax.jit
 @jax.shard_map(mesh=mesh, in_specs=P("data"), out_specs=P())
 def add(x):
     return jax.lax.psum(x.sum(), "data")
 
 total = add(jax.make_array_from_process_local_data(NamedSharding(mesh, P("data")), np.ones(jax.local_device_count())))
-""",
-    "nnx": """\
+assert int(total) == 4
+
 from flax import nnx
 import optax
 
@@ -150,8 +150,8 @@ total = model.w[...]  # the mean of all examples, those of the other process inc
 
 @pytest.mark.parametrize(
     ("join", "work"),
-    [(WITH_ADDRESS, "pmap"), *(pytest.param(BARE, work, marks=pytest.mark.long) for work in ("shard_map", "nnx"))],
-    ids=["address", "shard_map", "nnx"],
+    [(WITH_ADDRESS, "pmap"), pytest.param(BARE, "nnx", marks=pytest.mark.long)],
+    ids=["address", "nnx"],
 )
 def test_a_program_sees_all_devices(sandbox: Sandbox, join: str, work: str) -> None:
     """Programs in the manner of public ones: they know nothing of podrun, and some name an address of their own."""
@@ -161,23 +161,11 @@ def test_a_program_sees_all_devices(sandbox: Sandbox, join: str, work: str) -> N
     assert "devices 4 2 total 4" in done.stdout
 
 
-def test_a_simulated_pod_listens_on_this_machine_alone(sandbox: Sandbox) -> None:
-    """A coordination service asks nobody for a password."""
-    (sandbox.path / "where.py").write_text(
-        "import os, jax\njax.distributed.initialize()\n"
-        "print(os.environ['JAX_COORDINATOR_BIND_ADDRESS'] == os.environ['PODRUN_COORDINATOR'])\n"
-        "print(os.environ['PODRUN_COORDINATOR'])\n"
-    )
-    done = sandbox.podrun(*POD, "--", "python", "where.py")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "True\n127.0.0.1:" in done.stdout
-
-
 def test_a_program_that_is_not_instrumented(sandbox: Sandbox) -> None:
     """Its exit code and the end of its output say why it failed."""
     (sandbox.path / "bad.py").write_text("import sys\nassert 'podrun_program' not in sys.modules\nopen('/no/such')\n")
     for options in (("launch.instrument=false", "--", "python"), ("--", "python", "-I")):
-        done = sandbox.podrun(*POD, *options, "bad.py")
+        done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", *options, "bad.py")
         assert done.returncode == 1
         words = "exited with code 1: FileNotFoundError: [Errno 2] No such file or directory: '/no/such'"
         assert words in done.stderr.splitlines()[-1], done.stderr

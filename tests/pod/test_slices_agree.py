@@ -7,12 +7,12 @@ import pytest
 from ..conftest import Sandbox
 
 STEPS = 50
-SLICES = ("cpu-1x4", "cpu-2x2", "cpu-4x1", "cpu-1x1")
+SLICES = ("cpu-2x2", "cpu-1x1")
 
 
 @pytest.mark.long
 def test_losses_agree_over_slices(sandbox: Sandbox) -> None:
-    """50 losses and the validation loss agree to 1e-5 relative on 1x4, 2x2, 4x1 and 1x1."""
+    """50 losses and the validation loss agree to 1e-5 relative on 2x2 and 1x1."""
     results = {}
     for slice in SLICES:
         done = sandbox.podrun(
@@ -26,17 +26,6 @@ def test_losses_agree_over_slices(sandbox: Sandbox) -> None:
     for slice in SLICES:
         assert results[slice][0] == pytest.approx(losses, rel=1e-5), slice
         assert results[slice][1] == pytest.approx(validation, rel=1e-5), slice
-
-
-@pytest.mark.long
-def test_dropout_is_the_same_for_the_same_devices(sandbox: Sandbox) -> None:
-    """With dropout, slices of the same number of devices still agree: keys follow the global device index."""
-    results = []
-    for slice in ("cpu-1x2", "cpu-2x1"):
-        done = sandbox.podrun("--slice", slice, "--simulate", "-w", slice, "small.yaml", "model.dropout=0.3")
-        assert done.returncode == 0, done.stderr
-        results.append(sandbox.losses(slice))
-    assert results[0] == pytest.approx(results[1], rel=1e-5)
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ data: {name: sine, samples: 250}
 model: {name: mlp, layers: 2, width: 160}
 optimizer: {name: adam, learning_rate: 0.003}
 schedule: {name: constant}
-steps: 30
+steps: 20
 batch_size: 8
 log: {every: 1, tensorboard: false}
 eval: {every: 0, batches: all}
@@ -63,32 +63,30 @@ def test_a_run_goes_on_under_one_strategy_after_another(sandbox: Sandbox) -> Non
     (sandbox.path / "train.yaml").write_text(REGRESSION)
     run(sandbox, "cpu-1x1", "single", "parallel=single")
     expected = sandbox.losses("single")
-    assert sorted(expected) == list(range(1, 31))
-    assert expected[30] < 0.8 * expected[1]
-    order = ["pmap", FSDP.format("jit", 2), "shard_map", FSDP.format("explicit", 4), "single", "pmap"]
+    assert sorted(expected) == list(range(1, 21))
+    assert expected[20] < expected[1]
+    order = ["pmap", FSDP.format("explicit", 4), "single", "shard_map"]
     for number, parallel in enumerate(order, start=1):
         override = parallel if "=" in parallel else f"parallel={parallel}"
         run(sandbox, "cpu-2x2", "chain", override, f"steps={5 * number}")
         assert sorted(sandbox.losses("chain")) == list(range(1, 5 * number + 1))
     assert sandbox.losses("chain") == pytest.approx(expected, rel=1e-5)
-    validation = [sandbox.metrics(workdir, "eval")[30]["loss"] for workdir in ("single", "chain")]
+    validation = [sandbox.metrics(workdir, "eval")[20]["loss"] for workdir in ("single", "chain")]
     assert validation[1] == pytest.approx(validation[0], rel=1e-5)
 
 
 @pytest.mark.long
-def test_a_decoder_under_each_strategy(sandbox: Sandbox) -> None:
-    """On two hosts, with whole and divided parameters: the losses are those of a single device, to 1e-5."""
+def test_a_decoder_whose_parameters_are_divided(sandbox: Sandbox) -> None:
+    """On two hosts: the losses are those of a single device, to 1e-5."""
     (sandbox.path / "train.yaml").write_text(DECODER)
     run(sandbox, "cpu-1x1", "single", "parallel=single")
     expected = sandbox.losses("single")
     assert sorted(expected) == list(range(1, 7))
     assert expected[6] < expected[1]
-    for parallel in ("pmap", FSDP.format("jit", 2), FSDP.format("explicit", 2)):
-        workdir = f"run-{len(parallel)}"
-        run(sandbox, "cpu-2x2", workdir, parallel if "=" in parallel else f"parallel={parallel}")
-        assert sandbox.losses(workdir) == pytest.approx(expected, rel=1e-5), parallel
-        evaluated = [sandbox.metrics(of, "eval")[6]["loss"] for of in ("single", workdir)]
-        assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5), parallel
+    run(sandbox, "cpu-2x1", "divided", FSDP.format("jit", 2))
+    assert sandbox.losses("divided") == pytest.approx(expected, rel=1e-5)
+    evaluated = [sandbox.metrics(of, "eval")[6]["loss"] for of in ("single", "divided")]
+    assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
 
 
 def kernels(checkpoint: Path) -> dict[str, Any]:
@@ -122,12 +120,11 @@ def test_an_ensemble_does_not_depend_on_the_hosts(sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_lbfgs_on_two_hosts(sandbox: Sandbox) -> None:
-    """Line searches of hosts that hold parts of the data agree: the losses are those of one host, under pmap and jit."""
+    """Line searches of hosts that hold parts of the data agree: the losses are those of one host under jit."""
     (sandbox.path / "train.yaml").write_text(LOGISTIC)
-    for slice, parallel in (("cpu-1x4", "pmap"), ("cpu-2x2", "pmap"), ("cpu-2x2", "jit")):
-        run(sandbox, slice, f"{slice}-{parallel}", f"parallel={parallel}")
-    expected = sandbox.losses("cpu-1x4-pmap")
+    for slice, parallel in (("cpu-1x2", "jit"), ("cpu-2x1", "pmap")):
+        run(sandbox, slice, parallel, f"parallel={parallel}")
+    expected = sandbox.losses("jit")
     assert expected[1] == pytest.approx(np.log(3), rel=1e-5)
     assert expected[20] < 0.8 * expected[1]
-    for workdir in ("cpu-2x2-pmap", "cpu-2x2-jit"):
-        assert sandbox.losses(workdir) == pytest.approx(expected, rel=1e-4), workdir
+    assert sandbox.losses("pmap") == pytest.approx(expected, rel=1e-4)
