@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -41,12 +42,14 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1), curve], [warmup - 1])
 
 
-def decay_mask(section: Decaying, params: Any) -> Any:
+def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> Any:
     """Return a tree of bool: True for parameters with weight decay, by the regex `decay` or else by their role.
+
+    `stacked` is that of the task.
 
     Raises UserError if the decay is above 0 but applies to no parameter.
     """
-    every = weights(params)
+    every = weights(params, stacked)
     mask = jax.tree.map(lambda weight: _is_decayed(section, weight), every)
     if section.weight_decay > 0 and not any(jax.tree.leaves(mask)):
         names = [f"{weight.name} {list(weight.shape)}" for weight in jax.tree.leaves(every)]
@@ -64,11 +67,11 @@ def decay_mask(section: Decaying, params: Any) -> Any:
     return mask
 
 
-def updates_of(section: OptimizerSection, params: Any) -> list[str]:
+def updates_of(section: OptimizerSection, params: Any, stacked: Sequence[str] = ()) -> list[str]:
     """Describe the update of each parameter, as `muon, decayed`; empty if the optimizer treats all of them alike."""
     if not isinstance(section, Decaying):
         return []
-    every: list[Weight] = jax.tree.leaves(weights(params))
+    every: list[Weight] = jax.tree.leaves(weights(params, stacked))
     by = [[_inner(weight)] if isinstance(section, Muon) else [] for weight in every]
     decayed = [["decayed"] * (section.weight_decay > 0 and _is_decayed(section, weight)) for weight in every]
     updates = [", ".join([*inner, *decay]) for inner, decay in zip(by, decayed, strict=True)]
@@ -86,10 +89,13 @@ def _inner(weight: Weight) -> str:
     return "muon" if weight.is_hidden_matrix else "adam"
 
 
-def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+def make_optimizer(
+    config: Config, steps: int, stacked: Sequence[str] = ()
+) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Return the optimizer for a job of `steps` steps, and its learning rate by step, for the metrics.
 
-    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`.
+    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`. `stacked` is that of
+    the task: the names of parameters that are stacked over layers.
 
     Raises:
         UserError: a user's optimizer returns something else.
@@ -100,7 +106,7 @@ def make_optimizer(config: Config, steps: int) -> tuple[optax.GradientTransforma
     if isinstance(section, LBFGS):
         return _lbfgs(section), optax.constant_schedule(section.step_size or 1.0)
     schedule = make_schedule(config.schedule, section.learning_rate, steps)
-    transformation = _first_order(section, schedule)
+    transformation = _first_order(section, schedule, stacked)
     if section.clip_norm is not None:
         transformation = optax.chain(optax.clip_by_global_norm(section.clip_norm), transformation)
     return transformation, schedule
@@ -118,10 +124,10 @@ def _users_optimizer(section: Plugin, steps: int) -> tuple[optax.GradientTransfo
     return transformation, schedule
 
 
-def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.GradientTransformation:
+def _first_order(section: FirstOrder, schedule: optax.Schedule, stacked: Sequence[str]) -> optax.GradientTransformation:
     match section:
         case AdamW():
-            mask = partial(decay_mask, section)
+            mask = partial(decay_mask, section, stacked=stacked)
             return optax.adamw(
                 schedule, section.b1, section.b2, section.eps, weight_decay=section.weight_decay, mask=mask
             )
@@ -130,20 +136,20 @@ def _first_order(section: FirstOrder, schedule: optax.Schedule) -> optax.Gradien
         case SGD():
             return optax.sgd(schedule, section.momentum or None, section.nesterov)
         case Lion():
-            mask = partial(decay_mask, section)
+            mask = partial(decay_mask, section, stacked=stacked)
             return optax.lion(schedule, section.b1, section.b2, weight_decay=section.weight_decay, mask=mask)
         case Adafactor():
             return optax.adafactor(schedule, momentum=section.momentum)
         case Muon():
-            return _muon(section, schedule)
+            return _muon(section, schedule, stacked)
     raise TypeError(section)
 
 
-def _muon(section: Muon, schedule: optax.Schedule) -> optax.GradientTransformation:
+def _muon(section: Muon, schedule: optax.Schedule, stacked: Sequence[str]) -> optax.GradientTransformation:
     """Return a variant of `optax.contrib.muon` with weight decay in both parts, and a separate learning rate for Adam."""
 
     def inner(params: Any) -> Any:
-        labels = jax.tree.map(_inner, weights(params))
+        labels = jax.tree.map(_inner, weights(params, stacked))
         if "muon" not in jax.tree.leaves(labels):
             raise UserError(
                 "optimizer muon: the model has no matrix between hidden layers, so Adam would update everything; take "
@@ -166,7 +172,7 @@ def _muon(section: Muon, schedule: optax.Schedule) -> optax.GradientTransformati
         optax.partition(
             {"muon": optax.chain(muon, optax.stateless(by_shape)), "adam": optax.scale_by_adam(nesterov=True)}, inner
         ),
-        optax.add_decayed_weights(section.weight_decay, partial(decay_mask, section)),
+        optax.add_decayed_weights(section.weight_decay, partial(decay_mask, section, stacked=stacked)),
         optax.stateless(by_rate),
         optax.scale_by_learning_rate(schedule),
     )

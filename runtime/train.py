@@ -138,7 +138,7 @@ class Trainer:
     def _make_step(self) -> None:
         """Make the task and the strategy for `self._steps` steps."""
         self._task = make_task(self._config, self._data)
-        optimizer, schedule = make_optimizer(self._config, self._steps)
+        optimizer, schedule = make_optimizer(self._config, self._steps, self._task.stacked)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
         self._strategy.share_programs(self._programs)
 

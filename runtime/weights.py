@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
@@ -63,8 +64,13 @@ class Weight:
         return self.dimensions == 2 and self.role == Role.OTHER
 
 
-def weights(params: Any) -> Any:
-    """Return a tree like `params` with a `Weight` for each parameter. Leaves of `params` may be shapes only."""
+def weights(params: Any, stacked: Sequence[str] = ()) -> Any:
+    """Return a tree like `params` with a `Weight` for each parameter.
+
+    Args:
+        params: the parameters, or their shapes only.
+        stacked: names of the outermost ones that are stacked over layers, where the model says so (`Model.stacked`).
+    """
     leaves, structure = jax.tree.flatten_with_path(params)
     paths = [tuple(name_of((key,)) for key in path) for path, _ in leaves]
     shapes = [tuple(leaf.shape) for _, leaf in leaves]
@@ -72,7 +78,7 @@ def weights(params: Any) -> Any:
     for path, shape in zip(paths, shapes, strict=True):
         siblings[path[:-1]].add(shape)
     every = [
-        Weight(name_of(key), shape, _role(path, alone=len(siblings[path[:-1]]) == 1))
+        Weight(name_of(key), shape, _role(path, alone=len(siblings[path[:-1]]) == 1), int(path[0] in stacked))
         for (key, _), path, shape in zip(leaves, paths, shapes, strict=True)
     ]
     return jax.tree.unflatten(structure, _without_stacks(every, paths))

@@ -65,8 +65,9 @@ class Compiler:
         if kernel is not None and kernel.kernel != kernel.of_run:
             raise UserError(f"{kernel}; or take model.attention=xla for both")
         data = load_data(config)
-        optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
-        self._strategy: Strategy = make_strategy(config, make_task(config, data), optimizer, schedule, pod)
+        task = make_task(config, data)
+        optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
+        self._strategy: Strategy = make_strategy(config, task, optimizer, schedule, pod)
         if not self._strategy.is_one_program:
             raise UserError(
                 f"parallel: {config.parallel.name} has no program of the whole pod: every process compiles its own at the "

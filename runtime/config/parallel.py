@@ -49,8 +49,6 @@ class ParallelSection(Section):
     """False if every device that computes sees the whole batch."""
     model_per_device: ClassVar[bool] = False
     """True if each device trains a model of its own."""
-    is_program_of_a_device: ClassVar[bool] = False
-    """True if a model is computed in the program of one device, so that the compiler divides none of its arrays."""
 
     @property
     def grid(self) -> Mesh:
@@ -64,8 +62,6 @@ class ParallelSection(Section):
 
 class _WholeState(ParallelSection):
     """Base of the strategies in which every device holds the whole state."""
-
-    is_program_of_a_device = True
 
     @model_validator(mode="before")
     @classmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +28,19 @@ class Divided:
     """Names and shapes of large arrays left whole because no dimension is a multiple of fsdp."""
 
 
-def divided(config: Config, params: Any) -> Divided | None:
-    """Summarise the parameters; repeated blocks are folded into one name. None for a job without fsdp."""
+def divided(config: Config, params: Any, stacked: Sequence[str]) -> Divided | None:
+    """Summarise the parameters; repeated blocks are folded into one name. None for a job without fsdp.
+
+    `stacked` is that of the task.
+    """
     parts = config.parallel.grid.fsdp
     if parts == 1:
         return None
     every = rows(params)
-    whole = [row for row in every if partition(row.shape, parts) == partition((), parts)]
-    small = [row for row in whole if math.prod(row.shape) <= SMALL]
-    large = [row for row in whole if math.prod(row.shape) > SMALL]
+    divided = [any(partition(row.shape, parts, row.path[0] in stacked)) for row in every]
+    whole = [row for row, parted in zip(every, divided, strict=True) if not parted]
+    small = [row for row in whole if math.prod(row.shape[row.path[0] in stacked :]) <= SMALL]
+    large = [row for row in whole if row not in small]
     return Divided(
         parts,
         len(every),

@@ -156,7 +156,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     config, kernel = resolve(config, pod or Devices.here())
     data = load_data(config)
     task = make_task(config, data)
-    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
+    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
     strategy = make_strategy(config, task, optimizer, schedule, pod)
     devices = strategy.pod.count
     initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
@@ -178,12 +178,12 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         computing=computing,
         parallel=config.parallel.name,
         precision=config.precision,
-        parameters=tuple(rows(params, updates_of(config.optimizer, params))),
+        parameters=tuple(rows(params, updates_of(config.optimizer, params, task.stacked))),
         models=models,
         state=_sizes(state),
         batch=tuple(layout(f"batch.{name}", leaf, devices) for name, leaf in batch.items()),
         samples=tuple(layout(name, leaf, devices) for name, leaf in _samples(state.params).items()),
-        divided=divided(config, params),
+        divided=divided(config, params, task.stacked),
         outputs=_outputs(state, lowered, compiled.program, devices),
         pictures=_pictures(batch, state.params, width),
         computed=_computed(config, pod.kind if pod else tpu_kind(slice_name), computing, flops, shapes),
@@ -325,7 +325,9 @@ def _does_not_fit(
 def _with_batch(config: Config, data: Dataset, size: int, pod: Devices) -> CompiledStep:
     """Compile the step for another batch size."""
     job = config.model_copy(update={"batch_size": size})
-    strategy = make_strategy(job, make_task(job, data), *make_optimizer(job, job.total_steps(data.train.size)), pod)
+    task = make_task(job, data)
+    optimizer, schedule = make_optimizer(job, job.total_steps(data.train.size), task.stacked)
+    strategy = make_strategy(job, task, optimizer, schedule, pod)
     return compile_step(strategy, strategy.lowered(step_batch(job, data, strategy)))
 
 

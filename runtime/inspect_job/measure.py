@@ -84,5 +84,6 @@ def measure(config: Config, pod: Devices) -> Measured:
 
 def _strategy(config: Config, data: Dataset, pod: Devices) -> Strategy:
     config, _ = resolve(config, pod)
-    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size))
-    return make_strategy(config, make_task(config, data), optimizer, schedule, pod)
+    task = make_task(config, data)
+    optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
+    return make_strategy(config, task, optimizer, schedule, pod)

@@ -31,6 +31,8 @@ class Model(ABC):
     """Name of the model in the config."""
     has_head = False
     """Whether a language model offers its two halves, `hidden` and `head`."""
+    stacked: tuple[str, ...] = ()
+    """Names of the outermost parameters whose arrays have a leading axis of layers, and which `layers.scan_layers` gets."""
 
     @abstractmethod
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -46,6 +48,8 @@ class Model(ABC):
         `x` is a batch of one example, [1, ...]. Raises UserError if `init` returns anything but arrays of numbers.
         """
         params, state = self.init(key, x)
+        if missing := set(self.stacked) - params.keys():
+            self.refuse(f"`stacked` names {sorted(missing)[0]!r}, but its parameters are {', '.join(params)}")
         state = state if jax.tree.leaves(state) else None
         for path, leaf in jax.tree.leaves_with_path((params, state)):
             if not hasattr(leaf, "dtype") or jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -148,6 +152,13 @@ class Model(ABC):
             old, new = (f"{of[name][0]}{list(of[name][1])}" if name in of else "missing" for of in shapes)
             if old != new:
                 self.refuse(f"its state {name} is {old} before a step and {new} after it; it must stay the same")
+
+
+def stacked_of(model: Any) -> tuple[str, ...]:
+    """Return the attribute `stacked` of a user's model, if it has one and that is names."""
+    given = getattr(model, "stacked", ())
+    is_names = isinstance(given, tuple | list) and all(isinstance(name, str) for name in given)
+    return tuple(given) if is_names else ()
 
 
 # --- trees as nested dictionaries ---

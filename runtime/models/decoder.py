@@ -198,6 +198,8 @@ class Decoder(nn.Module):
     dtype: jnp.dtype
     """Data type of the computation; parameters are float32."""
 
+    stacked = ("layers",)
+
     def setup(self) -> None:
         c, init = self.config, nn.initializers.normal(self.config.initializer_range)
         self.embed = nn.Embed(self.vocabulary, c.width, dtype=self.dtype, embedding_init=init)

@@ -2,11 +2,16 @@
 
 The program of a layer is traced and compiled once, for all of them. Layers may differ in a repeating pattern, as where every
 sixth has another attention; then there is a stack of parameters for each place in the pattern.
+
+Where devices hold parts of the parameters, the strategy sets by `gathering` how the parameters of a layer are gathered. They
+are gathered in the loop, and again in the backward pass, so that those of one layer are whole at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -19,6 +24,21 @@ from ..state import Params
 
 Layer = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
 """Maps the parameters of a layer, activations, and a key for dropout or None, to activations of the same shape and dtype."""
+
+Gather = Callable[[jax.Array, jax.typing.DTypeLike], jax.Array]
+"""Returns the whole of an array of one layer. If devices hold parts of it, these are converted to the dtype first."""
+
+_gather: ContextVar[Gather | None] = ContextVar("gather", default=None)
+
+
+@contextmanager
+def gathering(gather: Gather | None) -> Iterator[None]:
+    """Within this context, layers that are traced gather their parameters so; None: devices hold all of them in full."""
+    token = _gather.set(gather)
+    try:
+        yield
+    finally:
+        _gather.reset(token)
 
 
 def scan_layers(
@@ -38,7 +58,8 @@ def scan_layers(
     """
     repeats = len(jax.tree.leaves(stacks)[0])
     # In a loop XLA has nothing to merge; a loop of one turn it unrolls.
-    layers = [_rematerialized(layer, remat, prevent_cse=repeats == 1) for layer in pattern]
+    again = partial(_computed_again, remat=remat, prevent_cse=repeats == 1)
+    layers = [again(layer) for layer in pattern]
 
     def turn(x: jax.Array, these: Any) -> tuple[jax.Array, None]:
         parameters, keys = these
@@ -50,11 +71,25 @@ def scan_layers(
     return last
 
 
-def _rematerialized(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
-    if remat == "none":
+def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
+    """Return a layer that gathers its parameters, and of which the backward pass computes again what `remat` says."""
+    gather = _gather.get()
+    if remat == "none" and gather is None:
         return layer
-    again: Layer = jax.checkpoint(layer, prevent_cse=prevent_cse, policy=saved(remat))
+
+    def gathered(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
+        # Layers convert their parameters to the dtype of x. Before they are gathered, that halves the bytes sent.
+        whole = params if gather is None else jax.tree.map(lambda leaf: gather(leaf, x.dtype), params)
+        return layer(whole, x, key)
+
+    policy = _all_but_gathered if remat == "none" else saved(remat)
+    again: Layer = jax.checkpoint(gathered, prevent_cse=prevent_cse, policy=policy)
     return again
+
+
+def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Policy of jax.checkpoint: keep all results but gathered parameters, which are results of a sharding constraint."""
+    return bool(primitive.name != "sharding_constraint")
 
 
 def saved(remat: Remat) -> Callable[..., bool] | None:

@@ -53,6 +53,9 @@ class Strategy(ABC):
     divides_batch = True
     """Whether each device computes a share of the global batch; False if each computes all of it."""
 
+    in_shares = True
+    """Whether the loss of each device's share of a batch is computed apart."""
+
     model_per_device = False
     """Whether each device trains its own model."""
 
@@ -115,8 +118,7 @@ class Strategy(ABC):
     @property
     def parts(self) -> int:
         """Return the number of equal parts of a global batch whose losses are computed apart."""
-        apart = self.config.parallel.is_program_of_a_device and not self.task.whole_batch
-        return self.shares * self.accumulate if apart else 1
+        return self.shares * self.accumulate if self.in_shares and not self.task.whole_batch else 1
 
     @abstractmethod
     def init(self) -> TrainState:

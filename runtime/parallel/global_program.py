@@ -2,9 +2,9 @@
 
 Shardings decide what each device computes, and XLA inserts the communication. The loss is the mean over the global batch.
 
-With dropout, model state, gradient accumulation or padded batches, the batch is reshaped to one share for each device, and
-the loss is the mean over shares, each with its own key. So dropout and batch norm are the same as under pmap and shard_map.
-This costs CPUs a twentieth of a step (docs/performance.md).
+With dropout, model state, gradient accumulation, padded batches or a loss in pieces, the batch is reshaped to one share for
+each device, and the loss is the mean over shares, each with its own key. So dropout and batch norm are the same as under pmap
+and shard_map. This costs CPUs a twentieth of a step (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from ..models.layers import gathering
 from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
-from .arrays import merge_model_states, microbatches
+from .arrays import is_float, merge_model_states, microbatches
 from .base import Loss
-from .layout import partition
+from .layout import is_stacked, partition
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
 
@@ -55,6 +56,8 @@ class GlobalProgram(MeshStrategy):
         has_weights = size == "all" or size % (self.shares * self.accumulate) != 0  # padded
         self.in_shares = self.task.uses_key or self.accumulate > 1 or has_weights
         self.in_shares |= self.layout.model_state is not None
+        if size != "all":
+            self.in_shares |= self.task.in_pieces(size // (self.shares * self.accumulate))
         self.in_shares &= not self.task.whole_batch
         scalar = self.replicated
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, scalar))
@@ -121,14 +124,27 @@ class GlobalProgram(MeshStrategy):
         return self.auto_sharded(self._gathering(function), self.replicated)(params, model_state, batch, key)
 
     def _gathering(self, function: Function) -> Function:
-        """Wrap a function of parameters: every device has them in full. Gradients are divided as the parameters are."""
+        """Wrap a function of parameters: every device has them in full, those that are stacked one layer at a time.
+
+        Gradients are divided as the parameters are.
+        """
         if not self.saves_in_parts:
             return function
-        return lambda params, *rest: function(jax.tree.map(self._gather, params), *rest)
 
-    def _gather(self, x: jax.Array) -> jax.Array:
+        def gathered(params: Any, *rest: Any) -> Any:
+            stacked = self.task.stacked
+            whole = jax.tree.map_with_path(lambda path, x: x if is_stacked(path, stacked) else self._gather(x), params)
+            with gathering(self._gather if stacked else None):
+                return function(whole, *rest)
+
+        return gathered
+
+    def _gather(self, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
+        """Gather a parameter, or that of a layer, if it is divided; convert it first if it is, and if `dtype` is given."""
         spec = partition(x.shape, self.fsdp)
-        return _gather(x, spec) if any(spec) else x
+        if not any(spec):
+            return x
+        return _gather(x if dtype is None or not is_float(x) else x.astype(dtype), spec)
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)

@@ -7,6 +7,7 @@ Rajbhandari et al. 2020).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..devices import Devices
+from ..models.adapter import name_of
 from ..models.shares import SHARES
 from ..worker.quiet import without_gloo_lines
 
@@ -63,9 +65,18 @@ class Layout:
         """Return the sharding of a batch, [B, ...], over all devices."""
         return NamedSharding(self.mesh, PartitionSpec(self.axes))
 
-    def state_shardings(self, state: Any) -> Any:
-        """Return the shardings of a state, or of a part of it, between steps. `state`: arrays or ShapeDtypeStructs."""
-        return jax.tree.map(lambda leaf: NamedSharding(self.mesh, partition(leaf.shape, self.fsdp)), state)
+    def state_shardings(self, state: Any, stacked: Sequence[str] = ()) -> Any:
+        """Return the shardings of a state, or of a part of it, between steps.
+
+        Args:
+            state: arrays or ShapeDtypeStructs.
+            stacked: names of the parameters that are stacked over layers (see `Task.stacked`).
+        """
+
+        def sharding(path: Any, leaf: Any) -> NamedSharding:
+            return NamedSharding(self.mesh, partition(leaf.shape, self.fsdp, is_stacked(path, stacked)))
+
+        return jax.tree.map_with_path(sharding, state)
 
     def connect(self) -> None:
         """Communicate over each axis once, so that gloo connects now.
@@ -81,10 +92,18 @@ class Layout:
                 jax.block_until_ready(jax.jit(lambda x: x, out_shardings=whole)(parts))
 
 
-def partition(shape: tuple[int, ...], parts: int) -> PartitionSpec:
-    """Return how to divide an array of the state over `fsdp`: along its longest dimension that `parts` divides, if any."""
-    fits = [i for i, n in enumerate(shape) if n % parts == 0]
-    if parts == 1 or not fits or np.prod(shape) <= SMALL:
+def is_stacked(path: Any, stacked: Sequence[str]) -> bool:
+    """Return whether an array has a leading axis of layers, by its path in the parameters or in a moment of the optimizer."""
+    return any(name_of((key,)) in stacked for key in path)
+
+
+def partition(shape: tuple[int, ...], parts: int, stacked: bool = False) -> PartitionSpec:
+    """Return how to divide an array of the state over `fsdp`: along its longest dimension that `parts` divides, if any.
+
+    Of an array that is `stacked` over layers, each layer is divided so.
+    """
+    fits = [i for i, n in enumerate(shape) if n % parts == 0 and i >= stacked]
+    if parts == 1 or not fits or np.prod(shape[stacked:]) <= SMALL:
         return PartitionSpec()
     longest = max(fits, key=lambda i: shape[i])
     return PartitionSpec(*[None] * longest, FSDP)

@@ -35,7 +35,7 @@ class MeshStrategy(Strategy):
             layout.replicated,
             layout.batch_sharding,
         )
-        self.layout: TrainState = layout.state_shardings(self.initial.shapes)
+        self.layout: TrainState = layout.state_shardings(self.initial.shapes, self.task.stacked)
         self.fsdp = fsdp
         self.saves_in_parts = fsdp > 1
         if fsdp > 1 and self.pod.processes > 1 and self.pod.is_cpu:

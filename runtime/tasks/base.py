@@ -45,10 +45,18 @@ class Task(ABC):
     `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and computes all of it.
     """
 
+    stacked: tuple[str, ...] = ()
+    """The `stacked` of the task's model: names of the outermost parameters whose arrays have a leading axis of layers."""
+
     @hook
     def in_products(self) -> Task:
         """Return the task with JAX's own products in place of other kernels, which FLOPs can be counted in."""
         return self
+
+    @hook
+    def in_pieces(self, examples: int) -> bool:
+        """Return whether the loss of so many examples is computed in pieces, one after another."""
+        return False
 
     def units_seen(self, examples: int) -> dict[str, int]:
         """Return {"tokens_seen": ...} for `examples` trained examples; empty unless the task's unit is tokens."""

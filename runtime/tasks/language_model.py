@@ -41,8 +41,7 @@ class LanguageModel(Task):
         self._context = context_length(config)
         self.units_per_example = self._context
         self._model = make_language_model(config, data.vocabulary, jnp.dtype(config.precision))
-        # Where the compiler divides arrays, it may add up the head's gradient over devices once for each piece.
-        self._has_pieces = self._model.has_head and config.parallel.is_program_of_a_device
+        self.stacked = self._model.stacked
         self._prompt = self._encode_prompt()
 
     def in_products(self) -> LanguageModel:
@@ -76,10 +75,17 @@ class LanguageModel(Task):
             )
         return logits
 
+    def in_pieces(self, examples: int) -> bool:
+        return self._pieces(examples, self._context) > 1
+
+    def _pieces(self, rows: int, length: int) -> int:
+        """Return the number of pieces of the logits, float32[rows, length, V]."""
+        return min(length, math.ceil(rows * length * self.data.vocabulary * 4 / _PIECE)) if self._model.has_head else 1
+
     def _next_tokens(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> Losses:
         """Return the losses of `tokens`, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces."""
         rows, length = tokens.shape[0], tokens.shape[1] - 1
-        pieces = min(length, math.ceil(rows * length * self.data.vocabulary * 4 / _PIECE)) if self._has_pieces else 1
+        pieces = self._pieces(rows, length)
         if pieces <= 1:
             return _next_token(self._logits(params, tokens[:, :-1], key), tokens[:, 1:])
         hidden = self._model.hidden(params, tokens[:, :-1], key)
@@ -167,6 +173,8 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
 
     The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
     """
+    of_piece, weights = jax.closure_convert(losses, x[:, :size], targets[:, :size])
+    weights = _of_each_share(weights, x)
     whole = x.shape[1] // size * size
 
     def split(x: jax.Array) -> jax.Array:
@@ -174,14 +182,43 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
         return jnp.moveaxis(x[:, :whole].reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
     def turn(_: None, piece: tuple[jax.Array, jax.Array]) -> tuple[None, Losses]:
-        return None, jax.checkpoint(losses, prevent_cse=False)(*piece)
+        return None, jax.checkpoint(of_piece, prevent_cse=False)(*piece, *weights)
 
     _, each = jax.lax.scan(turn, None, (split(x), split(targets)))
     parts = [jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1).reshape(x.shape[0], whole), each)]
     if whole < x.shape[1]:
-        parts.append(jax.checkpoint(losses)(x[:, whole:], targets[:, whole:]))
+        rest = x[:, whole:], targets[:, whole:]
+        of_rest, _ = jax.closure_convert(losses, *rest)
+        parts.append(jax.checkpoint(of_rest)(*rest, *weights))
     first, second = (jnp.concatenate(values, 1) for values in zip(*parts, strict=True))
     return first, second
+
+
+@jax.custom_batching.custom_vmap
+def _repeated(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    return weights
+
+
+@_repeated.def_vmap
+def _repeat(size: int, batched: Any, weights: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+    each = [
+        w if is_batched else jnp.broadcast_to(w, (size, *w.shape))
+        for w, is_batched in zip(weights, batched[0], strict=True)
+    ]
+    return each, [True] * len(each)
+
+
+@jax.custom_vjp
+def _of_each_share(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    """Return `weights`; under `vmap` over x, as `jit` and `explicit` have it, weights of each share of the batch.
+
+    The gradient of weights that all shares have in common is summed over the devices in each turn of a loop; that of weights
+    of each share is summed once, after it.
+    """
+    return _repeated(weights, x)
+
+
+_of_each_share.defvjp(lambda weights, x: (_repeated(weights, x), None), lambda _, gradients: (gradients, None))
 
 
 def _next_token(logits: jax.Array, targets: jax.Array) -> Losses:

@@ -81,7 +81,8 @@ def dataset() -> Dataset:
 
 
 def make(config: Config, data: Dataset) -> Strategy:
-    return make_strategy(config, make_task(config, data), *make_optimizer(config, config.total_steps(1)))
+    task = make_task(config, data)
+    return make_strategy(config, task, *make_optimizer(config, config.total_steps(1), task.stacked))
 
 
 @functools.cache

@@ -157,16 +157,18 @@ def test_remat() -> None:
 
 def test_roles_of_parameters() -> None:
     """Weight decay and Muon know norms, biases, embedding and head by their names."""
-    model = decoder(bias="all", norm="layer", qk_norm=True, post_norms=True, tied_head=False, positions="learned")
-    found = {leaf.name: leaf for leaf in jax.tree.leaves(weights(initial(model)))}
+    types = {"layer_types": ["full", "sliding"], "window": 3}  # a single layer of each kind, stacked
+    parts = {"bias": "all", "norm": "layer", "qk_norm": True, "post_norms": True, "tied_head": False}
+    model = decoder(positions="learned", **types, **parts)
+    found = {leaf.name: leaf for leaf in jax.tree.leaves(weights(initial(model), model.stacked))}
     roles = {name: leaf.role for name, leaf in found.items()}
     assert {name for name, role in roles.items() if role == Role.EMBEDDING} == {
         "embed.embedding",
         "positions.embedding",
     }
     assert {name for name, role in roles.items() if role == Role.HEAD} == {"lm_head.kernel"}
-    matrices = {f"layers.block_0.attn.{m}.kernel" for m in ("q", "k", "v", "o")}
-    matrices |= {f"layers.block_0.mlp.{m}.kernel" for m in ("gate", "up", "down")}
+    matrices = {f"layers.block_{i}.attn.{m}.kernel" for i in (0, 1) for m in ("q", "k", "v", "o")}
+    matrices |= {f"layers.block_{i}.mlp.{m}.kernel" for i in (0, 1) for m in ("gate", "up", "down")}
     assert {name for name, leaf in found.items() if leaf.is_hidden_matrix} == matrices
     assert {name for name, leaf in found.items() if not leaf.is_decayed} == {
         name for name in found if name.endswith((".bias", ".scale"))

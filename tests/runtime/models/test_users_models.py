@@ -15,6 +15,7 @@ import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.contract import UserError
+from podrun.runtime.parallel import layout
 from podrun.runtime.parallel.arrays import merge_model_states
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import to_dict
@@ -26,6 +27,7 @@ pytest.importorskip("equinox", reason="the extra `test` has it")
 
 DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"
 EXAMPLES = {m[1]: m[0] for m in re.finditer(r"# (my_\w+)\.py\n.*?(?=```)", DOCS.read_text(), re.S) if "Net" in m[0]}
+LAYERS = re.search(r"# my_layers\.py\n.*?(?=```)", DOCS.read_text(), re.S)[0]  # type: ignore[index]
 OPTIONS = {"inputs": FEATURES, "width": 32}
 SOURCE = """
 import jax
@@ -61,7 +63,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make the folder that modules of users are imported from."""
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in ("mine", *EXAMPLES):
+    for name in ("mine", "my_layers", *EXAMPLES):
         sys.modules.pop(name, None)
 
 
@@ -109,6 +111,23 @@ def test_examples_train(folder: Path, example: str) -> None:
     assert_identical(copies(other.savable(placed)), saved)
     third = [train(s, x, [batch()])[1][0]["loss"] for s, x in ((one, state), (other, placed))]
     assert third[1] == pytest.approx(third[0], rel=1e-5)
+
+
+def test_layers_in_a_loop(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With fsdp they are divided, but not their axis, and the losses are those of whole layers."""
+    monkeypatch.setattr(layout, "SMALL", 100)
+    (folder / "my_layers.py").write_text(LAYERS)
+    muon = {"name": "muon", "learning_rate": 0.01}
+    whole, parted = (strategy("my_layers:Tower", name, optimizer=muon) for name in ("pmap", "jit fsdp 2"))
+    kernel = parted.abstract_state().params["layers"]["block_0"]["Dense_0"]["kernel"]
+    assert (kernel.shape, [*kernel.sharding.spec]) == ((6, 32, 32), [None, "fsdp"])
+    moments = [x.sharding.spec for x in jax.tree.leaves(parted.abstract_state().opt_state) if x.shape == (6, 32, 32)]
+    assert moments == [kernel.sharding.spec]
+    histories = [train(one, one.init(), [batch()] * 2)[1] for one in (whole, parted)]
+    assert [x["loss"] for x in histories[1]] == pytest.approx([x["loss"] for x in histories[0]], rel=1e-5)
+    (folder / "mine.py").write_text(LAYERS.replace('stacked = ("layers",)', 'stacked = ("blocks",)'))
+    with pytest.raises(UserError, match=r"`stacked` names 'blocks', but its parameters are .*layers"):
+        strategy("mine:Tower").abstract_state()
 
 
 def test_functions_as_haiku_makes_them(folder: Path) -> None:

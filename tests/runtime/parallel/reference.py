@@ -81,7 +81,7 @@ def text() -> Dataset:
 LANGUAGE_MODELS: dict[str, Any] = {
     "gpt2": {"layers": 1, "heads": 2, "width": 16, "context": 8},
     "decoder": {
-        "layers": 2,
+        "layers": 4,
         "heads": 4,
         "kv_heads": 2,
         "head_size": 6,
