@@ -30,16 +30,19 @@ def agents(pod: PodSandbox) -> list[str]:
 @pytest.mark.long
 def test_a_job_whose_data_is_here_alone(pod: PodSandbox) -> None:
     """It is brought once, from host to host but for the first; the next start finds it there."""
-    hosts = pod.hosts.names
-    option = pod.write_pod(hosts)
+    hosts = pod.hosts.names[:3]
+    job = (pod.write_pod(hosts), "train.yaml", "data.bring=true", "batch_size=6", "steps=1")
     size = (pod.path / "text.txt").stat().st_size
-    dry = pod.podrun(option, "--dry-run", "train.yaml", "data.bring=true")
+    dry = pod.podrun("--dry-run", *job)
     assert "brings  data.path: 1 file" in dry.stdout and "/text.txt to ~/.podrun/data/sets/" in dry.stdout
-    for expected in (f"data brought to {len(hosts)} of {len(hosts)} hosts in ", "the data is on all hosts already"):
-        done = pod.podrun(option, "train.yaml", "data.bring=true")
-        assert done.returncode == 0, done.stderr
-        assert [note for note in notes(pod) if note.startswith(expected)], notes(pod)
-    for store in stores(pod):
+    done = pod.podrun(*job)
+    assert done.returncode == 0, done.stderr
+    assert [note for note in notes(pod) if note.startswith(f"data brought to {len(hosts)} of {len(hosts)} hosts in ")]
+    again = pod.run(*job)
+    again.wait_for(lambda e: e["event"] == "note" and e["message"].startswith("the data is on all hosts already"))
+    again.process.send_signal(signal.SIGINT)
+    assert again.end() == 130, again.stderr
+    for store in stores(pod)[: len(hosts)]:
         [file] = (store / "files").iterdir()
         assert file.stat().st_size == size
         shutil.rmtree(store)
