@@ -21,12 +21,13 @@ from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
 from ...pythons import other_python
+from ...tiers import nightly
 from ..attempts import Watching
 
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(params=["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
+@pytest.fixture(params=["3.8", "3.10", "3.14", *nightly("3.9", "3.11", "3.12", "3.13")])
 def pod(request: pytest.FixtureRequest, tmp_path: Path) -> Pod:
     """Two hosts whose only Python has that version."""
     python = other_python(request.param)

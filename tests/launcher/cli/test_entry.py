@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from ...conftest import Sandbox
+from ...tiers import mostly_long
 
 GOOD = ("slices", "v5")
 BAD = ("--slice", "cpu-1x1", "--simulate", "nothing.yaml")
@@ -28,21 +29,27 @@ def shell(sandbox: Sandbox, arguments: tuple[str, ...], how: str, buffered: bool
     )
 
 
-@pytest.mark.parametrize("buffered", [False, True])
+OUTPUTS: list[tuple[tuple[str, ...], str, int, str]] = [
+    (GOOD, ">&-", 0, ""),
+    (GOOD, "2>&-", 0, ""),
+    (GOOD, "<&- >&- 2>&-", 0, ""),
+    (GOOD, "| sleep 0", 128 + signal.SIGPIPE, ""),
+    (GOOD, ">/dev/full", 1, "podrun: cannot write to the output: No space left on device\n"),
+    (BAD, ">&-", 2, "podrun: nothing.yaml: cannot read the job"),
+    (BAD, "2>&-", 2, ""),
+    (BAD, ">&- 2>&-", 2, ""),
+    (BAD, "2>/dev/full", 2, ""),
+    (BAD, "2>&1 | sleep 0", 2, ""),
+]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "how", "code", "message"),
-    [
-        (GOOD, ">&-", 0, ""),
-        (GOOD, "2>&-", 0, ""),
-        (GOOD, "<&- >&- 2>&-", 0, ""),
-        (GOOD, "| sleep 0", 128 + signal.SIGPIPE, ""),
-        (GOOD, ">/dev/full", 1, "podrun: cannot write to the output: No space left on device\n"),
-        (BAD, ">&-", 2, "podrun: nothing.yaml: cannot read the job"),
-        (BAD, "2>&-", 2, ""),
-        (BAD, ">&- 2>&-", 2, ""),
-        (BAD, "2>/dev/full", 2, ""),
-        (BAD, "2>&1 | sleep 0", 2, ""),
-    ],
+    ("arguments", "how", "code", "message", "buffered"),
+    mostly_long(
+        ((*outputs, buffered) for outputs in OUTPUTS for buffered in (True, False)),
+        quick=lambda number, case: case[-1] or case[0] is GOOD,
+        ci=lambda number, case: False,
+    ),
 )
 def test_outputs_that_are_gone(
     sandbox: Sandbox, arguments: tuple[str, ...], how: str, code: int, message: str, buffered: bool

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ...conftest import Sandbox
+from ...tiers import nightly
 from .conftest import HERE, Make, Podrun
 
 OWN = os.getpid()
@@ -79,7 +80,7 @@ def test_exec_leaves_nothing_after_its_timeout(podrun: Podrun) -> None:
     assert gone(f"sleep 4711.{OWN}")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *nightly(signal.SIGTERM)])
 def test_exec_leaves_nothing_when_it_is_ended(sandbox: Sandbox, number: int) -> None:
     """By Ctrl-C, and also when podrun itself is killed and cannot tell anybody."""
     mark = f"sleep 4712.{OWN}{number}"

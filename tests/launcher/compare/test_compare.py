@@ -23,6 +23,7 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
+from tests.tiers import mostly_long
 
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
@@ -345,11 +346,24 @@ LBFGS = Config.model_validate({"task": "logistic_regression", "steps": 9})
 ADAMW = Config.model_validate({"steps": 9, "batch_size": 8})
 
 
-@pytest.mark.parametrize("config", [LBFGS, ADAMW], ids=["lbfgs", "adamw"])
+VALUES = {
+    "plain": [3.0, 2.0, 1.0],
+    "zero and missing": [1.0, 0.0, None],
+    "only zeros": [0.0, 0.0],
+    "far apart": [1e-30, 1e3],
+    "one": [2.0],
+    "negative": [1.0, -1.0],
+}
+
+
 @pytest.mark.parametrize(
-    "values",
-    [[3.0, 2.0, 1.0], [1.0, 0.0, None], [0.0, 0.0], [1e-30, 1e3], [2.0], [1.0, -1.0]],
-    ids=["plain", "zero and missing", "only zeros", "far apart", "one", "negative"],
+    ("config", "values"),
+    mostly_long(
+        ((config, values) for config in (LBFGS, ADAMW) for values in VALUES.values()),
+        quick=lambda number, case: case[0] is LBFGS or number == len(VALUES),
+        ci=lambda number, case: False,
+    ),
+    ids=[f"{name}-{values}" for name in ("lbfgs", "adamw") for values in VALUES],
 )
 def test_plots_of_any_values(tmp_path: Path, config: Config, values: list[float | None]) -> None:
     """Zeros cannot be on a log axis, and do not keep the rest from being drawn."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.pythons import other_python
+from tests.tiers import mostly_long
 
 from .plain_program import FOLDER, run
 
@@ -164,9 +165,17 @@ def test_a_program_ends_as_in_plain_python(tmp_path: Path, name: str) -> None:
     check(tmp_path, CASES[name])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.12", "3.13"])
-@pytest.mark.parametrize("name", CASES)
+OTHERS = ("3.8", "3.9", "3.10", "3.12", "3.13")
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    mostly_long(
+        ((name, version) for name in CASES for version in OTHERS),
+        quick=lambda number, case: False,
+        ci=lambda number, case: number // len(OTHERS) % len(OTHERS) == number % len(OTHERS),  # each case in one of them
+    ),
+)
 def test_so_it_does_in_other_pythons(tmp_path: Path, name: str, version: str) -> None:
     check(tmp_path, CASES[name], other_python(version))
 

@@ -27,6 +27,7 @@ from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
 
 from ...hosts import wait_until
+from ...tiers import mostly_long
 from ..attempts import Recorded
 
 pytestmark = pytest.mark.timeout(120)
@@ -111,11 +112,17 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+STRIKES = {"both end": (signal.SIGKILL, ("host-0", "host-1")), "one falls silent": (signal.SIGSTOP, ("host-1",))}
+
+
 @pytest.mark.parametrize(
-    ("number", "hosts"),
-    [(signal.SIGKILL, ("host-0", "host-1")), pytest.param(signal.SIGSTOP, ("host-1",), marks=pytest.mark.long)],
-    ids=["both end", "one falls silent"],
+    ("moment", "number", "hosts"),
+    mostly_long(
+        ((moment, *strike) for strike in STRIKES.values() for moment in MOMENTS),
+        quick=lambda number, case: number in (0, 4),
+        ci=lambda number, case: number % 2 == 0,
+    ),
+    ids=[f"{strike}-{moment}" for strike in STRIKES for moment in MOMENTS],
 )
 def test_a_connection_drops_while_a_run_is_started_again(
     rig: Rig, moment: str, number: int, hosts: tuple[str, ...]
