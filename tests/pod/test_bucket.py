@@ -12,11 +12,9 @@ from podrun.runtime.storage.bucket_client import Bucket
 
 from ..buckets import BUCKET, bucket_server
 from ..conftest import make_sandbox
-from .bucket_chaos import JOB as CHAOS_JOB
-from .bucket_chaos import SLOW, BucketCase, Bucketed, environment
+from ..tiers import mostly_long
+from .bucket_chaos import JOB, BucketCase, Bucketed, environment
 from .conftest import Run, end_processes, kill
-
-JOB = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=30", "eval.every=10", "checkpoint.every=5")
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     return sandbox.losses("runs/small")
 
 
-@pytest.fixture(params=["gs", "s3"])
+@pytest.fixture
 def bucketed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Bucketed, str]]:
     """A sandbox, and the URL of a workdir."""
     make_sandbox(tmp_path)
@@ -38,20 +36,22 @@ def bucketed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[B
         end_processes(sandbox)
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "bucketed", mostly_long(("s3", "gs"), lambda *_: False, lambda _, scheme: scheme == "s3"), indirect=True
+)
 def test_a_run_goes_on_in_storages_of_other_kinds(
     bucketed: tuple[Bucketed, str], undisturbed: dict[int, float]
 ) -> None:
     """It is killed in a folder, goes on in a bucket, is killed there, and ends in a folder to which that was pulled."""
     sandbox, workdir = bucketed
     url = workdir.partition("=")[2]
-    _kill_after_checkpoint(sandbox, 5, "--workdir=first")
+    _kill_after_checkpoint(sandbox, 4, "--workdir=first")
     with environment(sandbox.server):
         bucket = Bucket(url)
         for path in sorted(path for path in (sandbox.path / "first").rglob("*") if path.is_file()):
             if not path.name.startswith(".podrun"):
                 bucket.put_file(path.relative_to(sandbox.path / "first").as_posix(), path)
-    _kill_after_checkpoint(sandbox, 15, workdir)
+    _kill_after_checkpoint(sandbox, 8, workdir)
     shutil.rmtree(sandbox.path / "cache")
     pulled = sandbox.podrun("pull", url, "--to", "last")
     assert pulled.returncode == 0, pulled.stderr
@@ -62,7 +62,7 @@ def test_a_run_goes_on_in_storages_of_other_kinds(
 
 
 def _kill_after_checkpoint(sandbox: Bucketed, step: int, workdir: str) -> None:
-    run = Run(sandbox, *JOB, *SLOW, workdir)
+    run = Run(sandbox, *JOB, "--inject", "slow:seconds=0.3", workdir)
     run.wait_for(lambda e: e["event"] == "checkpoint" and e["step"] >= step)
     kill(run.process.pid)
     end_processes(sandbox)
@@ -73,7 +73,7 @@ def _kill_after_checkpoint(sandbox: Bucketed, step: int, workdir: str) -> None:
 def test_two_runs_do_not_train_in_one_workdir(bucketed: tuple[Bucketed, str], undisturbed: dict[int, float]) -> None:
     """They run at the same time, as far as podrun can tell on different machines: their spools are not the same."""
     sandbox, workdir = bucketed
-    run = Run(sandbox, *JOB, "--inject", "slow:seconds=0.5", workdir)
+    run = Run(sandbox, *JOB, "--inject", "slow:seconds=0.8", workdir)
     run.wait_for_step(1)
     other = Bucketed(sandbox.path, {**sandbox.server, "XDG_CACHE_HOME": str(sandbox.path / "other")})
     refused = other.podrun(*JOB, workdir)
@@ -84,10 +84,7 @@ def test_two_runs_do_not_train_in_one_workdir(bucketed: tuple[Bucketed, str], un
 
 
 @pytest.mark.long
-def test_a_server_that_fails_now_and_then(tmp_path: Path) -> None:
+def test_a_server_that_fails_now_and_then(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     """benchmarks/chaos_bucket.py has more of them."""
-    folder = make_sandbox(tmp_path)
-    done = folder.podrun(*CHAOS_JOB, "--workdir=undisturbed")
-    assert done.returncode == 0, done.stderr
-    result = BucketCase(tmp_path, seed=3).execute(folder.losses("undisturbed"))
+    result = BucketCase(tmp_path, seed=3).execute(undisturbed)
     assert result.wrong == [], result
