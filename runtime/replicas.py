@@ -33,12 +33,11 @@ def differing(values: Mapping[str, Any]) -> list[tuple[str, int]]:
     return [(name, process) for name, process in others if process is not None]
 
 
-def check_initial(trained: Any) -> None:
-    """Raise UserError unless the model's initial parameters and state are equal on all processes."""
+def check_initial(trained: Any, advice: str) -> None:
+    """Raise UserError, with the advice, unless a model's initial parameters and state are equal on all processes."""
     others = differing({".".join(place): leaf for place, leaf in places(trained, "the model")})
     if others:
         rows = [f"{name} of process {process} differs from that of an earlier process" for name, process in others]
-        advice = "`init` may use only its key: no other random numbers, no time, no host name"
         refuse(f"the initial parameters differ between processes ({advice})", rows)
 
 

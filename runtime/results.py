@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import jax
 import yaml
@@ -57,6 +57,7 @@ class Results:
         data: Dataset,
         in_parts: bool,
         reporter: Reporter,
+        published: dict[str, Any] | None = None,
     ) -> None:
         """Open the folder of the checkpoints. Called on all processes.
 
@@ -68,6 +69,7 @@ class Results:
             data: the job's data.
             in_parts: the state is divided over the processes.
             reporter: gets events and notes.
+            published: config.json of the model that the job begins with.
 
         Raises:
             UserError: the folder cannot be created.
@@ -86,7 +88,12 @@ class Results:
         self._leads = jax.process_index() == 0
         self._writers: list[Writer] = []
         self._checkpoints = Checkpoints(
-            workdir.checkpoints, config.checkpoint, in_parts, saved_form(data.tokenizer), storage
+            workdir.checkpoints,
+            config.checkpoint,
+            in_parts,
+            saved_form(data.tokenizer),
+            storage,
+            published,
         )
         self.saved: int | None = None
         """Step of the restored checkpoint, or of the last save that was started."""

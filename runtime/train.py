@@ -18,8 +18,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from .checkpoint.first_model import with_first_model
 from .checkpoint.store import Restored
 from .config import Config
+from .config.model import DecoderModel
 from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
@@ -29,6 +31,7 @@ from .measure.epochs import EpochMeans
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
 from .models.attention import resolve
+from .models.pretrained import load_weights
 from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
@@ -98,6 +101,7 @@ class Trainer:
         storage: Storage | None = None,
         cache: DiskCache | None = None,
     ) -> None:
+        config, self._published = with_first_model(config, workdir)
         self._reporter = reporter
         self._config, kernel = resolve(config, Devices.here())
         self._progress = reporter.record
@@ -114,7 +118,9 @@ class Trainer:
             stored = StoredPrograms(Path(env.programs).expanduser(), env.host, tell)
         self._programs = Programs(pod_store(), self._process, cache, self._progress, stored)
         self._make_step()
-        self._results = Results(config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter)
+        self._results = Results(
+            config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter, self._published
+        )
         parts = self._strategy.shares * config.accumulate
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # examples per step
         self._batch_size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
@@ -148,9 +154,7 @@ class Trainer:
         """Set up the initial or restored state, the writers, and the batches from the state's position on."""
         restored = self._results.restore(self._strategy.template)
         if restored is None:
-            self._state = self._strategy.init()
-            if not self._strategy.model_per_device:  # otherwise each device has another model
-                check_initial((self._state.params, self._state.model_state))
+            self._begin()
         else:
             self._resume(restored)
         if (raised := self._strategy.raised) and self._process == 0:
@@ -158,6 +162,23 @@ class Trainer:
         self._results.open(self._step)
         if self._step < self._steps:
             self._batches = self._train_batches()
+
+    def _begin(self) -> None:
+        """Make the initial state: of random parameters, or of those of a published model."""
+        section = self._config.model
+        published = self._published
+        if isinstance(section, DecoderModel) and published is not None:
+            self._state = self._strategy.init_from(
+                lambda form: load_weights(section, published, form, self._progress.part)
+            )
+            advice = f"every host must have the same files in {section.init_from}"
+            if self._process == 0:
+                self._reporter.note(f"the weights are those of {section.init_from}")
+        else:
+            self._state = self._strategy.init()
+            advice = "`init` may use only its key: no other random numbers, no time, no host name"
+        if not self._strategy.model_per_device:  # otherwise each device has another model
+            check_initial((self._state.params, self._state.model_state), advice)
 
     def _resume(self, restored: Restored) -> None:
         """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""

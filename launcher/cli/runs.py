@@ -187,16 +187,18 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
 @click.option(
     "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
 )
-@click.option("--format", "form", type=click.Choice(["safetensors", "npz"]), default="safetensors", show_default=True)
+@click.option(
+    "--format", "form", type=click.Choice(["safetensors", "npz", "hf"]), default="safetensors", show_default=True
+)
 @click.option(
     "--output",
     "-o",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
+    help="File or folder to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
 )
 def export(target: str, step: int | None, form: str, output: Path | None) -> None:
-    """Write the model of a checkpoint to one file.
+    """Write the model of a checkpoint to one file, or to a folder that transformers opens (hf).
 
     The file has the model's arrays by name: the moving average if the job has one (ema), else the parameters. Config and
     tokenizer are in its metadata, a BPE tokenizer also in a tokenizer.json beside it. The checkpoint is verified first.
@@ -206,6 +208,7 @@ def export(target: str, step: int | None, form: str, output: Path | None) -> Non
       podrun export 4f2a
       podrun export runs/train --step 2000 --format npz -o model.npz
       podrun export s3://my-bucket/train
+      podrun export 4f2a --format hf -o my-model
     """
 
     def action() -> int:

@@ -1,4 +1,4 @@
-"""`podrun export`: write the model of a checkpoint to one file, in one process of the runtime on this machine."""
+"""`podrun export`: write the model of a checkpoint to a file or folder, in one process of the runtime on this machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _bring(bucket: str, step: int | None, folder: Path) -> int:
 
 def _export(request: ExportRequest, workdir: Path, python: str) -> int:
     output = request.output.expanduser().absolute() if request.output else None
-    if output is not None and output.is_dir():
+    if output is not None and output.is_dir() and request.format != "hf":
         raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
     query = {
         "workdir": str(workdir),

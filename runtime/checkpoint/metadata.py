@@ -23,6 +23,8 @@ class JobMeta(TypedDict):
     shapes: Shapes
     epoch_means: NotRequired[epochs.SavedMeans | None]
     """None unless the job counts epochs."""
+    published: NotRequired[dict[str, Any] | None]
+    """The config.json of the model that the first weights came from; None for random ones."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
     """None for a user's tokenizer, and for data without one."""
 
@@ -41,6 +43,8 @@ def job_meta(meta: Any) -> JobMeta:
         raise TypeError("shapes.params is not of type dict")
     if meta.get("epoch_means") is not None:
         epochs.check_saved(meta["epoch_means"])
+    if not isinstance(meta.get("published") or {}, dict):
+        raise TypeError("published is not of type dict")
     if meta.get("tokenizer") is not None:
         saved_tokenizer.check_saved(meta["tokenizer"])
     checked: JobMeta = meta

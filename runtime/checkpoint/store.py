@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
@@ -43,6 +44,7 @@ class Checkpoints(CheckpointFolder):
         in_parts: bool = False,
         tokenizer: Saved | None = None,
         storage: Storage = SHARED_FOLDER,
+        published: dict[str, Any] | None = None,
     ) -> None:
         """Open the directory.
 
@@ -52,9 +54,11 @@ class Checkpoints(CheckpointFolder):
             in_parts: the state is divided over the processes; otherwise process 0 has all of it.
             tokenizer: this job's tokenizer, saved with each checkpoint and compared with that of a restored one.
             storage: the storage that the folder belongs to.
+            published: config.json of the model that the job begins with, saved with each checkpoint.
         """
         super().__init__(directory, section.keep, section.keep_best, in_parts, storage)
         self._tokenizer = tokenizer
+        self._published = published
 
     def save(
         self,
@@ -83,6 +87,7 @@ class Checkpoints(CheckpointFolder):
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
             "epoch_means": epoch_means,
+            "published": self._published,
             "tokenizer": self._tokenizer,
         }
         self.write(step, state, meta, loss)
@@ -116,6 +121,7 @@ class Checkpoints(CheckpointFolder):
         def build(step: int, meta: JobMeta, state: StateDict) -> Restored:
             changed = changes(meta, config, self._tokenizer)
             self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
+            self._published = meta.get("published")
             return Restored(step, state, meta["position"], changed, meta.get("epoch_means"), meta.get("tokenizer"))
 
         return Target(job_meta, accept, template, build)

@@ -16,6 +16,7 @@ from ..data.pipeline import evaluation_shapes, step_shapes
 from ..devices import Devices
 from ..disk_cache import DiskCache, UntrustedError
 from ..models.attention import resolve
+from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -61,7 +62,7 @@ class Compiler:
     """
 
     def __init__(self, job: Job, pod: Devices | None = None) -> None:
-        config, kernel = resolve(job.config, pod or Devices.here())
+        config, kernel = resolve(with_architecture(job.config), pod or Devices.here())
         if kernel is not None and kernel.kernel != kernel.of_run:
             raise UserError(f"{kernel}; or take model.attention=xla for both")
         data = load_data(config)

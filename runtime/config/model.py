@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from .base import (
     SELECTS,
@@ -179,6 +180,15 @@ class DecoderModel(ModelSection):
 
     examples = ("tokens",)
     name: Literal["decoder"] = Field("decoder", description=SELECTS)
+    init_from: Tuned[Path | None] = Field(
+        None,
+        description="Folder on every host with a model as `save_pretrained` of transformers writes it: training begins with "
+        "its weights, and its config.json gives the keys that are not given here (docs/models.md).",
+    )
+    vocabulary: Positive | None = Field(
+        None,
+        description="Token ids that the model has; without it as many as the data. Published models may have more.",
+    )
     layers: Positive = Field(4, description="Transformer blocks.")
     width: Positive = Field(128, description="Size of the vector that represents a token.")
     heads: Positive = Field(4, description="Query heads per block.")
@@ -232,6 +242,19 @@ class DecoderModel(ModelSection):
     )
 
     @property
+    def is_complete(self) -> bool:
+        """Return whether the keys say what the model is; otherwise the config.json in `init_from` must be read."""
+        return self.init_from is None or self.model_fields_set >= type(self).model_fields.keys()
+
+    @model_serializer(mode="wrap")
+    def _without_unknown_keys(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the keys that config.json will give, so that they do not look like given ones."""
+        values: dict[str, Any] = default(self)
+        if self.is_complete:
+            return values
+        return {key: value for key, value in values.items() if key == "name" or key in self.model_fields_set}
+
+    @property
     def groups(self) -> int:
         """Return the number of heads of keys and values."""
         return self.kv_heads or self.heads
@@ -258,6 +281,8 @@ class DecoderModel(ModelSection):
 
     @model_validator(mode="after")
     def _check_together(self) -> DecoderModel:
+        if not self.is_complete:
+            return self
         problems = [*self._head_problems(), *self._layer_problems(), *self._rope_problems()]
         if problems:
             raise ValueError("\n".join(problems))

@@ -134,6 +134,11 @@ class Ensemble(_WholeState):
     name: Literal["ensemble"] = Field("ensemble", description=SELECTS)
 
     def conflict(self, model: Model, optimizer: Optimizer) -> str | None:
+        if getattr(model, "init_from", None) is not None:
+            return (
+                "parallel: ensemble with model.init_from: all members would begin with the same weights and see the same "
+                "data; take another strategy, or leave init_from out"
+            )
         if not (isinstance(model, ModelSection) and model.starts_at_zero):
             return None
         return (

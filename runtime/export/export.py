@@ -1,4 +1,4 @@
-"""Export the model of a checkpoint to one file: its averaged parameters if the job has `ema`, and its state."""
+"""Export the model of a checkpoint to a file or folder: its averaged parameters if the job has `ema`, and its state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from ..checkpoint.metadata import JobMeta, job_meta
 from ..checkpoint.names import META, STATE
 from ..contract import UserError
 from .formats import FORMATS, Described
+from .published import PublishedModel
 
+HF = "hf"
+"""Format of a folder that transformers opens."""
 _META = Path(META, "metadata")
 _SHOWN = 12  # most steps in a message
 _HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
@@ -29,7 +32,7 @@ _HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and 
 
 @dataclass(frozen=True)
 class Report:
-    """Description of an exported file."""
+    """Description of an exported file or folder."""
 
     file: str
     step: int
@@ -39,7 +42,7 @@ class Report:
     parameters: int
     bytes: int
     tokenizer: str | None
-    """Path of the tokenizer.json beside the file, if the job has a BPE tokenizer."""
+    """Path of the tokenizer.json beside the file or in the folder, if the job has a BPE tokenizer."""
     verified: bool
     """False if the checkpoint has no manifest to verify it by."""
 
@@ -50,11 +53,12 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
     Args:
         workdir: the run's workdir.
         step: step of the checkpoint; None: the newest.
-        form: format, a key of `FORMATS`.
+        form: format, a key of `FORMATS` or `HF`.
         file: path to write; None: WORKDIR-STEP.FORMAT in the current folder.
 
     Raises:
-        UserError: there is no such checkpoint, it is damaged, the file exists, or the disk is full.
+        UserError: there is no such checkpoint, it is damaged, the file exists, the disk is full, or the format cannot
+            represent the model.
     """
     folder = _find(workdir, step)
     number = int(folder.name)
@@ -64,6 +68,8 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
         verified = verify(number, folder, full=True)
         meta = read_meta(number, folder, _META, _parse)
         weights = "ema" if "ema" in meta["shapes"] else "params"
+        if form == HF:
+            return _write_folder(folder, weights, output, meta, verified)
         if (meta.get("tokenizer") or {}).get("name") == "bpe":
             _check_new(_tokenizer_path(output))
         written = _write(folder, weights, form, output, _metadata(number, weights, meta))
@@ -134,9 +140,44 @@ def _write(folder: Path, weights: str, form: str, output: Path, metadata: dict[s
         except Exception as error:
             raise unreadable(number, state, error) from None
 
-    with _new_file(output) as file:
+    with _new_path(output) as file:
         FORMATS[form](file, arrays, read, metadata)
     return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == weights)
+
+
+def _write_folder(folder: Path, weights: str, output: Path, meta: JobMeta, verified: bool) -> Report:
+    """Write the folder of transformers atomically."""
+    from ..checkpoint.orbax_files import ArrayReader
+
+    number, state = int(folder.name), folder / STATE
+    try:
+        reader = ArrayReader(state)
+    except Exception as error:
+        raise unreadable(number, state, error) from None
+    model = PublishedModel(meta, {place[1:]: form for place, form in reader.arrays.items() if place[0] == weights})
+    arrays = model.described
+    _check_room(arrays, output, 0)
+    tokenizer = meta.get("tokenizer")
+    file = tokenizer["file"] if tokenizer is not None and tokenizer["name"] == "bpe" else None
+
+    def read(place: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        try:
+            return reader.read((weights, *place))
+        except Exception as error:
+            raise unreadable(number, state, error) from None
+
+    with _new_path(output) as fresh:
+        model.write(fresh, read, file)
+    return Report(
+        file=str(output),
+        step=number,
+        weights=weights,
+        arrays=len(arrays),
+        parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
+        bytes=sum(path.stat().st_size for path in output.iterdir()),
+        tokenizer=str(output / "tokenizer.json") if file is not None else None,
+        verified=verified,
+    )
 
 
 def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple[str, ...]]:
@@ -178,7 +219,7 @@ def _write_tokenizer(output: Path, saved: Any) -> str | None:
     if saved is None or saved["name"] != "bpe":
         return None
     path = _tokenizer_path(output)
-    with _new_file(path) as file:
+    with _new_path(path) as file:
         file.write_text(saved["file"], encoding="utf-8")
     return str(path)
 
@@ -193,18 +234,25 @@ def _check_new(path: Path) -> None:
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; afterwards flush it to the disk and rename it to `path`. Raises UserError."""
+def _new_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file or folder; afterwards flush it to the disk and rename it to `path`.
+
+    Raises UserError if it cannot be written.
+    """
     _check_new(path)
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield fresh
-        with fresh.open("rb") as file:
-            os.fsync(file.fileno())
+        for one in fresh.iterdir() if fresh.is_dir() else [fresh]:
+            with one.open("rb") as file:
+                os.fsync(file.fileno())
         fresh.rename(path)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written: {error.strerror}; choose another place with --output FILE"
         ) from None
     finally:
-        fresh.unlink(missing_ok=True)
+        if fresh.is_dir():
+            shutil.rmtree(fresh, ignore_errors=True)
+        else:
+            fresh.unlink(missing_ok=True)

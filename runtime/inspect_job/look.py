@@ -21,6 +21,7 @@ from ..devices import Devices
 from ..measure.flops import StepFlops, step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
 from ..models.attention import Choice, resolve
+from ..models.pretrained import with_architecture
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -151,6 +152,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         UserError: as in training.
         TooLarge: the step does not fit into the memory of a device of `pod`.
     """
+    config = with_architecture(config)
     if pod is None:  # a kernel for the slice's own devices does not compile for CPU
         config = with_kernel(config, "xla")
     config, kernel = resolve(config, pod or Devices.here())

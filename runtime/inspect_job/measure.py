@@ -13,6 +13,7 @@ from ..devices import Devices
 from ..layout_facts import Held, Measured, Survey
 from ..measure.flops import step_flops
 from ..models.attention import resolve
+from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -35,6 +36,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     Raises:
         UserError: the job works with none of the strategies.
     """
+    configs = [with_architecture(config) for config in configs]
     data = load_data(configs[0])
     memory = device_memory(pod.kind)
     held = []
@@ -60,6 +62,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
 
 def measure(config: Config, pod: Devices) -> Measured:
     """Compile the step of a job, and return what the compiler says about it."""
+    config = with_architecture(config)
     data = load_data(config)
     strategy = _strategy(config, data, pod)
     batch = step_batch(config, data, strategy)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from .adapter import Model
 
+_PADDING = 1 / 32
+"""Largest share of a published model's token ids that may be padding; below 2 % in the models known."""
 _CLASSES = {"gpt2": "GPT2", "decoder": "Decoder", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
 
 
@@ -32,6 +34,25 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
     if "tokens" not in section.examples:
         raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2 or decoder")
     return _built_in(section, vocabulary, dtype)
+
+
+def model_vocabulary(config: Config, needed: int) -> int:
+    """Return the number of token ids of a language model, for data that has `needed` of them.
+
+    A published model may have more, because its arrays were padded to a size that divides well: it keeps them, and its loss
+    is the published one. Raises UserError if it has fewer, or many more than padding explains.
+    """
+    section = config.model
+    if not isinstance(section, DecoderModel) or section.vocabulary is None:
+        return needed
+    given, source = section.vocabulary, section.init_from
+    if given < needed or (source is not None and given - needed > given * _PADDING):
+        where = f"the model in {source}" if source else "model.vocabulary"
+        remedy = (
+            "take the model's tokenizer.json: data.tokenizer={name: bpe, file: ...}" if source else "give at least that"
+        )
+        raise UserError(f"{where} has {given} token ids, but the data has {needed}; {remedy}")
+    return given
 
 
 def context_length(config: Config) -> int:

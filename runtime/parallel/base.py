@@ -252,8 +252,22 @@ class Strategy(ABC):
                 f"optimizer {self.config.optimizer.name}: its line search computes the loss several times in a step, and "
                 f"model {self.config.model.name} has state that changes each time; take another optimizer"
             )
+        return self._first_state(params, model_state)
+
+    def _first_state(self, params: Params, model_state: Any = None) -> TrainState:
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
         return strip_weak_types(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
+
+    def init_from(self, load: Callable[[Params], Params]) -> TrainState:
+        """Return the initial state of given parameters, placed on the devices.
+
+        Args:
+            load: returns the parameters in their form, ShapeDtypeStructs with shardings.
+        """
+        form = self.abstract_state()
+        layout = jax.tree.map(lambda array: array.sharding, form)
+        make = jax.jit(self._first_state, donate_argnums=0, out_shardings=layout)
+        return self.place(to_dict(make(load(form.params))))
 
     @cached_property
     def initial(self) -> InitialState:

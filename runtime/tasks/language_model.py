@@ -15,7 +15,7 @@ from ..config import Config
 from ..config.attention import with_kernel
 from ..contract import UserError
 from ..data.base import Dataset
-from ..models import context_length, make_language_model
+from ..models import context_length, make_language_model, model_vocabulary
 from ..state import Batch, Params
 from ..worker.preempt import Preempted
 from ..worker.progress import Reporter
@@ -40,7 +40,8 @@ class LanguageModel(Task):
         super().__init__(config, data)
         self._context = context_length(config)
         self.units_per_example = self._context
-        self._model = make_language_model(config, data.vocabulary, jnp.dtype(config.precision))
+        self._vocabulary = model_vocabulary(config, data.vocabulary)
+        self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision))
         self.stacked = self._model.stacked
         self._prompt = self._encode_prompt()
 
@@ -68,10 +69,10 @@ class LanguageModel(Task):
     def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
         """Return logits, float32[B, T, V]; with dropout if `key` is given."""
         logits: Any = self._model(params, tokens, key)
-        if logits.shape != (*tokens.shape, self.data.vocabulary):
+        if logits.shape != (*tokens.shape, self._vocabulary):
             raise UserError(
                 f"model {self.config.model.name}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
-                f"but task {self.config.task} needs {[*tokens.shape, self.data.vocabulary]}: one value per token id"
+                f"but task {self.config.task} needs {[*tokens.shape, self._vocabulary]}: one value per token id"
             )
         return logits
 
@@ -80,7 +81,7 @@ class LanguageModel(Task):
 
     def _pieces(self, rows: int, length: int) -> int:
         """Return the number of pieces of the logits, float32[rows, length, V]."""
-        return min(length, math.ceil(rows * length * self.data.vocabulary * 4 / _PIECE)) if self._model.has_head else 1
+        return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
 
     def _next_tokens(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> Losses:
         """Return the losses of `tokens`, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces."""
@@ -157,6 +158,8 @@ class LanguageModel(Task):
         def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:
             window, length = carry
             logits = self._logits(params, window[None])[0, length - 1] / sample.temperature
+            if self._vocabulary > self.data.vocabulary:  # the tokenizer has no text for the others
+                logits = logits.at[self.data.vocabulary :].set(-jnp.inf)
             if 0 < sample.top_k < logits.shape[-1]:
                 logits = jnp.where(logits < jax.lax.top_k(logits, sample.top_k)[0][-1], -jnp.inf, logits)
             token = jax.random.categorical(key, logits).astype(jnp.int32)

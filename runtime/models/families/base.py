@@ -1,4 +1,4 @@
-"""Parts that families of published models share: how their config.json is read, and how their parameters are called.
+"""Parts that families of published models share: how their config.json is read and written, and how their arrays are called.
 
 config.json is what `save_pretrained` of transformers writes. Versions up to 4 write RoPE as `rope_theta` and `rope_scaling`,
 version 5 writes `rope_parameters`; both are read.
@@ -6,14 +6,14 @@ version 5 writes `rope_parameters`; both are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from ...config.model import DecoderModel
+from ...config.model import AnyRope, DecoderModel, DynamicRope, Llama3Rope, YarnRope
 from ...contract import UserError
 
 Json = Mapping[str, Any]
@@ -51,13 +51,23 @@ class Family:
     """A family of published models.
 
     Attributes:
+        kind: its `model_type` in config.json.
+        architecture: the class of transformers that opens its files.
         section: function from a config.json to the section `model` of a job. Raises UserError for a model that `Decoder`
             cannot be.
+        config: function from a section to the keys of config.json that depend on it. `section` of them gives the section
+            back if the model is one of this family.
         names: names in its files, and `Decoder`'s, like `NAMES`.
     """
 
+    kind: str
+    architecture: str
     section: Callable[[Json], DecoderModel]
+    config: Callable[[DecoderModel], dict[str, Any]]
     names: Mapping[str, str]
+
+
+# --- arrays ---
 
 
 class Place(NamedTuple):
@@ -83,32 +93,82 @@ def place_of(config: DecoderModel, layer: int | None, name: str) -> Place:
     return Place(("layers", f"block_{layer % config.period}", *rest), layer // config.period)
 
 
+@dataclass(frozen=True)
+class Source:
+    """The arrays in a family's files that make one parameter of `Decoder`.
+
+    Attributes:
+        names: their names: one, or one for each layer if the parameter has a leading axis of layers.
+        is_stacked: whether it has that axis.
+        is_transposed: whether the files have [outputs, inputs].
+    """
+
+    names: tuple[str, ...]
+    is_stacked: bool
+    is_transposed: bool
+
+    def shape_in_files(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of each array in the files, for a parameter of this shape."""
+        one = shape[1:] if self.is_stacked else shape
+        return one[::-1] if self.is_transposed else one
+
+    def read(self, index: tuple[slice, ...], part: Callable[[str, tuple[slice, ...]], np.ndarray]) -> np.ndarray:
+        """Return a block of the parameter as float32. `part(name, block)` returns a block of an array in the files."""
+        if not self.is_stacked:
+            return self._block(self.names[0], index, part)
+        chosen = self.names[index[0]]
+        first = self._block(chosen[0], index[1:], part)
+        whole = np.empty((len(chosen), *first.shape), np.float32)
+        for number, name in enumerate(chosen):
+            whole[number] = first if number == 0 else self._block(name, index[1:], part)
+        return whole
+
+    def _block(self, name: str, index: tuple[slice, ...], part: Any) -> np.ndarray:
+        block = part(name, index[::-1]).T if self.is_transposed else part(name, index)
+        return np.array(block, np.float32, order="C")
+
+    def write(self, number: int, value: np.ndarray) -> np.ndarray:
+        """Return the array of the files that is named `names[number]`, from the parameter's value."""
+        one = value[number] if self.is_stacked else value
+        return one.T if self.is_transposed else one
+
+
+def sources(family: Family, config: DecoderModel) -> dict[tuple[str, ...], Source]:
+    """Return for each parameter of `Decoder`, by its path, the arrays in the family's files that make it."""
+    found: dict[tuple[str, ...], Source] = {}
+    for theirs, ours in family.names.items():
+        if theirs == "lm_head.weight" and config.tied_head:
+            continue
+        for layer in range(config.layers) if "{}" in theirs else [None]:
+            path, row = place_of(config, layer, ours)
+            before = found[path].names if path in found else ()  # rows grow with the layer
+            found[path] = Source((*before, theirs.format(layer)), row is not None, path[-1] == "kernel")
+    return found
+
+
+def check_names(family: Family, config: DecoderModel, given: Set[str], where: str) -> None:
+    """Raise UserError if an array of the model is not in `given`, the names in its files, or one there has no place."""
+    needed = {name for source in sources(family, config).values() for name in source.names}
+    for problem, wrong in (("are missing", needed - given), ("have no place", given - needed)):
+        if wrong:
+            raise UserError(f"{where} does not fit its config.json: {len(wrong)} arrays {problem}: {_few(wrong)}")
+
+
 def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the parameters of `Decoder` as nested dictionaries, from the arrays of a published model by name.
 
     Raises:
         UserError: an array is missing, or there is one that the model has no place for.
     """
-    places = {
-        theirs.format(layer): place_of(config, layer, ours)
-        for theirs, ours in family.names.items()
-        for layer in (range(config.layers) if "{}" in theirs else [None])
-    }
-    if config.tied_head:
-        del places["lm_head.weight"]
-    for problem, wrong in (("are missing", places.keys() - arrays), ("have no place", arrays.keys() - places)):
-        if wrong:
-            raise UserError(
-                f"the model's files do not fit its config.json: {len(wrong)} arrays {problem}: {_few(wrong)}"
-            )
-    layers: dict[tuple[str, ...], list[np.ndarray]] = {}
-    for theirs, place in places.items():  # by growing layer
-        array = arrays[theirs].T if place.path[-1] == "kernel" else arrays[theirs]
-        layers.setdefault(place.path, []).append(array)
-    return unflatten_dict({path: np.stack(each) if path[0] == "layers" else each[0] for path, each in layers.items()})
+    check_names(family, config, arrays.keys(), "the model")
+    params = {}
+    for path, source in sources(family, config).items():
+        whole = [arrays[name].T if source.is_transposed else arrays[name] for name in source.names]
+        params[path] = np.stack(whole) if source.is_stacked else whole[0]
+    return unflatten_dict(params)
 
 
-def _few(names: set[str]) -> str:
+def _few(names: Set[str]) -> str:
     first = sorted(names)[:3]
     return ", ".join([*first, "..."][: len(names)])
 
@@ -197,3 +257,54 @@ def rope_section(config: Json, given: Json, theta: float) -> dict[str, Any]:
     elif kind in ("yarn", "llama3"):
         section["original_context"] = given.get(_ORIGINAL) or need(config, "max_position_embeddings")
     return section
+
+
+# --- writing config.json ---
+
+
+def common(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of config.json that all families have."""
+    rope = section.rope
+    return {
+        "num_hidden_layers": section.layers,
+        "hidden_size": section.width,
+        "num_attention_heads": section.heads,
+        "num_key_value_heads": section.groups,
+        "head_dim": section.size,
+        "intermediate_size": section.hidden_width,
+        "max_position_embeddings": rope.original_context if isinstance(rope, DynamicRope) else section.context,
+        "rms_norm_eps": section.norm_epsilon,
+        "tie_word_embeddings": section.tied_head,
+        "initializer_range": section.initializer_range,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+    }
+
+
+def window_keys(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys about sliding layers."""
+    kinds = {True: "sliding_attention", False: "full_attention"}
+    types = [kinds[section.is_sliding(layer)] for layer in range(section.layers)]
+    return {"layer_types": types, "sliding_window": section.window}
+
+
+def rope_keys(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of one RoPE for all layers, as versions 4 and 5 of transformers write them."""
+    given = rope_mapping(section.rope)
+    scaling = {key: value for key, value in given.items() if key != "rope_theta"}
+    older = None if given["rope_type"] == "default" else scaling
+    return {"rope_parameters": given, "rope_theta": section.rope.theta, "rope_scaling": older}
+
+
+def rope_mapping(rope: AnyRope) -> dict[str, Any]:
+    """Return RoPE's own mapping in config.json."""
+    values = {key: getattr(rope, key) for key in _ROPE_KEYS[rope.name]}
+    given = {"rope_type": rope.name, "rope_theta": rope.theta, **{k: v for k, v in values.items() if v is not None}}
+    if isinstance(rope, YarnRope | Llama3Rope):
+        given[_ORIGINAL] = rope.original_context
+    return given
+
+
+def pre_attention_scalar(section: DecoderModel) -> int:
+    """Return Gemma's form of the attention's scale, 1 / scale^2, as a whole number: transformers refuses others."""
+    return section.size if section.attention_scale is None else round(section.attention_scale**-2)

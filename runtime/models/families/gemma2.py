@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...config.model import DecoderModel
-from .base import NAMES, POST_NORMS, Family, Json, need, require, rope, sizes, windows
+from .base import (
+    NAMES,
+    POST_NORMS,
+    Family,
+    Json,
+    common,
+    need,
+    pre_attention_scalar,
+    require,
+    rope,
+    rope_keys,
+    sizes,
+    window_keys,
+    windows,
+)
 
 
 def section(config: Json) -> DecoderModel:
@@ -27,4 +43,17 @@ def section(config: Json) -> DecoderModel:
     )
 
 
-FAMILY = Family(section, {**NAMES, **POST_NORMS})
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Gemma 2."""
+    return {
+        **common(section),
+        **rope_keys(section),
+        **window_keys(section),
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": pre_attention_scalar(section),
+        "attn_logit_softcapping": section.attention_soft_cap,
+        "final_logit_softcapping": section.logit_soft_cap,
+    }
+
+
+FAMILY = Family("gemma2", "Gemma2ForCausalLM", section, config, {**NAMES, **POST_NORMS})

@@ -5,7 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from ...config.model import DecoderModel
-from .base import NAMES, POST_NORMS, QK_NORMS, Family, Json, need, require, rope_section, sizes, windows
+from .base import (
+    NAMES,
+    POST_NORMS,
+    QK_NORMS,
+    Family,
+    Json,
+    common,
+    need,
+    pre_attention_scalar,
+    require,
+    rope_mapping,
+    rope_section,
+    sizes,
+    window_keys,
+    windows,
+)
 
 
 def section(config: Json) -> DecoderModel:
@@ -48,4 +63,18 @@ def _ropes(config: Json, slides: bool) -> dict[str, Any]:
     return ropes
 
 
-FAMILY = Family(section, {**NAMES, **POST_NORMS, **QK_NORMS})
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Gemma 3."""
+    full, sliding = rope_mapping(section.rope), rope_mapping(section.sliding_rope or section.rope)
+    return {
+        **common(section),
+        **window_keys(section),
+        "rope_parameters": {"full_attention": full, "sliding_attention": sliding},
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": pre_attention_scalar(section),
+        "attn_logit_softcapping": section.attention_soft_cap,
+        "final_logit_softcapping": section.logit_soft_cap,
+    }
+
+
+FAMILY = Family("gemma3_text", "Gemma3ForCausalLM", section, config, {**NAMES, **POST_NORMS, **QK_NORMS})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...config.model import DecoderModel
-from .base import NAMES, Family, Json, require, rope, sizes
+from .base import NAMES, Family, Json, common, require, rope, rope_keys, sizes
 
 
 def section(config: Json) -> DecoderModel:
@@ -12,4 +14,9 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), "rope": rope(config)})
 
 
-FAMILY = Family(section, NAMES)
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Llama."""
+    return {**common(section), **rope_keys(section), "hidden_act": "silu", "mlp_bias": False}
+
+
+FAMILY = Family("llama", "LlamaForCausalLM", section, config, NAMES)

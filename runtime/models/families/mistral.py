@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...config.model import DecoderModel
-from .base import NAMES, Family, Json, need, require, rope, sizes, windows
+from .base import NAMES, Family, Json, common, need, require, rope, rope_keys, sizes, windows
 
 
 def section(config: Json) -> DecoderModel:
@@ -14,4 +16,9 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config)})
 
 
-FAMILY = Family(section, NAMES)
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Mistral. If its layers are of several kinds, it is none."""
+    return {**common(section), **rope_keys(section), "hidden_act": "silu", "sliding_window": section.window}
+
+
+FAMILY = Family("mistral", "MistralForCausalLM", section, config, NAMES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...config.model import DecoderModel
-from .base import NAMES, QKV_BIASES, Family, Json, need, require, rope, sizes, windows
+from .base import NAMES, QKV_BIASES, Family, Json, common, need, require, rope, rope_keys, sizes, window_keys, windows
 
 
 def section(config: Json) -> DecoderModel:
@@ -15,4 +17,11 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config), "bias": "qkv"})
 
 
-FAMILY = Family(section, {**NAMES, **QKV_BIASES})
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Qwen 2."""
+    slides = section.window is not None
+    keys = {"hidden_act": "silu", "use_sliding_window": slides}
+    return {**common(section), **rope_keys(section), **window_keys(section), **keys}
+
+
+FAMILY = Family("qwen2", "Qwen2ForCausalLM", section, config, {**NAMES, **QKV_BIASES})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ...config.model import DecoderModel
-from .base import NAMES, QK_NORMS, Family, Json, need, require, rope, sizes, windows
+from .base import NAMES, QK_NORMS, Family, Json, common, need, require, rope, rope_keys, sizes, window_keys, windows
 
 
 def section(config: Json) -> DecoderModel:
@@ -16,4 +18,11 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config), **parts})
 
 
-FAMILY = Family(section, {**NAMES, **QK_NORMS})
+def config(section: DecoderModel) -> dict[str, Any]:
+    """Return the keys of a Qwen 3."""
+    slides = section.window is not None
+    keys = {"hidden_act": "silu", "use_sliding_window": slides}
+    return {**common(section), **rope_keys(section), **window_keys(section), **keys}
+
+
+FAMILY = Family("qwen3", "Qwen3ForCausalLM", section, config, {**NAMES, **QK_NORMS})

@@ -1,0 +1,50 @@
+"""The published model that a run begins with, or has begun with: `model.init_from`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ..config import Config
+from ..contract import UserError, Workdir
+from ..models.pretrained import published_config, with_architecture
+from ..models.weight_files import read_json
+from ..worker.quiet import without_gloo_lines
+from .messages import broadcast_text
+from .names import META
+from .numbered import path_of, steps_in
+
+
+def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, dict[str, Any] | None]:
+    """Return the job with a complete section `model`, and the config.json of the model in `init_from`; None without it.
+
+    Called on all processes. Process 0 takes config.json from the newest checkpoint if there is one, so that a run can be
+    resumed when the folder is gone; it sends it to the others.
+
+    Raises UserError as `with_architecture` does.
+    """
+    if getattr(config.model, "init_from", None) is None:
+        return config, None
+    text = b""
+    if jax.process_index() == 0:
+        text = json.dumps(_of_newest(workdir.checkpoints) or published_config(config)).encode()
+    if jax.process_count() > 1:
+        with without_gloo_lines():
+            text = broadcast_text(text)
+    published: dict[str, Any] = json.loads(text)
+    return with_architecture(config, published), published
+
+
+def _of_newest(folder: Path) -> dict[str, Any] | None:
+    """Return the config.json in the metadata of the newest checkpoint that has one. The restore verifies it later."""
+    for step in steps_in(folder) if folder.is_dir() else ():
+        try:
+            published = read_json(path_of(folder, step) / META / "metadata").get("published")
+        except UserError:
+            continue
+        if isinstance(published, dict):
+            return published
+    return None

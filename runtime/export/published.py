@@ -1,0 +1,142 @@
+"""Write a `Decoder` as a folder that transformers opens: config.json, safetensors files, tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..checkpoint.metadata import JobMeta
+from ..config.model import DecoderModel
+from ..contract import UserError
+from ..models.families import differences, family_of, family_that_is
+from ..models.families.base import Family, Source, sources
+from ..models.weight_files import INDEX, ONE_FILE
+from .formats import Described, Read, write_safetensors
+
+SHARD = 5_000_000_000
+"""Most bytes of arrays in a file, unless one array has more."""
+_OF_THE_FILES = ("torch_dtype", "quantization_config", "transformers_version")
+"""Keys of config.json about the files that a model was read from."""
+_SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+class PublishedModel:
+    """The model of a checkpoint as a member of a family of transformers.
+
+    Args:
+        meta: metadata of the checkpoint.
+        arrays: its parameters' shapes and dtypes, by path.
+
+    Raises:
+        UserError: the model is none of transformers', or an ensemble.
+    """
+
+    def __init__(self, meta: JobMeta, arrays: Mapping[tuple[str, ...], tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+        section = meta["config"].get("model", {})
+        if section.get("name") != "decoder":
+            raise UserError(
+                f"--format hf writes model decoder, but the job has model {section.get('name')}; take safetensors or npz"
+            )
+        self._section = DecoderModel.model_validate(section)
+        self._published = meta.get("published")
+        self._family = self._find_family()
+        self._sources = sources(self._family, self._section)
+        if arrays.keys() != self._sources.keys():
+            name = ".".join(min(arrays.keys() ^ self._sources.keys()))
+            raise UserError(f"--format hf: the job's task has other parameters than model decoder, {name} among them")
+        if len(arrays["final_norm", "scale"][0]) != 1:
+            raise UserError("--format hf writes one model, but the checkpoint has an ensemble; take safetensors or npz")
+        self._arrays = arrays
+        self._places = {
+            name: (place, number) for place, source in self._sources.items() for number, name in enumerate(source.names)
+        }
+
+    def _find_family(self) -> Family:
+        """Return the family that the weights came from, or else the first that has this model."""
+        if self._published is not None:
+            family = family_of(self._published)
+            if not differences(self._section, family.section(self._published)):
+                return family
+            self._published = None
+        return family_that_is(self._section)
+
+    @property
+    def described(self) -> Described:
+        """Return shape and dtype of each array by its name in the files; arrays of one parameter follow each other."""
+        return {name: self._shape(self._sources[place], place) for name, (place, _) in self._places.items()}
+
+    def _shape(self, source: Source, place: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        shape, dtype = self._arrays[place]
+        return source.shape_in_files(shape), dtype
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json: the one that the weights came with, or one made from the job."""
+        given = self._published or {**self._family.config(self._section), **dict.fromkeys(_SPECIAL)}
+        return {
+            **{key: value for key, value in given.items() if key not in _OF_THE_FILES},
+            "architectures": [self._family.architecture],
+            "model_type": self._family.kind,
+            "vocab_size": self._arrays["embed", "embedding"][0][0],
+            "dtype": "float32",
+        }
+
+    def write(self, folder: Path, read: Any, tokenizer: str | None) -> None:
+        """Write the files to a folder. Raises OSError, and the errors of `read`.
+
+        Args:
+            folder: an empty folder.
+            read: returns the parameter at a path.
+            tokenizer: a tokenizer.json.
+        """
+        folder.mkdir()
+        config = self.config()
+        _write_json(folder / "config.json", config)
+        if special := {key: config[key] for key in _SPECIAL if config.get(key) is not None}:
+            _write_json(folder / "generation_config.json", special)
+        if tokenizer is not None:
+            (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
+            _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+        write_shards(folder, self.described, self._reader(read))
+
+    def _reader(self, read: Any) -> Read:
+        """Return a function that reads an array by its name in the files. It keeps the last parameter: more follow."""
+        last: dict[tuple[str, ...], np.ndarray] = {}
+
+        def of_files(name: str) -> np.ndarray:
+            place, number = self._places[name]
+            if place not in last:
+                last.clear()
+                last[place] = read(place)
+            return self._sources[place].write(number, last[place])
+
+        return of_files
+
+
+def write_shards(folder: Path, arrays: Described, read: Read, most: int = SHARD) -> None:
+    """Write arrays to safetensors files with at most so many bytes of arrays, and their index if there are several."""
+    shards: list[dict[str, Any]] = [{}]
+    total = size = 0
+    for name, (shape, dtype) in arrays.items():
+        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if shards[-1] and size + nbytes > most:
+            shards.append({})
+            size = 0
+        shards[-1][name] = (shape, dtype)
+        size += nbytes
+        total += nbytes
+    if len(shards) == 1:
+        write_safetensors(folder / ONE_FILE, arrays, read, {"format": "pt"})
+        return
+    files = {f"model-{number:05}-of-{len(shards):05}.safetensors": shard for number, shard in enumerate(shards, 1)}
+    for file, shard in files.items():
+        write_safetensors(folder / file, shard, read, {"format": "pt"})
+    places = {name: file for file, shard in files.items() for name in shard}
+    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _write_json(file: Path, value: Any) -> None:
+    file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,147 @@
+"""Begin with a published model: `model.init_from` names a folder as `save_pretrained` of transformers writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from pydantic import ValidationError
+
+from ..array_names import places
+from ..config import Config
+from ..config.model import DecoderModel
+from ..contract import UserError
+from ..state import Params
+from .families import FREE, differences, family_of
+from .families.base import Json, Source, check_names, need, sources
+from .weight_files import StoredArray, read_json, stored_arrays
+
+CONFIG = "config.json"
+_SHOWN = 8  # rows of a table in a message
+
+
+def with_architecture(config: Config, published: Json | None = None) -> Config:
+    """Return the job with a complete section `model`: if it has `init_from`, the other keys are those of its config.json.
+
+    Args:
+        config: the job.
+        published: contents of config.json; None: the file is read.
+
+    Raises UserError if config.json cannot be read, is not of a model that `Decoder` can be, or differs from keys of the job.
+    """
+    section = config.model
+    if not isinstance(section, DecoderModel) or section.is_complete:
+        return config
+    assert section.init_from is not None
+    file = section.init_from.expanduser() / CONFIG
+    given = published or read_json(file)
+    try:
+        model = family_of(given).section(given)
+        vocabulary = need(given, "vocab_size")
+    except ValidationError as error:
+        raise UserError(f"model.init_from: the model in {file} cannot be: {_reasons(error)}") from None
+    except UserError as error:
+        raise UserError(f"model.init_from: {file.parent}: {error}") from None
+    values = {key: getattr(section, key) for key in section.model_fields_set}
+    problems = _problems(model, vocabulary, values, file)
+    if problems:
+        raise UserError("\n".join(problems))
+    free = {key: value for key, value in values.items() if key in FREE}
+    whole = {**model.model_dump(), "vocabulary": vocabulary, **free}
+    return config.model_copy(update={"model": DecoderModel.model_validate(whole)})
+
+
+def published_config(config: Config) -> dict[str, Any] | None:
+    """Return the config.json of the model that a job begins with; None if it has no `init_from`."""
+    section = config.model
+    if not isinstance(section, DecoderModel) or section.init_from is None:
+        return None
+    return dict(read_json(section.init_from.expanduser() / CONFIG))
+
+
+def _problems(published: DecoderModel, vocabulary: int, values: dict[str, Any], file: Path) -> list[str]:
+    """Return why keys of the job cannot be given beside a config.json."""
+    others = {key: value for key, value in values.items() if key not in FREE and value is not None}
+    try:
+        beside = DecoderModel.model_validate({**published.model_dump(), **others})
+    except ValidationError as error:
+        return [f"model: the keys do not fit {file}: {_reasons(error)}; remove them"]
+    rows = differences(beside, published)
+    problems = [f"{row} as in {file}; remove the key" for key, row in rows.items() if key in others]
+    context = values.get("context") or 1
+    if context > published.context:
+        problems.append(f"model.context is {context}, but {file} has {published.context}; give at most that")
+    if (given := values.get("vocabulary")) not in (None, vocabulary):
+        problems.append(f"model.vocabulary is {given}, not {vocabulary} as in {file}; remove the key")
+    return problems
+
+
+def _reasons(error: ValidationError) -> str:
+    rows = [(".".join(map(str, row["loc"])), row["msg"].removeprefix("Value error, ")) for row in error.errors()]
+    return "; ".join(f"{key}: {reason}" if key else reason for key, reason in rows)
+
+
+def load_weights(section: DecoderModel, published: Json, form: Params, on_array: Callable[[], None]) -> Params:
+    """Return the parameters of the model in `section.init_from`, float32. Each process reads only what its devices need.
+
+    Args:
+        section: the complete section.
+        published: contents of its config.json.
+        form: the parameters as ShapeDtypeStructs with shardings.
+        on_array: called after each parameter.
+
+    Raises:
+        UserError: the files are damaged, or do not have the model's arrays.
+    """
+    assert section.init_from is not None
+    folder = section.init_from.expanduser()
+    family = family_of(published)
+    stored = {name: array for name, array in stored_arrays(folder).items() if not name.endswith(".rotary_emb.inv_freq")}
+    check_names(family, section, stored.keys(), f"model.init_from: {folder}")
+    parameters = sources(family, section)
+    forms = dict(places(form, "the parameters"))
+    if forms.keys() != parameters.keys():
+        name = ".".join(min(forms.keys() ^ parameters.keys()))
+        raise UserError(
+            f"model.init_from: the task has other parameters than model decoder, {name} among them; leave init_from out, or "
+            "take task language_model"
+        )
+    _check_shapes(folder, stored, parameters, forms)
+
+    def load(path: Any, leaf: Any) -> jax.Array:
+        place = tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
+        array = _load(leaf, parameters[place], stored)
+        on_array()
+        return array
+
+    return jax.tree.map_with_path(load, form)
+
+
+def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict[Any, Source], forms: Any) -> None:
+    rows = [
+        (name, stored[name].shape, source.shape_in_files(forms[place].shape))
+        for place, source in parameters.items()
+        for name in source.names
+        if stored[name].shape != source.shape_in_files(forms[place].shape)
+    ]
+    if rows:
+        width = max(len(name) for name, _, _ in rows[:_SHOWN])
+        table = [f"  {name:<{width}}  {list(found)}, expected {list(needed)}" for name, found, needed in rows[:_SHOWN]]
+        more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+        head = f"model.init_from: arrays in {folder} do not have the shapes that its config.json says:"
+        raise UserError("\n".join([head, *table, *more]))
+
+
+def _load(form: Any, source: Source, stored: dict[str, StoredArray]) -> jax.Array:
+    """Read the blocks of one parameter that the devices of this process need, each once."""
+    blocks: dict[str, np.ndarray] = {}
+
+    def block(index: Any) -> np.ndarray:
+        if str(index) not in blocks:
+            blocks[str(index)] = source.read(index, lambda name, part: stored[name].part(part))
+        return blocks[str(index)]
+
+    return jax.make_array_from_callback(form.shape, form.sharding, block)

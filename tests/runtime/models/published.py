@@ -1,0 +1,47 @@
+"""The golden models as folders, as `save_pretrained` of transformers writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from podrun.runtime.export.formats import write_safetensors
+
+Array = np.ndarray[Any, Any]
+
+GOLDEN = Path(__file__).parent / "golden"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
+
+
+def config_of(name: str) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
+    return config
+
+
+def arrays_of(name: str, kind: str = "weight") -> dict[str, Array]:
+    """Return the weights or gradients by their names in the files, float32."""
+    with np.load(GOLDEN / f"{name}.npz") as arrays:
+        named = {key.partition(":"): value for key, value in arrays.items() if key.startswith(f"{kind}:")}
+    return {key[2]: value.astype(np.float32) for key, value in named.items()}
+
+
+def write_folder(folder: Path, config: dict[str, Any], arrays: dict[str, Array], files: int = 1) -> Path:
+    """Write config.json and the arrays, dealt out to so many files."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    if files == 1:
+        write_arrays(folder / "model.safetensors", arrays)
+        return folder
+    where = {name: f"model-{i % files + 1:05}-of-{files:05}.safetensors" for i, name in enumerate(arrays)}
+    for file in sorted({*where.values()}):
+        write_arrays(folder / file, {name: array for name, array in arrays.items() if where[name] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    return folder
+
+
+def write_arrays(file: Path, arrays: dict[str, Array]) -> None:
+    described = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    write_safetensors(file, described, arrays.__getitem__, {"format": "pt"})

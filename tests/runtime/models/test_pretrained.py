@@ -1,0 +1,300 @@
+"""`model.init_from`: a folder of transformers gives the architecture and the first weights, under every strategy."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from podrun.runtime.config import Config
+from podrun.runtime.config.model import DecoderModel
+from podrun.runtime.contract import UserError
+from podrun.runtime.data import load_dataset
+from podrun.runtime.models.families import family_of, family_that_is
+from podrun.runtime.models.families.base import params_from
+from podrun.runtime.models.pretrained import load_weights, published_config, with_architecture
+from podrun.runtime.optim import make_optimizer
+from podrun.runtime.parallel import make_strategy
+from podrun.runtime.tasks import make_task
+
+from ..strategies import SECTIONS, every_strategy
+from ..training import train
+from .published import FAMILIES, GOLDEN, arrays_of, config_of, write_arrays, write_folder
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden Llama and its tokens; a test that changes the folder has a copy."""
+    here = tmp_path_factory.mktemp("published")
+    tokens = np.load(GOLDEN / "llama.npz")["tokens"]
+    np.tile(tokens.reshape(-1), 8).astype(np.uint16).tofile(here / "tokens.bin")
+    return write_folder(here / "llama", config_of("llama"), arrays_of("llama"))
+
+
+def keys(folder: Path, **model: Any) -> Json:
+    """A job whose examples are as long as the golden ones."""
+    return {
+        "task": "language_model",
+        "model": {"name": "decoder", "init_from": str(folder), "context": 11, **model},
+        "data": {"name": "tokens", "path": str(folder.parent / "tokens.bin"), "vocabulary": 32},
+        "steps": 1,
+        "batch_size": 4,
+    }
+
+
+def job(folder: Path, model: Json | None = None, **others: Any) -> Config:
+    """The job after its way to the hosts as JSON, with the architecture."""
+    config = Config.model_validate({**keys(folder, **(model or {})), **others})
+    return with_architecture(Config.model_validate_json(config.model_dump_json()))
+
+
+def loaded(config: Config, form: Any) -> Any:
+    assert isinstance(config.model, DecoderModel)
+    return load_weights(config.model, published_config(config) or {}, form, lambda: None)
+
+
+@every_strategy
+def test_the_first_loss(llama: Path, name: str) -> None:
+    """It is that of transformers, and the state can be trained: its arrays are where the strategy wants them."""
+    config = job(llama, parallel=SECTIONS[name])
+    data = load_dataset(config)
+    strategy = make_strategy(config, make_task(config, data), *make_optimizer(config, 1))
+    state = strategy.init_from(lambda form: loaded(config, form))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.sharding), state) == jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.sharding), strategy.abstract_state()
+    )
+    golden = np.load(GOLDEN / "llama.npz")
+    tokens = np.tile(golden["tokens"], (2, 1))
+    weights = np.ones((4, 11), np.float32)
+    sums = strategy.evaluate(state, strategy.shard({"tokens": tokens, "weights": weights}))
+    assert abs(float(sums["loss"] / sums["count"]) - golden["loss"]) < 2e-6
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_weights_by_shards(tmp_path: Path, name: str) -> None:
+    """From two files, in the three types; each device reads its part, of rows or of columns."""
+    arrays = {key: value.astype("float16") for key, value in arrays_of(name).items()}
+    arrays["model.norm.weight"] = arrays["model.norm.weight"].astype("float32")
+    first = "model.layers.0.mlp.up_proj.weight"
+    arrays[first] = arrays[first].astype(jax.numpy.bfloat16)
+    folder = write_folder(tmp_path / name, config_of(name), arrays, files=2)
+    section: Any = job(folder).model
+    expected = params_from(family_of(config_of(name)), section, {k: v.astype(np.float32) for k, v in arrays.items()})
+    mesh = Mesh(np.array(jax.devices()), ("parts",))
+    for axis in (0, 1):
+        form = jax.tree.map(lambda x: _divided(x.shape, axis, mesh), expected)  # noqa: B023
+        found = load_weights(section, config_of(name), form, lambda: None)
+        assert jax.tree.map(lambda x: x.sharding, found) == jax.tree.map(lambda x: x.sharding, form)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def _divided(shape: tuple[int, ...], axis: int, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """Return a form that is divided along an axis if it can be."""
+    fits = axis < len(shape) and shape[axis] % 4 == 0
+    spec = PartitionSpec(*[None] * axis, "parts") if fits else PartitionSpec()
+    return jax.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(mesh, spec))
+
+
+def test_a_run_resumes_without_the_folder(llama: Path, tmp_path: Path) -> None:
+    """The second run has a checkpoint; the third has none."""
+    folder = Path(shutil.copytree(llama, tmp_path / "llama"))
+    shutil.copy(llama.parent / "tokens.bin", tmp_path)
+    job = {**keys(folder), "parallel": "single", "sample": {"tokens": 0}, "checkpoint": {"every": 1}}
+    train(tmp_path / "work", **job)
+    shutil.rmtree(folder)
+    assert train(tmp_path / "work", **{**job, "steps": 2})[0] == 2
+    with pytest.raises(UserError, match=r"cannot read .*config\.json"):
+        train(tmp_path / "other", **job)
+
+
+# --- mistakes ---
+
+
+def config_json(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return change
+
+
+def bytes_of(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    return lambda folder: void((folder / name).write_bytes(change((folder / name).read_bytes())))
+
+
+def void(_: Any) -> None:
+    return None
+
+
+def arrays(change: Callable[[Json], Any]) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        named = arrays_of("llama")
+        change(named)
+        (folder / "model.safetensors").unlink()
+        write_arrays(folder / "model.safetensors", named)
+
+    return rewrite
+
+
+def header(change: Callable[[Json], Any]) -> Callable[[Path], None]:
+    def rewrite(content: bytes) -> bytes:
+        length = int.from_bytes(content[:8], "little")
+        entries = json.loads(content[8 : 8 + length])
+        change(entries)
+        text = json.dumps(entries).encode()
+        return len(text).to_bytes(8, "little") + text + content[8 + length :]
+
+    return bytes_of("model.safetensors", rewrite)
+
+
+def index(change: Callable[[Json], Any]) -> Callable[[Path], None]:
+    def rewrite(folder: Path) -> None:
+        given = {"weight_map": dict.fromkeys(arrays_of("llama"), "model.safetensors")}
+        change(given)
+        (folder / "model.safetensors.index.json").write_text(json.dumps(given))
+
+    return rewrite
+
+
+NORM, HEAD = "model.norm.weight", "lm_head.weight"
+FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "no folder": (shutil.rmtree, r"cannot read .*/llama/config\.json: No such file or directory \(seen from"),
+    "no config.json": (lambda f: (f / "config.json").unlink(), r"cannot read .*/config\.json: No such file"),
+    "broken JSON": (bytes_of("config.json", lambda b: b[:-9]), r"config\.json is not valid JSON: .*download it again"),
+    "not a mapping": (bytes_of("config.json", lambda b: b"[]"), r"config\.json is not a mapping"),
+    "unknown model": (config_json(model_type="mamba"), r"model_type is 'mamba'; model decoder can be llama, mistral"),
+    "a text for a size": (
+        config_json(hidden_size="big"),
+        r"the model in .*config\.json cannot be: width: Input should be a valid integer",
+    ),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"neither model\.safetensors nor .*save_pretrained"),
+    "no shard": (
+        index(lambda i: i["weight_map"].update({NORM: "model-2.safetensors"})),
+        r"index\.json names model-2\.safetensors, which is not there",
+    ),
+    "a shard elsewhere": (
+        index(lambda i: i["weight_map"].update({NORM: "../a"})),
+        r"'\.\./a' is not the name of a file",
+    ),
+    "no weight_map": (index(lambda i: i.clear()), r"weight_map does not map arrays to files"),
+    "not in its shard": (
+        index(lambda i: i["weight_map"].update(other="model.safetensors")),
+        r"lacks the array other, which",
+    ),
+    "a truncated file": (
+        bytes_of("model.safetensors", lambda b: b[:-9]),
+        r"model\.safetensors is not whole: \S+ ends at byte [\d,]+, but the file has [\d,]+; copy or download",
+    ),
+    "an empty file": (bytes_of("model.safetensors", lambda b: b""), r"not whole: it has 0 bytes"),
+    "a huge header": (
+        bytes_of("model.safetensors", lambda b: b"\xff" * 8 + b[8:]),
+        r"is no safetensors file, or not whole",
+    ),
+    "a broken header": (bytes_of("model.safetensors", lambda b: b[:8] + b"?" + b[9:]), r"its header cannot be read"),
+    "wrong offsets": (
+        header(lambda h: h[NORM].update(data_offsets=[0, 4])),
+        r"says that model\.norm\.weight, F32\[16\], has the bytes 0 to 4, but it has 64",
+    ),
+    "negative offsets": (
+        header(lambda h: h[NORM].update(data_offsets=[-64, 0])),
+        r"entry of model\.norm\.weight: a number",
+    ),
+    "no offsets": (header(lambda h: h[NORM].pop("data_offsets")), r"the entry of model\.norm\.weight: 'data_offsets'"),
+    "integers": (
+        arrays(lambda a: a.update({NORM: np.ones(16, np.int8)})),
+        r"1 arrays have a type that is not read, model\.norm\.weight has I8; weights are F32, F16, BF16: .*quantised",
+    ),
+    "wrong shapes": (
+        arrays(lambda a: a.update({NORM: np.ones(8, np.float32), HEAD: a[HEAD].T})),
+        r"(?s)do not have the shapes that its config\.json says:\n  model\.norm\.weight  \[8\], expected \[16\]\n"
+        r"  lm_head\.weight     \[16, 32\], expected \[32, 16\]$",
+    ),
+    "a missing array": (
+        arrays(lambda a: a.pop(NORM)),
+        r"does not fit its config\.json: 1 arrays are missing: model\.norm",
+    ),
+    "a further array": (arrays(lambda a: a.update(bias=a[NORM])), r"1 arrays have no place: bias$"),
+}
+
+
+@pytest.mark.parametrize("mistake", FOLDER_MISTAKES)
+def test_a_mistake_in_the_folder(llama: Path, tmp_path: Path, mistake: str) -> None:
+    folder = Path(shutil.copytree(llama, tmp_path / "llama"))
+    change, message = FOLDER_MISTAKES[mistake]
+    change(folder)
+    form = shapes(llama)
+    with pytest.raises(UserError, match=message):
+        loaded(job(folder), form)
+
+
+def shapes(folder: Path) -> Any:
+    """Return the form of the parameters on one device."""
+    section: Any = job(folder).model
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    params = params_from(family_of(config_of("llama")), section, arrays_of("llama"))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, np.float32, sharding=here), params)
+
+
+KEY_MISTAKES: dict[str, tuple[Json, str]] = {
+    "others": (
+        {"layers": 3, "norm": "layer"},
+        r"model\.layers is 3, not 2 as in .*config\.json; remove the key\nmodel\.norm is layer, not rms",
+    ),
+    "of one kind": ({"rope": {"name": "default", "theta": 500}}, r"model\.rope is .*, not .*llama3.*; remove the key"),
+    "impossible": ({"kv_heads": 3}, r"the keys do not fit .*config\.json: heads 4 is not divisible by kv_heads 3"),
+    "a longer context": ({"context": 65}, r"model\.context is 65, but .*config\.json has 64; give at most that"),
+    "another vocabulary": ({"vocabulary": 64}, r"model\.vocabulary is 64, not 32 as in"),
+}
+
+
+@pytest.mark.parametrize("mistake", KEY_MISTAKES)
+def test_keys_that_disagree(llama: Path, mistake: str) -> None:
+    given, message = KEY_MISTAKES[mistake]
+    with pytest.raises(UserError, match=message):
+        job(llama, given)
+
+
+def test_keys_that_agree(llama: Path) -> None:
+    """Also in another form; those of training are free."""
+    section: Any = job(llama, {"layers": 2, "mlp_width": 24, "layer_types": ["full"], "dropout": 0.1}).model
+    assert (section.layers, section.dropout, section.context, section.vocabulary) == (2, 0.1, 11, 32)
+    assert section.is_complete
+
+
+@pytest.mark.parametrize(("of_data", "accepted"), [(31, True), (33, False), (30, False)])
+def test_the_vocabulary_of_the_data(llama: Path, of_data: int, accepted: bool) -> None:
+    """It may be smaller by as much as padding is; the model keeps all of its own."""
+    config = job(llama)
+    data = load_dataset(config)
+    padded = dataclasses.replace(data, vocabulary=of_data)
+    if accepted:
+        task = make_task(config, padded)
+        assert jax.eval_shape(task.init, jax.random.key(0))["embed"]["embedding"].shape == (32, 16)
+    else:
+        with pytest.raises(
+            UserError, match=rf"has 32 token ids, but the data has {of_data}; take the model's tokenizer"
+        ):
+            make_task(config, padded)
+
+
+def test_members_of_an_ensemble(llama: Path) -> None:
+    with pytest.raises(ValueError, match="all members would begin with the same weights"):
+        job(llama, parallel="ensemble")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_config_and_back(name: str) -> None:
+    """The family of a section is found from its values, and its config.json gives the section again."""
+    family = family_of(config_of(name))
+    section = family.section(config_of(name))
+    assert family_that_is(section) is family
