@@ -129,7 +129,7 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
     ]
     if rows:
         width = max(len(name) for name, _, _ in rows[:_SHOWN])
-        table = [f"  {name:<{width}}  {list(found)}, expected {list(needed)}" for name, found, needed in rows[:_SHOWN]]
+        table = [f"  {name:<{width}}  {list(shape)}, expected {list(needed)}" for name, shape, needed in rows[:_SHOWN]]
         more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
         head = f"model.init_from: arrays in {folder} do not have the shapes that its config.json says:"
         raise UserError("\n".join([head, *table, *more]))

@@ -135,15 +135,15 @@ class Source:
 
 def sources(family: Family, config: DecoderModel) -> dict[tuple[str, ...], Source]:
     """Return for each parameter of `Decoder`, by its path, the arrays in the family's files that make it."""
-    found: dict[tuple[str, ...], Source] = {}
+    parameters: dict[tuple[str, ...], Source] = {}
     for theirs, ours in family.names.items():
         if theirs == "lm_head.weight" and config.tied_head:
             continue
         for layer in range(config.layers) if "{}" in theirs else [None]:
             path, row = place_of(config, layer, ours)
-            before = found[path].names if path in found else ()  # rows grow with the layer
-            found[path] = Source((*before, theirs.format(layer)), row is not None, path[-1] == "kernel")
-    return found
+            before = parameters[path].names if path in parameters else ()  # rows grow with the layer
+            parameters[path] = Source((*before, theirs.format(layer)), row is not None, path[-1] == "kernel")
+    return parameters
 
 
 def check_names(family: Family, config: DecoderModel, given: Set[str], where: str) -> None:
