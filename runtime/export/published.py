@@ -51,9 +51,11 @@ class PublishedModel:
         if len(arrays["final_norm", "scale"][0]) != 1:
             raise UserError("--format hf writes one model, but the checkpoint has an ensemble; take safetensors or npz")
         self._arrays = arrays
-        self._places = {
-            name: (place, number) for place, source in self._sources.items() for number, name in enumerate(source.names)
-        }
+        self._parts: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+        """Paths of the parameters that make each array of the files side by side, and the layer."""
+        for place, source in self._sources.items():
+            for layer, name in enumerate(source.names):
+                self._parts.setdefault(name, []).append((place, layer))
 
     def _find_family(self) -> Family:
         """Return the family that the weights came from, or else the first that has this model."""
@@ -67,7 +69,7 @@ class PublishedModel:
     @property
     def described(self) -> Described:
         """Return shape and dtype of each array by its name in the files; arrays of one parameter follow each other."""
-        return {name: self._shape(self._sources[place], place) for name, (place, _) in self._places.items()}
+        return {name: self._shape(self._sources[parts[0][0]], parts[0][0]) for name, parts in self._parts.items()}
 
     def _shape(self, source: Source, place: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         shape, dtype = self._arrays[place]
@@ -78,6 +80,9 @@ class PublishedModel:
         given = self._published or {**self._family.config(self._section), **dict.fromkeys(_SPECIAL)}
         return {
             **{key: value for key, value in given.items() if key not in _OF_THE_FILES},
+            **(
+                {"n_positions": self._section.context} if self._section.positions == "learned" else {}
+            ),  # a row for each
             "architectures": [self._family.architecture],
             "model_type": self._family.kind,
             "vocab_size": self._arrays["embed", "embedding"][0][0],
@@ -103,15 +108,16 @@ class PublishedModel:
         write_shards(folder, self.described, self._reader(read))
 
     def _reader(self, read: Any) -> Read:
-        """Return a function that reads an array by its name in the files. It keeps the last parameter: more follow."""
-        last: dict[tuple[str, ...], np.ndarray] = {}
+        """Return a function that reads an array by its name in the files. It keeps the last parameters: more follow."""
+        kept: dict[tuple[str, ...], np.ndarray] = {}
 
         def of_files(name: str) -> np.ndarray:
-            place, number = self._places[name]
-            if place not in last:
-                last.clear()
-                last[place] = read(place)
-            return self._sources[place].write(number, last[place])
+            parts = self._parts[name]
+            if not all(place in kept for place, _ in parts):
+                kept.clear()
+                kept.update({place: read(place) for place, _ in parts})
+            arrays = [self._sources[place].write(layer, kept[place]) for place, layer in parts]
+            return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
 
         return of_files
 

@@ -20,6 +20,8 @@ from .families.base import Json, Source, check_names, need, sources
 from .weight_files import StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
+_NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
+"""Ends of the names of arrays that older files have, and that are computed here."""
 _SHOWN = 8  # rows of a table in a message
 
 
@@ -99,7 +101,11 @@ def load_weights(section: DecoderModel, published: Json, form: Params, on_array:
     assert section.init_from is not None
     folder = section.init_from.expanduser()
     family = family_of(published)
-    stored = {name: array for name, array in stored_arrays(folder).items() if not name.endswith(".rotary_emb.inv_freq")}
+    stored = {
+        name if name.startswith((family.prefix, "lm_head.")) else family.prefix + name: array
+        for name, array in stored_arrays(folder).items()
+        if not name.endswith(_NOT_TRAINED)
+    }
     check_names(family, section, stored.keys(), f"model.init_from: {folder}")
     parameters = sources(family, section)
     forms = dict(places(form, "the parameters"))
@@ -125,7 +131,7 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
         (name, stored[name].shape, source.shape_in_files(forms[place].shape))
         for place, source in parameters.items()
         for name in source.names
-        if stored[name].shape != source.shape_in_files(forms[place].shape)
+        if not source.fits(stored[name].shape, forms[place].shape)
     ]
     if rows:
         width = max(len(name) for name, _, _ in rows[:_SHOWN])
@@ -141,7 +147,7 @@ def _load(form: Any, source: Source, stored: dict[str, StoredArray]) -> jax.Arra
 
     def block(index: Any) -> np.ndarray:
         if str(index) not in blocks:
-            blocks[str(index)] = source.read(index, lambda name, part: stored[name].part(part))
+            blocks[str(index)] = source.read(index, form.shape, lambda name, part: stored[name].part(part))
         return blocks[str(index)]
 
     return jax.make_array_from_callback(form.shape, form.sharding, block)

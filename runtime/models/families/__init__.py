@@ -18,6 +18,7 @@ _FILES = {
     "qwen3": "qwen3",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
+    "gpt2": "gpt2",
 }
 FREE = {
     *("name", "vocabulary", "context"),

@@ -57,14 +57,18 @@ class Family:
             cannot be.
         config: function from a section to the keys of config.json that depend on it. `section` of them gives the section
             back if the model is one of this family.
-        names: names in its files, and `Decoder`'s, like `NAMES`.
+        names: names in its files, and `Decoder`'s, like `NAMES`; several if an array of the files has them side by side.
+        is_transposed: whether a `kernel` is [outputs, inputs] in the files.
+        prefix: beginning of the names that older files lack.
     """
 
     kind: str
     architecture: str
     section: Callable[[Json], DecoderModel]
     config: Callable[[DecoderModel], dict[str, Any]]
-    names: Mapping[str, str]
+    names: Mapping[str, str | tuple[str, ...]]
+    is_transposed: bool = True
+    prefix: str = ""
 
 
 # --- arrays ---
@@ -101,19 +105,42 @@ class Source:
         names: their names: one, or one for each layer if the parameter has a leading axis of layers.
         is_stacked: whether it has that axis.
         is_transposed: whether the files have [outputs, inputs].
+        number: the parameter is this one of `among` equal parts along the last axis of each array in the files.
+        among: number of these parts.
+        is_cut: whether the files may have more rows, of which the first are taken.
     """
 
     names: tuple[str, ...]
     is_stacked: bool
     is_transposed: bool
+    number: int = 0
+    among: int = 1
+    is_cut: bool = False
 
     def shape_in_files(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each array in the files, for a parameter of this shape."""
         one = shape[1:] if self.is_stacked else shape
+        one = (*one[:-1], one[-1] * self.among)
         return one[::-1] if self.is_transposed else one
 
-    def read(self, index: tuple[slice, ...], part: Callable[[str, tuple[slice, ...]], np.ndarray]) -> np.ndarray:
-        """Return a block of the parameter as float32. `part(name, block)` returns a block of an array in the files."""
+    def fits(self, stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+        """Return whether an array in the files has a shape for a parameter of the shape `shape`."""
+        needed = self.shape_in_files(shape)
+        return stored == needed or (self.is_cut and stored[1:] == needed[1:] and stored[0] > needed[0])
+
+    def read(
+        self, index: tuple[slice, ...], shape: tuple[int, ...], part: Callable[[str, tuple[slice, ...]], np.ndarray]
+    ) -> np.ndarray:
+        """Return a block of the parameter as float32.
+
+        Args:
+            index: the block.
+            shape: shape of the whole parameter.
+            part: `part(name, block)` returns a block of an array in the files.
+        """
+        index = tuple(slice(*one.indices(size)[:2]) for one, size in zip(index, shape, strict=True))
+        *others, last = index
+        index = (*others, slice(last.start + self.number * shape[-1], last.stop + self.number * shape[-1]))
         if not self.is_stacked:
             return self._block(self.names[0], index, part)
         chosen = self.names[index[0]]
@@ -127,9 +154,9 @@ class Source:
         block = part(name, index[::-1]).T if self.is_transposed else part(name, index)
         return np.array(block, np.float32, order="C")
 
-    def write(self, number: int, value: np.ndarray) -> np.ndarray:
-        """Return the array of the files that is named `names[number]`, from the parameter's value."""
-        one = value[number] if self.is_stacked else value
+    def write(self, layer: int, value: np.ndarray) -> np.ndarray:
+        """Return the array of the files that is named `names[layer]`, or its part, from the parameter's value."""
+        one = value[layer] if self.is_stacked else value
         return one.T if self.is_transposed else one
 
 
@@ -139,10 +166,19 @@ def sources(family: Family, config: DecoderModel) -> dict[tuple[str, ...], Sourc
     for theirs, ours in family.names.items():
         if theirs == "lm_head.weight" and config.tied_head:
             continue
-        for layer in range(config.layers) if "{}" in theirs else [None]:
-            path, row = place_of(config, layer, ours)
-            before = parameters[path].names if path in parameters else ()  # rows grow with the layer
-            parameters[path] = Source((*before, theirs.format(layer)), row is not None, path[-1] == "kernel")
+        parts = (ours,) if isinstance(ours, str) else ours
+        for number, name in enumerate(parts):
+            for layer in range(config.layers) if "{}" in theirs else [None]:
+                path, row = place_of(config, layer, name)
+                before = parameters[path].names if path in parameters else ()  # rows grow with the layer
+                parameters[path] = Source(
+                    names=(*before, theirs.format(layer)),
+                    is_stacked=row is not None,
+                    is_transposed=family.is_transposed and path[-1] == "kernel",
+                    number=number,
+                    among=len(parts),
+                    is_cut=path[0] == "positions",
+                )
     return parameters
 
 
@@ -163,8 +199,9 @@ def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.nd
     check_names(family, config, arrays.keys(), "the model")
     params = {}
     for path, source in sources(family, config).items():
-        whole = [arrays[name].T if source.is_transposed else arrays[name] for name in source.names]
-        params[path] = np.stack(whole) if source.is_stacked else whole[0]
+        parts = [np.split(arrays[name], source.among, axis=-1)[source.number] for name in source.names]
+        whole = [part.T if source.is_transposed else part for part in parts]
+        params[path] = np.stack(whole) if source.is_stacked else whole[0][: config.context if source.is_cut else None]
     return unflatten_dict(params)
 
 

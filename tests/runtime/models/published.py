@@ -13,7 +13,7 @@ from podrun.runtime.export.formats import write_safetensors
 Array = np.ndarray[Any, Any]
 
 GOLDEN = Path(__file__).parent / "golden"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
 
 
 def config_of(name: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 Params = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "golden"
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
 VOCABULARY = 32
 
 
@@ -71,8 +71,8 @@ def loss(section: DecoderModel, params: Params, tokens: Array) -> jax.Array:
 
 
 def closely(found: Any, expected: Array, name: str = "") -> None:
-    """Equal to 1e-5 of the largest number."""
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+    """Equal to 1e-5 of the largest number; gradients of GPT-2's biases of keys are 0 but for rounding."""
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(np.abs(expected).max(), 1e-2), err_msg=name)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -107,6 +107,7 @@ MATTERS: dict[str, dict[str, Any]] = {
         "mlp": "swiglu",
         "layer_types": ["full", "sliding"],
     },
+    "gpt2": {"norm_epsilon": 0.1},
     "gemma3": {"sliding_rope": None, "rope": {"theta": 1000.0}, "qk_norm": False, "window": 3},
 }
 
@@ -169,7 +170,7 @@ def older(config: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "gpt2"])
 def test_a_config_of_transformers_4(name: str) -> None:
     one = golden(name)
     assert family_of(one.config).section(older(one.config)) == one.section

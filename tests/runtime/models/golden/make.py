@@ -21,6 +21,8 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -91,6 +93,21 @@ MODELS = {
             },
         ),
     ),
+    "gpt2": (
+        GPT2LMHeadModel,
+        GPT2Config(
+            vocab_size=32,
+            n_embd=16,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
+    ),
 }
 
 ROPES: dict[str, dict[str, Any]] = {
@@ -118,7 +135,8 @@ def write_model(name: str, seed: int) -> None:
     model = kind(config).float().train()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            mean = 1.0 if "norm" in key and "gemma" not in name else 0.0
+            is_norm = ("norm" in key or "ln_" in key) and key.endswith("weight")
+            mean = 1.0 if is_norm and "gemma" not in name else 0.0
             values = random.normal(mean, 0.3, parameter.shape).astype(np.float16)
             parameter.copy_(torch.from_numpy(values.astype(np.float32)))
     tokens = torch.from_numpy(random.integers(0, config.vocab_size, (BATCH, LENGTH)))
