@@ -78,16 +78,16 @@ class PublishedModel:
     def config(self) -> dict[str, Any]:
         """Return the config.json: the one that the weights came with, or one made from the job."""
         given = self._published or {**self._family.config(self._section), **dict.fromkeys(_SPECIAL)}
-        return {
+        config = {
             **{key: value for key, value in given.items() if key not in _OF_THE_FILES},
-            **(
-                {"n_positions": self._section.context} if self._section.positions == "learned" else {}
-            ),  # a row for each
             "architectures": [self._family.architecture],
             "model_type": self._family.kind,
             "vocab_size": self._arrays["embed", "embedding"][0][0],
             "dtype": "float32",
         }
+        if self._section.positions == "learned":  # the array has a row for each
+            config["n_positions"] = self._section.context
+        return config
 
     def write(self, folder: Path, read: Any, tokenizer: str | None) -> None:
         """Write the files to a folder. Raises OSError, and the errors of `read`.
