@@ -50,7 +50,7 @@ class LanguageModel(Task):
         if config is self.config:
             return self
         task = copy.copy(self)
-        task._model = make_language_model(config, self.data.vocabulary, jnp.dtype(config.precision))
+        task._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision))
         return task
 
     def _encode_prompt(self) -> np.ndarray:
