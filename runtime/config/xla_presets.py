@@ -20,6 +20,7 @@ class Preset:
 
 _AXLEARN = "https://github.com/apple/axlearn/blob/main/axlearn/common/compiler_options.py"
 _MAXTEXT = "https://github.com/AI-Hypercomputer/maxtext/blob/main/benchmarks/xla_flags_library.py"
+_XLA = "https://github.com/openxla/xla/blob/main/docs/determinism.md"
 _TOOLBOX = "https://github.com/NVIDIA/JAX-Toolbox/blob/main/docs/GPU_performance.md"
 PRESETS: Mapping[str, Mapping[str, Preset]] = {
     "tpu": {
@@ -59,6 +60,8 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = {
         ),
     },
     "gpu": {
+        # Without it a GPU adds some numbers in an order that differs from run to run, such as the gradient of an embedding.
+        "deterministic": Preset(f"{_XLA}: Execution", ("--xla_gpu_exclude_nondeterministic_ops=true",)),
         "latency_hiding": Preset(
             f"{_TOOLBOX}: Optimization level", ("--xla_gpu_enable_latency_hiding_scheduler=true",)
         ),
