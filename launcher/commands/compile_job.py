@@ -74,7 +74,7 @@ def compile_job(request: CompileRequest) -> int:
             made = _for_target(query, spec, target.platform) if target else _in_pod(query, spec, Path(folder))
     if isinstance(made, int):
         return made
-    print(_as_text(request.train, spec.pod.slice.name, made, stored))
+    print(_as_text(request.train, spec.pod.slice, made, stored))
     return ExitCode.DONE
 
 
@@ -176,7 +176,7 @@ def _python(spec: RunSpec) -> str:
     return (spec.job.launch.python if spec.pod.traits.files_are_here else None) or sys.executable
 
 
-def _as_text(train: Path, slice: str, made: Sequence[Any], stored: Stored) -> str:
+def _as_text(train: Path, slice: Slice, made: Sequence[Any], stored: Stored) -> str:
     """Return what was compiled, how long it took, how large it is, and where it is kept."""
     new = [one for one in made if one["is_new"]]
     rows = []
@@ -187,4 +187,9 @@ def _as_text(train: Path, slice: str, made: Sequence[Any], stored: Stored) -> st
         count = f" ({len(these)} processes)" if len(these) > 1 else ""
         rows.append(f"  {name + count:<30}{took:>14}{size(sum(one['program']['bytes'] for one in these)):>10}")
     what = "all programs are there already; nothing was compiled" if not new else f"{len(new)} of {len(made)} compiled"
-    return "\n".join([f"{train.name} for {slice}: {what}", *rows, f"kept in {stored.path.parent}"])
+    lines = [f"{train.name} for {slice.name}: {what}", *rows, f"kept in {stored.path.parent}"]
+    if slice.kind == "gpu":
+        lines.append(
+            "step and evaluation are compiled on the hosts: XLA chooses a GPU's kernels by measuring them there"
+        )
+    return "\n".join(lines)

@@ -126,13 +126,13 @@ def _settings(request: FitRequest) -> list[Settings]:
             raise UserError(f"--over {key} is there twice: give all its values in one")
         if key in typed:
             raise UserError(f"{key} has one value on the command line and several in --over: remove one of the two")
-    found = []
+    settings = []
     for values in itertools.product(*(axis.values for axis in axes)):
         given = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
         job = read_config(request.train, [*request.overrides, *given])
         remat = remat_of(job) if "model.remat" in keys else None
-        found.append(Settings(remat, tuple(job.launch.xla) if "launch.xla" in keys else None))
-    return found
+        settings.append(Settings(remat, tuple(job.launch.xla) if "launch.xla" in keys else None))
+    return settings
 
 
 def _search(request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings]) -> Outcome:
