@@ -113,7 +113,7 @@ def bigram(options, vocabulary, dtype):
 """
     )
     done = sandbox.podrun(
-        *("--slice", "cpu-2x1", "--simulate", "train.yaml", f"parallel={strategy}"),
+        *("--slice", "cpu-2x2", "--simulate", "train.yaml", f"parallel={strategy}"),
         "model={name: 'mine:bigram', options: {context: 32}}",
     )
     assert done.returncode == 2, done.stderr
