@@ -49,7 +49,7 @@ def test_the_workers_environment_counts(tmp_path: Path) -> None:
 
 def egg_info(folder: Path, name: str, version: str) -> None:
     """Record a package as Debian does, and setuptools did: a folder, or a file of that name."""
-    folder.mkdir()
+    folder.mkdir(parents=True, exist_ok=True)
     record = f"Metadata-Version: 1.1\nName: {name}\nVersion: {version}\n"
     if name == "jax":
         (folder / f"{name}-{version}.egg-info").write_text(record)
@@ -65,22 +65,28 @@ def wheel(folder: Path, name: str, version: str) -> None:
         archive.writestr(info, f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-@pytest.mark.parametrize("name", ["jax", "orbax-checkpoint", "tensorboardX"])
 @pytest.mark.parametrize("form", [lambda *args: fake_package(*args), egg_info, wheel], ids=["pip", "egg", "wheel"])
-def test_packages_are_found_as_python_finds_them(
-    form: Callable[[Path, str, str], None], name: str, tmp_path: Path
-) -> None:
+def test_packages_are_found_as_python_finds_them(form: Callable[[Path, str, str], None], tmp_path: Path) -> None:
     """The first in its path counts, in every form in which a package is recorded; a folder without its record does not."""
-    broken, first, second = tmp_path / "broken", tmp_path / "first", tmp_path / "second"
-    fake_package(broken, name.replace("-", "_"), "1.1.1")
-    (broken / f"{name.replace('-', '_')}-1.1.1.dist-info" / "METADATA").unlink()
-    form(first, name.replace("-", "_"), "7.7.7")
-    fake_package(second, name, "8.8.8")
-    cases = (([first, second], "7.7.7"), ([second, first], "8.8.8"), ([broken, second], "8.8.8"), ([broken], "missing"))
-    for path, version in cases:
-        env = {"PYTHONPATH": ":".join(map(str, path))}
+    names = ("jax", "orbax-checkpoint", "tensorboardX")
+    paths: dict[str, list[Path]] = {"broken": [], "first": [], "second": []}
+    for name in names:
+        broken, first, second = (tmp_path / name / folder for folder in paths)
+        fake_package(broken, name.replace("-", "_"), "1.1.1")
+        (broken / f"{name.replace('-', '_')}-1.1.1.dist-info" / "METADATA").unlink()
+        form(first, name.replace("-", "_"), "7.7.7")
+        fake_package(second, name, "8.8.8")
+        for folder, path in zip(paths, (broken, first, second), strict=True):
+            paths[folder].append(path)
+    for folders, version in (
+        (("first", "second"), "7.7.7"),
+        (("second", "first"), "8.8.8"),
+        (("broken", "second"), "8.8.8"),
+        (("broken",), "missing"),
+    ):
+        env = {"PYTHONPATH": ":".join(str(path) for folder in folders for path in paths[folder])}
         packages = packages_module.ask_interpreter(other_python("3.12"), env)["packages"]
-        assert packages[name] == version
+        assert {packages[name] for name in names} == {version}
         assert {*packages.values()} == {version, "missing"}
 
 

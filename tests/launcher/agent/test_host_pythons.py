@@ -27,7 +27,7 @@ from ..attempts import Watching
 pytestmark = pytest.mark.timeout(60)
 
 
-@pytest.fixture(params=["3.8", "3.10", "3.14", *nightly("3.9", "3.11", "3.12", "3.13")])
+@pytest.fixture(params=["3.8", "3.10", "3.13", "3.14", *nightly("3.9", "3.11", "3.12")])
 def pod(request: pytest.FixtureRequest, tmp_path: Path) -> Pod:
     """Two hosts whose only Python has that version."""
     python = other_python(request.param)
