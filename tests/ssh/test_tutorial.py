@@ -15,7 +15,7 @@ def test_the_tutorial_on_real_hosts(pod: PodSandbox) -> None:
     write_files(pod.path)
     init, *others = commands(sections()[1])
     run(pod, init)
-    pod.write_pod(pod.hosts.names[:2], slice="cpu-2x2")
+    pod.write_pod(pod.hosts.names[:1], slice="cpu-1x2")
     outputs = {command.line: run(pod, command) for command in others}
     assert len(outputs) >= 5
     for line in ("podrun --pod pod.yaml digits.yaml", "podrun --pod pod.yaml -- python pod_loop.py"):
