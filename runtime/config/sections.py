@@ -101,8 +101,8 @@ class LaunchSection(Section, Launch):
     xla: XLAPresets = Field(
         Launch.xla,
         description="Presets of XLA's flags, by name, for what the slice has: on TPUs latency_hiding, async_collectives, "
-        "reduce_scatter_layout, overlap_between_slices; on GPUs deterministic, latency_hiding, "
-        "pipelined_collectives, large_collectives (docs/compile.md).",
+        "reduce_scatter_layout, overlap_between_slices; on GPUs latency_hiding, pipelined_collectives, "
+        "large_collectives, deterministic (docs/compile.md).",
     )
     instrument: bool = Field(
         Launch.instrument,

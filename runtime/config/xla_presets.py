@@ -60,8 +60,6 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = {
         ),
     },
     "gpu": {
-        # Without it a GPU adds some numbers in an order that differs from run to run, such as the gradient of an embedding.
-        "deterministic": Preset(f"{_XLA}: Execution", ("--xla_gpu_exclude_nondeterministic_ops=true",)),
         "latency_hiding": Preset(
             f"{_TOOLBOX}: Optimization level", ("--xla_gpu_enable_latency_hiding_scheduler=true",)
         ),
@@ -82,6 +80,8 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = {
                 "--xla_gpu_all_reduce_combine_threshold_bytes=8589934592",
             ),
         ),
+        # Without it a GPU adds some numbers in an order that differs from run to run, such as the gradient of an embedding.
+        "deterministic": Preset(f"{_XLA}: Execution", ("--xla_gpu_exclude_nondeterministic_ops=true",)),
     },
 }
 """Presets by kind of slice and name."""

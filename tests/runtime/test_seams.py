@@ -66,7 +66,9 @@ def test_sections_and_strategies_agree(name: str) -> None:
 def test_what_may_be_tuned() -> None:
     """All else must be the same to resume."""
     assert set(tunable_keys("model")) == {
+        "attention",
         "dropout",
+        "init_from",
         "initializer_range",
         "preset",
         "remat",
