@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,16 @@ sys.dont_write_bytecode = False
 
 FAST = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
 """Environment of workers: their models are so small that it is compiling that takes the time."""
+
+LONG_UNTIL = float(os.environ.get("PODRUN_LONG_UNTIL", "inf"))
+"""Unix time from which on no long test begins, so that CI ends before a limit of its machine would hide what was found."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures are made
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("long") and time.time() > LONG_UNTIL:
+        pytest.skip("this machine is too slow today: the time for long tests is over")
+
 
 TINY = """\
 steps: 6
