@@ -178,6 +178,7 @@ ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by
 ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace
 CONFIG_FILE = "config.json"
+PART_OF_ANSWER = "\x1e"  # begins a line that a query's process writes before its answer (ASCII's record separator)
 CHECKPOINT_MANIFEST = "podrun-manifest.json"  # in a checkpoint: sizes and digests of its files
 CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user has pinned
 CHECKPOINT_LOSS = "metrics/metrics"  # in a checkpoint: its validation loss, under orbax's name

@@ -13,10 +13,10 @@ import re
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import PART_OF_ANSWER, ExitCode, UserError
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables of this machine's user that the hosts do not get."""
@@ -87,8 +87,12 @@ class QueryProcess:
         """End the process; `ask` raises QueryError then. Thread-safe."""
         self._process.kill()
 
-    def ask(self, query: Mapping[str, Any]) -> str:
+    def ask(self, query: Mapping[str, Any], on_part: Callable[[str], None] | None = None) -> str:
         """Return the answer. When this has returned or raised, also by Ctrl-C, no process is left.
+
+        Args:
+            query: the question.
+            on_part: gets each line that the process writes before the answer, as soon as it is there.
 
         Raises:
             UserError: the process reports a mistake of the user.
@@ -100,7 +104,13 @@ class QueryProcess:
             with contextlib.suppress(BrokenPipeError):  # it ended before it has read the question
                 process.stdin.write(f"{json.dumps(query)}\n")
                 process.stdin.flush()
-            answer = process.stdout.read().strip()
+            lines = []
+            for line in process.stdout:
+                if on_part is not None and line.startswith(PART_OF_ANSWER):
+                    on_part(line[len(PART_OF_ANSWER) :].rstrip("\n"))
+                else:
+                    lines.append(line)
+            answer = "".join(lines).strip()
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
             with contextlib.suppress(ProcessLookupError):

@@ -46,6 +46,7 @@ def attend(
     window: int | None = None,
     soft_cap: float | None = None,
     drop: Callable[[jax.Array], jax.Array] | None = None,
+    places: jax.Array | None = None,
 ) -> jax.Array:
     """Return what each token gathers from itself and those before it, [B, T, H, D].
 
@@ -58,7 +59,10 @@ def attend(
         window: number of last tokens that a token attends to, itself among them; None: all.
         soft_cap: limit of the scores; not by `cudnn`.
         drop: dropout of the weights, [B, H, T, S]; only by `xla`.
+        places: places of the T tokens among the S, int32[B, T], if there are earlier ones; always by `xla`.
     """
+    if places is not None:
+        return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
     if kernel == "splash":
         assert drop is None
         return by_splash(query, key, value, scale=scale, window=window, soft_cap=soft_cap)
@@ -69,7 +73,8 @@ def attend(
         return jax.nn.dot_product_attention(
             query, key, value, scale=scale, is_causal=True, local_window_size=local, implementation="cudnn"
         )
-    return _by_xla(query, key, value, scale, window, soft_cap, drop)
+    places = jnp.arange(query.shape[1])
+    return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
 
 
 def _by_xla(
@@ -77,7 +82,7 @@ def _by_xla(
     key: jax.Array,
     value: jax.Array,
     scale: float,
-    window: int | None,
+    seen: jax.Array,
     soft_cap: float | None,
     drop: Callable[[jax.Array], jax.Array] | None,
 ) -> jax.Array:
@@ -92,7 +97,8 @@ def _by_xla(
     scores = jnp.einsum(products, query, key).astype(jnp.float32) * scale
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
-    weights = jax.nn.softmax(jnp.where(_seen(length, window), scores, _LOWEST)).astype(query.dtype)
+    seen = seen if seen.ndim == 2 else jnp.expand_dims(seen, tuple(range(1, scores.ndim - 2)))
+    weights = jax.nn.softmax(jnp.where(seen, scores, _LOWEST)).astype(query.dtype)
     if drop is not None:
         weights = drop(weights.reshape(batch, heads, length, length)).reshape(weights.shape)
     return jnp.einsum(mixture, weights, value).reshape(batch, length, heads, size)
@@ -140,10 +146,10 @@ def largest_block(length: int) -> int:
     return max(size for size in range(LANES, _BLOCK + 1, LANES) if length % size == 0)
 
 
-def _seen(length: int, window: int | None) -> jax.Array:
-    """Return bool[T, S]: whether a token attends to another."""
-    seen = jnp.tril(jnp.ones((length, length), bool))
-    return seen if window is None else seen & ~jnp.tril(seen, -window)
+def _seen(places: jax.Array, length: int, window: int | None) -> jax.Array:
+    """Return whether tokens at `places`, [T] or [B, T], attend to each of `length` keys: bool[T, S] or [B, T, S]."""
+    before = places[..., None] - jnp.arange(length)
+    return before >= 0 if window is None else (before >= 0) & (before < window)
 
 
 # --- the choice -----------------------------------------------------------------------------------------------------

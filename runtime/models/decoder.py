@@ -28,7 +28,7 @@ from .layers import Layers
 
 
 class Rotation(NamedTuple):
-    """Cosines and sines, float32[T, D/2] each, of the angles by which RoPE turns the pairs of a head."""
+    """Cosines and sines of the angles by which RoPE turns the pairs of a head: float32[T, D/2] or [B, T, D/2] each."""
 
     cos: jax.Array
     sin: jax.Array
@@ -36,7 +36,7 @@ class Rotation(NamedTuple):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Turn [B, T, heads, D]; the partner of number i is number i + D/2."""
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-        cos, sin = self.cos[:, None], self.sin[:, None]
+        cos, sin = self.cos[..., None, :], self.sin[..., None, :]
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
@@ -44,10 +44,10 @@ Rotations = tuple[Rotation | None, Rotation | None]
 """Of full layers, and of sliding ones; None with learned positions."""
 
 
-def rotation(rope: AnyRope, size: int, length: int) -> Rotation:
-    """Return the rotation of heads of `size` at the positions 0 to `length` - 1."""
+def rotation(rope: AnyRope, size: int, positions: jax.Array, length: int) -> Rotation:
+    """Return the rotation of heads of `size` at `positions`, int32[T] or [B, T], of a sequence of `length` tokens."""
     frequencies = jnp.asarray(rope_frequencies(rope, size, length), jnp.float32)
-    angles = jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+    angles = positions.astype(jnp.float32)[..., None] * frequencies
     factor = 1.0
     if isinstance(rope, YarnRope):
         factor = rope.attention_factor or 0.1 * math.log(rope.factor) + 1
@@ -136,6 +136,9 @@ class Attention(nn.Module):
         if rotate is not None:
             query, key = rotate(query), rotate(key)
         dropout = Dropout(c.dropout)
+        places = None
+        if self.has_variable("cache", "key"):
+            key, value, places = self._with_earlier(key, value)
         mixed = attend(
             query,
             key,
@@ -145,9 +148,23 @@ class Attention(nn.Module):
             window=c.window if self.sliding else None,
             soft_cap=c.attention_soft_cap,
             drop=partial(dropout, deterministic=deterministic) if c.dropout else None,
+            places=places,
         ).reshape(batch, length, c.heads * c.size)
         out = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")(mixed)
         return Dropout(c.dropout)(out, deterministic)
+
+    def _with_earlier(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Put keys and values, [B, T, K, D], into the collection `cache`, which has those of earlier tokens.
+
+        The cache is `key` and `value`, [B, S, K, D], and `start`, int32[B]: the place of the first of the T tokens. Returns
+        the keys and values of the cache, and the places of the T tokens, int32[B, T].
+        """
+        keys, values = self.variable("cache", "key"), self.variable("cache", "value")
+        places = self.get_variable("cache", "start")[:, None] + jnp.arange(key.shape[1])
+        rows = jnp.arange(key.shape[0])[:, None]
+        keys.value = keys.value.at[rows, places].set(key)
+        values.value = values.value.at[rows, places].set(value)
+        return keys.value, values.value, places
 
 
 class MLP(nn.Module):
@@ -219,18 +236,35 @@ class Decoder(nn.Module):
     @nn.nowrap  # so that names in a profile have no `Decoder.hidden`
     def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
         """Map int32[B, T] to what the head takes, [B, T, C]."""
-        c, length = self.config, tokens.shape[1]
+        length = tokens.shape[1]
+        x, rotations = self.embedded(tokens, jnp.arange(length), length)
+        x = self.dropout(x, deterministic)
+        return self.final_norm(self.layers(x, rotations, deterministic))
+
+    @nn.nowrap
+    def embedded(self, tokens: jax.Array, positions: jax.Array, length: int) -> tuple[jax.Array, Rotations]:
+        """Return the first layer's input, [B, T, C], and the rotations of all layers.
+
+        Args:
+            tokens: int32[B, T].
+            positions: int32[T] or [B, T].
+            length: tokens of the whole sequence.
+        """
+        c, full, sliding = self.config, None, None
         x = self.embed(tokens)
         if c.scale_embedding:
             x = x * jnp.asarray(c.width**0.5, self.dtype)
-        full = sliding = None
         if c.positions == "learned":
-            x = x + self.positions(jnp.arange(length))
+            x = x + self.positions(positions)
         else:
-            full = rotation(c.rope, c.size, length)
-            sliding = rotation(c.sliding_rope, c.size, length) if c.sliding_rope else full
-        x = self.dropout(x, deterministic)
-        return self.final_norm(self.layers(x, (full, sliding), deterministic))
+            full = rotation(c.rope, c.size, positions, length)
+            sliding = rotation(c.sliding_rope, c.size, positions, length) if c.sliding_rope else full
+        return x, (full, sliding)
+
+    @nn.nowrap
+    def outputs(self, x: jax.Array) -> jax.Array:
+        """Map what the last layer gives, [..., C], to logits, float32[..., V]."""
+        return self.head(self.final_norm(x))
 
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..contract import ExitCode, UserError
+from ..contract import PART_OF_ANSWER, ExitCode, UserError
+
+Say = Callable[[str], None]
 
 
 def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
@@ -23,19 +25,29 @@ def answer_query(work: Callable[[dict[str, Any]], str]) -> None:
 
     The exit code is 0 with the text that `work` returns, 2 with the message of a UserError, or 1 with any other error.
     """
-    out = os.dup(1)
+    answer_in_parts(lambda query, say: work(query))
+
+
+def answer_in_parts(work: Callable[[dict[str, Any], Say], str]) -> None:
+    """Answer a query like `answer_query`. `work` also gets a function that writes a line, before the answer."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)  # keeps output of libraries out of the answer
+
+    def say(line: str) -> None:
+        out.write(f"{PART_OF_ANSWER}{line}\n")
+        out.flush()
+
     query = sys.stdin.readline()
     _end_with_stdin()
     try:
-        code, answer = ExitCode.DONE, work(json.loads(query))
+        code, answer = ExitCode.DONE, work(json.loads(query), say)
     except UserError as error:
         code, answer = ExitCode.BAD_CONFIG, str(error)
     except Exception as error:
         traceback.print_exc()
         code, answer = ExitCode.FAILED, _describe(error)
-    with os.fdopen(out, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{answer}\n")
+    with out:
+        out.write(f"{answer}\n")
     sys.stdout.flush()
     os._exit(code)
 

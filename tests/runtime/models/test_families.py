@@ -237,7 +237,7 @@ def test_rope_frequencies(name: str) -> None:
     found = DecoderModel.model_validate(values).rope
     frequencies = rope_frequencies(found, config["head_dim"], row["length"])
     np.testing.assert_allclose(frequencies, row["frequencies"], rtol=1e-6)
-    turn = rotation(found, config["head_dim"], 8)
+    turn = rotation(found, config["head_dim"], jnp.arange(8), 8)
     np.testing.assert_allclose(turn.cos**2 + turn.sin**2, row["factor"] ** 2, rtol=1e-6)
     default = rope_frequencies(rope_default(), config["head_dim"], row["length"])
     assert np.abs(frequencies / default - 1).max() > 0.1

@@ -1,0 +1,127 @@
+"""`podrun generate`: continue prompts by a trained model, in one process of the runtime on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podrun.runtime.config import bucket_url
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..request.query_process import QueryError, QueryProcess, query_environment
+from ..view.printable import printable
+from ..view.waiting import waiting
+from .model_source import bring, find_model
+
+_MOST_PROMPTS = 10_000
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """Command line of `podrun generate`.
+
+    Attributes:
+        target: a workdir on this machine, the URL of one in a bucket, the id of a run, or a folder of a published model.
+        prompt: a prompt; `-` reads it from stdin.
+        batch: a file with a prompt on each line.
+        sampling: temperature, top_k, top_p and min_p.
+        stops: texts that end a continuation.
+        tokenizer: a tokenizer.json, for a model that has none.
+        json: print a line of JSON for each prompt.
+    """
+
+    target: str
+    step: int | None
+    prompt: str | None
+    batch: Path | None
+    tokens: int
+    sampling: dict[str, float]
+    seed: int
+    stops: tuple[str, ...]
+    tokenizer: Path | None
+    json: bool
+
+
+def generate(request: GenerateRequest) -> int:
+    """Print the texts. Return 0; 1 if the process failed; 69 if a bucket is unreachable. Raises UserError."""
+    prompts = _prompts(request)
+    location, python = find_model(request.target)
+    bucket = bucket_url.url(location)
+    if bucket is None:
+        return _generate(request, prompts, location, python)
+    with tempfile.TemporaryDirectory(prefix="podrun-generate-") as folder:
+        here = Path(folder, location.name)
+        if code := bring(bucket, request.step, here):
+            return code
+        return _generate(request, prompts, here, python)
+
+
+def _prompts(request: GenerateRequest) -> list[str]:
+    if (request.prompt is None) == (request.batch is None):
+        raise UserError("give either --prompt TEXT (`-` reads it from stdin) or --batch FILE with a prompt on each line")
+    if request.prompt is not None:
+        return [sys.stdin.read() if request.prompt == "-" else request.prompt]
+    try:
+        lines = request.batch.read_text(encoding="utf-8").splitlines() if request.batch else []
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UserError(f"--batch {request.batch} cannot be read: {reason}") from None
+    if not 0 < len(lines) <= _MOST_PROMPTS:
+        raise UserError(f"--batch {request.batch} has {len(lines)} prompts; give from 1 to {_MOST_PROMPTS}, one on each line")
+    return lines
+
+
+def _generate(request: GenerateRequest, prompts: list[str], folder: Path, python: str) -> int:
+    query = {
+        "folder": str(folder),
+        "step": request.step,
+        "prompts": prompts,
+        "tokens": request.tokens,
+        "sampling": request.sampling,
+        "seed": request.seed,
+        "stops": list(request.stops),
+        "tokenizer": str(request.tokenizer) if request.tokenizer else None,
+    }
+    process = QueryProcess(python, "podrun.runtime.generate", query_environment({}), "wrote the text")
+    texts = [""] * len(prompts)
+    is_streamed = len(prompts) == 1 and not request.json
+    try:
+        with ExitStack() as wait:
+            wait.enter_context(waiting(f"reading the model of {folder}"))
+
+            def on_part(line: str) -> None:
+                number, text = json.loads(line)
+                if is_streamed:
+                    wait.close()
+                    _print(text if texts[number] else prompts[number] + text)
+                texts[number] += text
+
+            figures = json.loads(process.ask(query, on_part))
+    except QueryError as error:
+        print(f"podrun: no text can be written: {error}", file=sys.stderr)
+        return ExitCode.FAILED
+    if is_streamed:
+        _print("\n" if texts[0] else f"{prompts[0]}\n")
+    else:
+        for prompt, text in zip(prompts, texts, strict=True):
+            print(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
+    if not request.json:
+        print(_summary(figures), file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _print(text: str) -> None:
+    """Print text of a model, which on a terminal must not control it."""
+    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+def _summary(figures: dict[str, Any]) -> str:
+    line = f"podrun: {figures['written']} tokens after {figures['read']} of the prompt"
+    if figures["seconds"] > 0 and figures["timed"]:
+        line += f", {figures['timed'] / figures['seconds']:.3g} tokens/s"
+    return f"{line}; {figures['about']}"

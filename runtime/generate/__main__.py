@@ -1,0 +1,26 @@
+"""The process behind `podrun generate`: a request as JSON from stdin, then to stdout the text as it is written, and a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..worker.query import Say, answer_in_parts
+
+
+def _answer(request: dict[str, Any], say: Say) -> str:
+    from ..models.generation import Sampling
+    from .source import load
+    from .text import Wish, write
+
+    tokenizer = Path(request["tokenizer"]) if request["tokenizer"] else None
+    source, about = load(Path(request["folder"]), request["step"], tokenizer)
+    wish = Wish(request["tokens"], Sampling(**request["sampling"]), request["seed"], tuple(request["stops"]))
+    figures = write(source, request["prompts"], wish, lambda number, text: say(json.dumps([number, text])))
+    return json.dumps({**asdict(figures), "about": about})
+
+
+if __name__ == "__main__":
+    answer_in_parts(_answer)

@@ -1,0 +1,190 @@
+"""Continue prompts by a model, and pass the text on as it is written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..contract import UserError
+from ..data.base import Tokenizer
+from ..models.adapter import Model
+from ..models.generation import Sampling, Writer, writer_of
+from ..state import Params
+
+BLOCK = 16
+"""Tokens that are written between two looks at them. A program is compiled for this number."""
+_ROWS = 8  # prompts that are continued together
+_UNFINISHED = "\ufffd"
+"""What a tokenizer gives for the bytes of a character whose other bytes are still to come."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A trained model.
+
+    Attributes:
+        model: the model.
+        params: its parameters, with its state if it has one.
+        context: the most tokens of a sequence.
+        tokenizer: its tokenizer.
+        ends: token ids that end a text.
+    """
+
+    model: Model
+    params: Params
+    context: int
+    tokenizer: Tokenizer
+    ends: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be written.
+
+    Attributes:
+        tokens: the most tokens of a text.
+        sampling: how tokens are drawn.
+        seed: of the random numbers.
+        stops: a text ends before the first of these.
+    """
+
+    tokens: int
+    sampling: Sampling
+    seed: int = 0
+    stops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Counts of tokens, and how long they took.
+
+    Attributes:
+        read: tokens of the prompts.
+        written: new tokens.
+        seconds: time without that of the first block of each batch, in which programs are compiled.
+        timed: tokens that were written in it.
+    """
+
+    read: int
+    written: int
+    seconds: float
+    timed: int
+
+
+class _Text:
+    """The text of one prompt, as far as it is written."""
+
+    def __init__(self, tokenizer: Tokenizer, wish: Wish, ends: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        self._wish = wish
+        self._ends = ends
+        self._ids: list[int] = []
+        self._passed = 0  # characters
+        self.is_done = False
+
+    @property
+    def count(self) -> int:
+        return len(self._ids)
+
+    def add(self, ids: Sequence[int]) -> str:
+        """Add token ids, and return the text that is certain by now and was not returned before."""
+        for token in ids:
+            if self.is_done:
+                break
+            if token in self._ends:
+                self.is_done = True
+            else:
+                self._ids.append(token)
+                self.is_done = len(self._ids) == self._wish.tokens
+        text = self._tokenizer.decode(np.array(self._ids, np.uint32))
+        found = [place for stop in self._wish.stops if (place := text.find(stop)) >= 0]
+        if found:
+            self.is_done = True
+            text = text[: min(found)]
+        elif not self.is_done:
+            longest = max((len(stop) for stop in self._wish.stops), default=1)
+            text = text[: max(0, len(text.rstrip(_UNFINISHED)) - (longest - 1))]
+        fresh, self._passed = text[self._passed :], max(self._passed, len(text))
+        return fresh
+
+
+def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str], None]) -> Figures:
+    """Continue prompts.
+
+    Args:
+        source: the model.
+        prompts: their texts; an empty one is continued from the token 0.
+        wish: what is to be written.
+        say: gets the number of a prompt and more of its text, while it is written.
+
+    Raises:
+        UserError: a prompt has characters that the model has no token for, or is too long for the model's context.
+    """
+    ids = [_encode(source, prompt, number, wish.tokens) for number, prompt in enumerate(prompts)]
+    writer = writer_of(source.model)
+    read = jax.jit(writer.read, static_argnums=3)
+    step = jax.jit(partial(_step, writer, wish.sampling))
+    keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(wish.seed)))(jnp.arange(len(ids)))
+    texts = [_Text(source.tokenizer, wish, source.ends) for _ in ids]
+    seconds, timed = 0.0, 0
+    for rows in _batches(len(ids)):
+        space = _rounded(max(len(ids[row]) for row in rows) + wish.tokens)
+        tokens, lengths = _padded([ids[row] for row in rows])
+        written = read(source.params, tokens, lengths, space)
+        start = None
+        while not all(texts[row].is_done for row in rows):
+            written, new = step(source.params, written, keys[np.array(rows)])
+            before = sum(texts[row].count for row in rows)
+            for row, fresh in zip(rows, np.asarray(new).tolist(), strict=True):
+                if text := texts[row].add(fresh):
+                    say(row, text)
+            if start is not None:
+                seconds += time.perf_counter() - start
+                timed += sum(texts[row].count for row in rows) - before
+            start = time.perf_counter()
+    return Figures(sum(map(len, ids)), sum(text.count for text in texts), seconds, timed)
+
+
+def _step(writer: Writer, sampling: Sampling, params: Params, written: Any, keys: jax.Array) -> Any:
+    return writer.write(params, written, sampling, keys, BLOCK)
+
+
+def _encode(source: Source, prompt: str, number: int, tokens: int) -> list[int]:
+    try:
+        ids: list[int] = source.tokenizer.encode(prompt).tolist() or [0]
+    except UserError as error:
+        raise UserError(f"prompt {number + 1}: {error}") from None
+    if len(ids) + tokens > source.context:
+        most = source.context - len(ids)
+        remedy = f"give at most --tokens {most}" if most > 0 else "shorten the prompt"
+        raise UserError(
+            f"prompt {number + 1} has {len(ids)} tokens, and with {tokens} more it is longer than the model's context, "
+            f"{source.context} tokens; {remedy}"
+        )
+    return ids
+
+
+def _batches(count: int) -> Iterator[list[int]]:
+    for first in range(0, count, _ROWS):
+        yield list(range(first, min(first + _ROWS, count)))
+
+
+def _rounded(length: int) -> int:
+    """Return a length that holds whole blocks. Few lengths differ then, so that few programs are compiled."""
+    return -(-length // BLOCK) * BLOCK + BLOCK
+
+
+def _padded(ids: list[list[int]]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return prompts as int32[B, T], and the length of each, int32[B]."""
+    longest = -(-max(map(len, ids)) // BLOCK) * BLOCK
+    rows = np.zeros((len(ids), longest), np.int32)
+    for row, tokens in enumerate(ids):
+        rows[row, : len(tokens)] = tokens
+    return rows, np.array([len(tokens) for tokens in ids], np.int32)
