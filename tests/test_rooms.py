@@ -78,6 +78,7 @@ FLOORS = {
             "checkpoint",
             "results",
             "export",
+            "generate",
             "inspect_job",
             "compile_job",
             "train",

@@ -312,4 +312,102 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, profile, attach, stop, pull, export)
+@click.command()
+@click.argument("target", metavar="RUN|WORKDIR|URL|FOLDER")
+@click.option("--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin.")
+@click.option(
+    "--batch",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Continue each line of a file, and print a line of JSON for each.",
+)
+@click.option(
+    "--tokens",
+    "-n",
+    type=click.IntRange(min=1),
+    default=128,
+    show_default=True,
+    metavar="N",
+    help="Most tokens of a text.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    metavar="NUMBER",
+    help="Divides the logits; 0 takes the most likely token each time.",
+)
+@click.option(
+    "--top-k", type=click.IntRange(min=0), default=0, metavar="N", help="Draw from the N most likely tokens only."
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    default=1.0,
+    metavar="SHARE",
+    help="Draw from the fewest tokens that have this share of the probability together.",
+)
+@click.option(
+    "--min-p",
+    type=click.FloatRange(min=0, max=1),
+    default=0.0,
+    metavar="SHARE",
+    help="Leave out tokens with less than this share of the largest probability.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**32 - 1), default=0, show_default=True, metavar="N", help="Of the draws."
+)
+@click.option(
+    "--stop", "stops", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
+)
+@click.option(
+    "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="A tokenizer.json, for a model that was trained on token files.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a line of JSON with prompt and text.")
+def generate(
+    target: str,
+    prompt: str | None,
+    batch: Path | None,
+    tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    min_p: float,
+    seed: int,
+    stops: tuple[str, ...],
+    step: int | None,
+    tokenizer: Path | None,
+    as_json: bool,
+) -> None:
+    """Continue a text by a trained model, on this machine's CPU.
+
+    The model is that of a checkpoint, or a published one in a folder that transformers has written. Text appears as it is
+    written. The same seed gives the same text. Model decoder keeps what it has computed of earlier tokens; others compute
+    the whole text again for each token.
+
+    \b
+    Examples:
+      podrun generate 4f2a --prompt "To be, or"
+      podrun generate runs/train -p "Once upon" --temperature 0.8 --top-k 40 --tokens 256
+      podrun generate Llama-3.2-1B -p "The capital of France is" --temperature 0 --stop .
+      podrun generate 4f2a --batch prompts.txt > texts.jsonl
+    """
+
+    def action() -> int:
+        from ..commands.generate import GenerateRequest
+        from ..commands.generate import generate as write
+
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        return write(GenerateRequest(target, step, prompt, batch, tokens, sampling, seed, stops, tokenizer, as_json))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, profile, attach, stop, pull, export, generate)

@@ -63,7 +63,9 @@ def generate(request: GenerateRequest) -> int:
 
 def _prompts(request: GenerateRequest) -> list[str]:
     if (request.prompt is None) == (request.batch is None):
-        raise UserError("give either --prompt TEXT (`-` reads it from stdin) or --batch FILE with a prompt on each line")
+        raise UserError(
+            "give either --prompt TEXT (`-` reads it from stdin) or --batch FILE with a prompt on each line"
+        )
     if request.prompt is not None:
         return [sys.stdin.read() if request.prompt == "-" else request.prompt]
     try:
@@ -72,7 +74,9 @@ def _prompts(request: GenerateRequest) -> list[str]:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UserError(f"--batch {request.batch} cannot be read: {reason}") from None
     if not 0 < len(lines) <= _MOST_PROMPTS:
-        raise UserError(f"--batch {request.batch} has {len(lines)} prompts; give from 1 to {_MOST_PROMPTS}, one on each line")
+        raise UserError(
+            f"--batch {request.batch} has {len(lines)} prompts; give from 1 to {_MOST_PROMPTS}, one on each line"
+        )
     return lines
 
 
@@ -123,5 +127,5 @@ def _print(text: str) -> None:
 def _summary(figures: dict[str, Any]) -> str:
     line = f"podrun: {figures['written']} tokens after {figures['read']} of the prompt"
     if figures["seconds"] > 0 and figures["timed"]:
-        line += f", {figures['timed'] / figures['seconds']:.3g} tokens/s"
+        line += f", {figures['timed'] / figures['seconds']:,.0f} tokens/s"
     return f"{line}; {figures['about']}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,20 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..checkpoint.damage import DamagedCheckpointError, HostFaultError, read_meta, unreadable
-from ..checkpoint.manifest import verify
-from ..checkpoint.metadata import JobMeta, job_meta
-from ..checkpoint.names import META, STATE
+from ..checkpoint.saved_model import SavedModel, find_checkpoint
 from ..contract import UserError
 from .formats import FORMATS, Described
 from .published import PublishedModel
 
 HF = "hf"
 """Format of a folder that transformers opens."""
-_META = Path(META, "metadata")
-_SHOWN = 12  # most steps in a message
 _HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
 
 
@@ -60,123 +52,57 @@ def export(workdir: Path, step: int | None, form: str, file: str | None = None) 
         UserError: there is no such checkpoint, it is damaged, the file exists, the disk is full, or the format cannot
             represent the model.
     """
-    folder = _find(workdir, step)
-    number = int(folder.name)
-    output = Path(file or f"{workdir.resolve().name}-{number}.{form}").absolute()
+    folder = find_checkpoint(workdir, step)
+    output = Path(file or f"{workdir.resolve().name}-{folder.name}.{form}").absolute()
     _check_new(output)
-    try:
-        verified = verify(number, folder, full=True)
-        meta = read_meta(number, folder, _META, _parse)
-        weights = "ema" if "ema" in meta["shapes"] else "params"
-        if form == HF:
-            return _write_folder(folder, weights, output, meta, verified)
-        if (meta.get("tokenizer") or {}).get("name") == "bpe":
-            _check_new(_tokenizer_path(output))
-        written = _write(folder, weights, form, output, _metadata(number, weights, meta))
-    except (DamagedCheckpointError, HostFaultError) as error:
-        raise UserError(f"{error}; `podrun checkpoints {workdir}` lists which are whole") from None
-    tokenizer = _write_tokenizer(output, meta.get("tokenizer"))
-    return Report(str(output), number, weights, *written, output.stat().st_size, tokenizer, verified)
+    model = SavedModel(folder)
+    if form == HF:
+        return _write_folder(model, output)
+    if (model.meta.get("tokenizer") or {}).get("name") == "bpe":
+        _check_new(_tokenizer_path(output))
+    written = _write(model, form, output)
+    tokenizer = _write_tokenizer(output, model.meta.get("tokenizer"))
+    return Report(str(output), model.step, model.weights, *written, output.stat().st_size, tokenizer, model.is_verified)
 
 
-def _find(workdir: Path, step: int | None) -> Path:
-    """Return the folder of the step's checkpoint, or of the newest. Raises UserError if there is none."""
-    folder = workdir / "checkpoints"
-    try:
-        paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read: {error.strerror}; a workdir is the folder that a run writes to"
-        ) from None
-    if not paths:
-        raise UserError(f"{folder} has no complete checkpoints; a workdir is the folder that a run writes to")
-    if step is None:
-        return paths[max(paths)]
-    if step not in paths:
-        steps = sorted(paths)
-        more = f"{len(steps) - _SHOWN} more, " if len(steps) > _SHOWN else ""
-        raise UserError(
-            f"{folder} has no checkpoint of step {step}; there are {more}{', '.join(map(str, steps[-_SHOWN:]))}"
-        )
-    return paths[step]
-
-
-def _parse(meta: Any) -> JobMeta:
-    """Return the metadata. Raises UserError for the checkpoint of a user program; otherwise raises as `job_meta` does."""
-    if isinstance(meta, dict) and "arrays" in meta and "config" not in meta:
-        raise UserError(
-            "the checkpoint is of a program with podrun.steps, and podrun does not know which part of its state is the "
-            "model; open it with orbax (docs/checkpoints.md)"
-        )
-    return job_meta(meta)
-
-
-def _metadata(step: int, weights: str, meta: JobMeta) -> dict[str, str]:
+def _metadata(model: SavedModel) -> dict[str, str]:
     """Return the file's metadata as strings, which is all that safetensors allows."""
-    named = {"format": "np", "step": str(step), "weights": weights, "config": json.dumps(meta["config"])}
+    meta = model.meta
+    named = {"format": "np", "step": str(model.step), "weights": model.weights, "config": json.dumps(meta["config"])}
     if meta.get("tokenizer") is not None:
         named["tokenizer"] = json.dumps(meta["tokenizer"])
     return named
 
 
-def _write(folder: Path, weights: str, form: str, output: Path, metadata: dict[str, str]) -> tuple[int, int]:
+def _write(model: SavedModel, form: str, output: Path) -> tuple[int, int]:
     """Write the file atomically. Return the number of arrays, and of parameters in them."""
-    from ..checkpoint.orbax_files import ArrayReader
-
-    number, state = int(folder.name), folder / STATE
-    try:
-        reader = ArrayReader(state)
-        places = _places(reader.arrays, weights)
-    except Exception as error:
-        raise unreadable(number, state, error) from None
-    if not any(place[0] == weights for place in places.values()):
-        raise DamagedCheckpointError(number, state, f"it has no arrays of {weights}")
-    arrays = {name: reader.arrays[place] for name, place in places.items()}
+    places = _places(model.arrays, model.weights)
+    arrays = {name: model.arrays[place] for name, place in places.items()}
+    metadata = _metadata(model)
     _check_room(arrays, output, len(str(metadata)))
-
-    def read(name: str) -> np.ndarray[Any, Any]:
-        try:
-            return reader.read(places[name])
-        except Exception as error:
-            raise unreadable(number, state, error) from None
-
     with _new_path(output) as file:
-        FORMATS[form](file, arrays, read, metadata)
-    return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == weights)
+        FORMATS[form](file, arrays, lambda name: model.read(places[name]), metadata)
+    return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == model.weights)
 
 
-def _write_folder(folder: Path, weights: str, output: Path, meta: JobMeta, verified: bool) -> Report:
+def _write_folder(model: SavedModel, output: Path) -> Report:
     """Write the folder of transformers atomically."""
-    from ..checkpoint.orbax_files import ArrayReader
-
-    number, state = int(folder.name), folder / STATE
-    try:
-        reader = ArrayReader(state)
-    except Exception as error:
-        raise unreadable(number, state, error) from None
-    model = PublishedModel(meta, {place[1:]: form for place, form in reader.arrays.items() if place[0] == weights})
-    arrays = model.described
+    published = PublishedModel(model.meta, model.parts(model.weights))
+    arrays = published.described
     _check_room(arrays, output, 0)
-    tokenizer = meta.get("tokenizer")
+    tokenizer = model.meta.get("tokenizer")
     file = tokenizer["file"] if tokenizer is not None and tokenizer["name"] == "bpe" else None
-
-    def read(place: tuple[str, ...]) -> np.ndarray[Any, Any]:
-        try:
-            return reader.read((weights, *place))
-        except Exception as error:
-            raise unreadable(number, state, error) from None
-
     with _new_path(output) as fresh:
-        model.write(fresh, read, file)
+        published.write(fresh, lambda place: model.read((model.weights, *place)), file)
     return Report(
         file=str(output),
-        step=number,
-        weights=weights,
+        step=model.step,
+        weights=model.weights,
         arrays=len(arrays),
         parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
         bytes=sum(path.stat().st_size for path in output.iterdir()),
         tokenizer=str(output / "tokenizer.json") if file is not None else None,
-        verified=verified,
+        verified=model.is_verified,
     )
 
 

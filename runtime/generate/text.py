@@ -130,7 +130,7 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
     ids = [_encode(source, prompt, number, wish.tokens) for number, prompt in enumerate(prompts)]
     writer = writer_of(source.model)
     read = jax.jit(writer.read, static_argnums=3)
-    step = jax.jit(partial(_step, writer, wish.sampling))
+    step = jax.jit(partial(_step, writer, wish.sampling, source.tokenizer.vocabulary))
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(wish.seed)))(jnp.arange(len(ids)))
     texts = [_Text(source.tokenizer, wish, source.ends) for _ in ids]
     seconds, timed = 0.0, 0
@@ -152,8 +152,8 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
     return Figures(sum(map(len, ids)), sum(text.count for text in texts), seconds, timed)
 
 
-def _step(writer: Writer, sampling: Sampling, params: Params, written: Any, keys: jax.Array) -> Any:
-    return writer.write(params, written, sampling, keys, BLOCK)
+def _step(writer: Writer, sampling: Sampling, vocabulary: int, params: Params, written: Any, keys: jax.Array) -> Any:
+    return writer.write(params, written, sampling, keys, vocabulary, BLOCK)
 
 
 def _encode(source: Source, prompt: str, number: int, tokens: int) -> list[int]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -159,7 +159,8 @@ class Attention(nn.Module):
         The cache is `key` and `value`, [B, S, K, D], and `start`, int32[B]: the place of the first of the T tokens. Returns
         the keys and values of the cache, and the places of the T tokens, int32[B, T].
         """
-        keys, values = self.variable("cache", "key"), self.variable("cache", "value")
+        keys: Any = self.variable("cache", "key")
+        values: Any = self.variable("cache", "value")
         places = self.get_variable("cache", "start")[:, None] + jnp.arange(key.shape[1])
         rows = jnp.arange(key.shape[0])[:, None]
         keys.value = keys.value.at[rows, places].set(key)

@@ -1,7 +1,7 @@
 """Continue sequences of tokens by a language model, one token after another.
 
-A `Decoder` keeps the keys and values of earlier tokens (a KV cache), so a token costs one pass over one token. Any other model
-computes the whole sequence again for each token.
+A `Decoder` keeps the keys and values of earlier tokens (a KV cache), so a token costs one pass over one token. Any other
+model computes the whole sequence again for each token.
 
 Letters in shapes: B sequences, T tokens of a call, S tokens that a sequence can have, V vocabulary.
 """
@@ -89,13 +89,25 @@ class Writer(ABC):
         """Return the logits after the last token of each sequence, float32[B, V], and the new memory."""
 
     def write(
-        self, params: Params, written: Written, sampling: Sampling, keys: jax.Array, count: int
+        self, params: Params, written: Written, sampling: Sampling, keys: jax.Array, vocabulary: int, count: int
     ) -> tuple[Written, jax.Array]:
-        """Write `count` tokens with the keys of the sequences, [B]. Returns the sequences, and the new ones, int32[B, count]."""
+        """Write tokens.
+
+        Args:
+            params: the model's parameters.
+            written: the sequences so far.
+            sampling: how tokens are drawn.
+            keys: a random key for each sequence, [B].
+            vocabulary: number of token ids that may be drawn, at most V.
+            count: number of tokens for each sequence.
+
+        Returns:
+            The sequences, and the new tokens, int32[B, count].
+        """
 
         def turn(written: Written, _: None) -> tuple[Written, jax.Array]:
             step_keys = jax.vmap(jax.random.fold_in)(keys, written.lengths)
-            new = draw(sampling, written.logits, step_keys)
+            new = draw(sampling, written.logits[:, :vocabulary], step_keys)
             rows = jnp.arange(len(new))
             tokens = written.tokens.at[rows, written.lengths].set(new)
             written = written._replace(tokens=tokens, lengths=written.lengths + 1)
@@ -171,7 +183,8 @@ class _Cached(Writer):
             after = []
             for block, stack, cache in zip(blocks, *these, strict=True):
                 variables = {"params": stack, "cache": {"attn": {**cache, "start": start}}}
-                x, changed = block.apply(variables, x, rotations, True, mutable=["cache"])
+                result: Any = block.apply(variables, x, rotations, True, mutable=["cache"])
+                x, changed = result
                 after.append({name: changed["cache"]["attn"][name] for name in cache})
             return x, after
 

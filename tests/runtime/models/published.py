@@ -28,6 +28,12 @@ def arrays_of(name: str, kind: str = "weight") -> dict[str, Array]:
     return {key[2]: value.astype(np.float32) for key, value in named.items()}
 
 
+def greedy_of(name: str) -> tuple[Array, Array]:
+    """Return prompts, int32[B, T], and what transformers writes after them, int32[B, N]."""
+    with np.load(GOLDEN / f"{name}.npz") as arrays:
+        return arrays["tokens"], np.array(json.loads((GOLDEN / "greedy.json").read_text())[name])
+
+
 def write_folder(folder: Path, config: dict[str, Any], arrays: dict[str, Array], files: int = 1) -> Path:
     """Write config.json and the arrays, dealt out to so many files."""
     folder.mkdir()

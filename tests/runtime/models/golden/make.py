@@ -5,7 +5,8 @@
 
 For each family a NAME.json, the config.json as `save_pretrained` writes it, and a NAME.npz: `tokens`, `logits`, `loss`, and
 by name of the parameter `weight:...` (float16, exact) and `gradient:...` (float32) of the loss. rope.json has the frequencies
-of each type of RoPE, with the keys that they were made from. Made with torch 2.13 and transformers 5.24 on CPU, in float32.
+of each type of RoPE, with the keys that they were made from, and greedy.json what each model writes after its `tokens`. Made
+with torch 2.13 and transformers 5.24 on CPU, in float32.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 FOLDER = Path(__file__).parent
 BATCH, LENGTH = 2, 12
+GREEDY = 48
+"""Tokens that each model writes; the most likely one each time."""
 SIZES: dict[str, Any] = {
     "vocab_size": 32,
     "hidden_size": 16,
@@ -153,6 +156,23 @@ def write_model(name: str, seed: int) -> None:
     print(name, float(out.loss), np.abs(arrays["logits"]).max())
 
 
+def write_greedy() -> None:
+    rows = {}
+    for name, (kind, config) in MODELS.items():
+        config._attn_implementation = "eager"
+        model = kind(config).float().eval()
+        with np.load(FOLDER / f"{name}.npz") as arrays, torch.no_grad():
+            for key, parameter in model.named_parameters():
+                parameter.copy_(torch.from_numpy(arrays[f"weight:{key}"].astype(np.float32)))
+            tokens = torch.from_numpy(arrays["tokens"].astype(np.int64))
+        ends = {"eos_token_id": None, "pad_token_id": 0}
+        written = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=GREEDY, do_sample=False, **ends
+        )
+        rows[name] = written[:, LENGTH:].tolist()
+    (FOLDER / "greedy.json").write_text(json.dumps(rows) + "\n")
+
+
 def write_ropes() -> None:
     rows = {}
     for name, keys in ROPES.items():
@@ -174,4 +194,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for number, name in enumerate(MODELS):
         write_model(name, seed=number)
+    write_greedy()
     write_ropes()

@@ -1,0 +1,149 @@
+"""Text of a model in a checkpoint or in a published folder, and what cannot be written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from podrun.runtime.checkpoint.store import Checkpoints
+from podrun.runtime.config import Checkpoint, Config
+from podrun.runtime.contract import UserError
+from podrun.runtime.data.tokenizers import Bytes
+from podrun.runtime.generate.source import load
+from podrun.runtime.generate.text import Figures, Source, Wish, _Text, write
+from podrun.runtime.models.families import family_of
+from podrun.runtime.models.families.base import params_from
+from podrun.runtime.models.generation import Sampling
+
+from ..models.published import arrays_of, config_of, greedy_of, write_folder
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz ,.!?-"  # one for each of the 32 token ids
+GREEDY = Sampling(temperature=0)
+
+
+def text_of(ids: Any) -> str:
+    return "".join(LETTERS[i] for i in ids)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The golden Llama as a published folder with a tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    folder = write_folder(tmp_path_factory.mktemp("published") / "llama", config_of("llama"), arrays_of("llama"))
+    words = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
+    words.decoder = tokenizers.decoders.Fuse()
+    words.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of step 3 with the same model, whose token ids are letters in the order of their code points."""
+    config = config_of("llama")
+    family = family_of(config)
+    section = family.section(config)
+    workdir = tmp_path_factory.mktemp("saved") / "train"
+    job = {"steps": 1, "batch_size": 4, "model": section.model_dump()}
+    points = sorted(map(ord, LETTERS))
+    checkpoints = Checkpoints(workdir / "checkpoints", Checkpoint(), tokenizer={"name": "char", "code_points": points})
+    params = params_from(family, section, arrays_of("llama"))
+    checkpoints.save(3, {"step": np.int32(3), "params": params}, 0, Config.model_validate(job), b"", None)
+    checkpoints.close()
+    return workdir
+
+
+def texts(source: Source, prompts: list[str], wish: Wish) -> tuple[list[str], Figures]:
+    found = [""] * len(prompts)
+
+    def say(number: int, text: str) -> None:
+        assert text
+        found[number] += text
+
+    return found, write(source, prompts, wish, say)
+
+
+def test_a_published_folder(folder: Path) -> None:
+    """Greedy text is that of transformers, for several prompts at once, and ends before a stop or an end of the text."""
+    source, about = load(folder, None, None)
+    assert about == f"the published model in {folder}"
+    tokens, expected = greedy_of("llama")
+    prompts = [text_of(ids) for ids in tokens]
+    found, figures = texts(source, prompts, Wish(40, GREEDY))
+    assert found == [text_of(ids[:40]) for ids in expected]
+    assert (figures.read, figures.written) == (tokens.size, 80)
+    whole = found[0]
+    stop = whole[5:8]
+    stopped, _ = texts(source, prompts[:1], Wish(40, GREEDY, stops=("zzz", stop)))
+    assert stopped == [whole[: whole.index(stop)]]
+    end = int(expected[0][10])
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end, 99]}))
+    ended, _ = texts(load(folder, None, None)[0], prompts[:1], Wish(40, GREEDY))
+    assert ended == [whole[: whole.index(LETTERS[end])]]
+    (folder / "generation_config.json").unlink()
+
+
+def test_a_checkpoint(workdir: Path) -> None:
+    """More prompts than are written together, of several lengths: each text is that of its prompt alone."""
+    source, about = load(workdir, None, None)
+    assert about == f"model decoder, step 3 of {workdir}"
+    prompts = [LETTERS[i : 2 * i + 1].replace(" ", "") for i in range(9)]
+    wish = Wish(12, Sampling(), seed=4)
+    found, _ = texts(source, prompts, wish)
+    assert texts(source, prompts, wish)[0] == found
+    assert all(len(text) == 12 for text in found) and len(set(found)) == 9
+    assert texts(source, prompts[:1], wish)[0] == found[:1]
+    assert texts(source, prompts, Wish(12, Sampling(), seed=5))[0] != found
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "message"),
+    [
+        (
+            "abc",
+            62,
+            "prompt 1 has 3 tokens, and with 62 more it is longer than the model's context, 64 tokens; give at most "
+            "--tokens 61",
+        ),
+        ("abc" * 30, 1, "shorten the prompt"),
+        ("aBc", 1, "prompt 1: "),
+    ],
+)
+def test_prompts_that_cannot_be_continued(workdir: Path, prompt: str, tokens: int, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        texts(load(workdir, None, None)[0], [prompt], Wish(tokens, GREEDY))
+    assert message in str(error.value)
+
+
+def test_models_that_write_no_text(folder: Path, workdir: Path, tmp_path: Path) -> None:
+    cases = [
+        (folder, 3, None, "which has no steps; leave it out"),
+        (workdir, 4, None, "has no checkpoint of step 4; there are 3"),
+        (tmp_path, None, None, "cannot be read"),
+        (workdir, None, workdir / "nothing.json", "is not a tokenizer.json"),
+    ]
+    for place, step, tokenizer, message in cases:
+        with pytest.raises(UserError) as error:
+            load(place, step, tokenizer)
+        assert message in str(error.value)
+    (bare := tmp_path / "bare").mkdir()
+    (bare / "config.json").write_bytes((folder / "config.json").read_bytes())
+    with pytest.raises(UserError, match=r"has no tokenizer.json; give its tokenizer.json with --tokenizer FILE"):
+        load(bare, None, None)
+
+
+def test_text_appears_when_it_is_certain() -> None:
+    """A character of several tokens is not shown by half, nor the beginning of a stop."""
+    text = _Text(Bytes(), Wish(100, GREEDY, stops=("STOP",)), frozenset())
+    shown = [text.add([byte]) for byte in "é, ST, STOP it".encode()]
+    assert "".join(shown) == "é, ST, "
+    assert text.is_done
+    assert all("\ufffd" not in part for part in shown)
+    text = _Text(Bytes(), Wish(3, GREEDY), frozenset({0}))
+    assert [text.add(list(b"ab")), text.add([0, 99])] == ["ab", ""]
+    assert (text.is_done, text.count) == (True, 2)
+    text = _Text(Bytes(), Wish(3, GREEDY), frozenset())
+    assert (text.add(list(b"abcd")), text.count) == ("abc", 3)
