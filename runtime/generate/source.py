@@ -56,12 +56,12 @@ def _saved(workdir: Path, step: int | None, file: Path | None) -> tuple[Source, 
         raise UserError(f"{workdir} has a model of task {config.task}; only those of language_model write text")
     if config.parallel.name == "ensemble":
         raise UserError(f"{workdir} has an ensemble; podrun generate writes text by one model")
-    own = saved.meta.get("tokenizer")
-    words = _tokenizer(file) if file else None if own is None else restored_tokenizer(own)
+    stored = saved.meta.get("tokenizer")
+    words = _tokenizer(file) if file else None if stored is None else restored_tokenizer(stored)
     if words is None:
         raise UserError(f"the checkpoint of {workdir} has no tokenizer; {_NEEDED}")
     given = getattr(config.data, "vocabulary", None)
-    vocabulary = model_vocabulary(config, given if own is None and given else words.vocabulary)
+    vocabulary = model_vocabulary(config, given if stored is None and given else words.vocabulary)
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision))
     params = _tree({place: saved.read((saved.weights, *place)) for place in saved.parts(saved.weights)})
     state = _tree({place: saved.read(("model_state", *place)) for place in saved.parts("model_state")})

@@ -22,7 +22,7 @@ BLOCK = 16
 """Tokens that are written between two looks at them. A program is compiled for this number."""
 _ROWS = 8  # prompts that are continued together
 _UNFINISHED = "\ufffd"
-"""What a tokenizer gives for the bytes of a character whose other bytes are still to come."""
+"""A tokenizer gives this for the bytes of a character whose other bytes are still to come."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Wish:
-    """What is to be written.
+    """A wish for text.
 
     Attributes:
         tokens: the most tokens of a text.
@@ -104,10 +104,10 @@ class _Text:
                 self._ids.append(token)
                 self.is_done = len(self._ids) == self._wish.tokens
         text = self._tokenizer.decode(np.array(self._ids, np.uint32))
-        found = [place for stop in self._wish.stops if (place := text.find(stop)) >= 0]
-        if found:
+        stopped_at = [place for stop in self._wish.stops if (place := text.find(stop)) >= 0]
+        if stopped_at:
             self.is_done = True
-            text = text[: min(found)]
+            text = text[: min(stopped_at)]
         elif not self.is_done:
             longest = max((len(stop) for stop in self._wish.stops), default=1)
             text = text[: max(0, len(text.rstrip(_UNFINISHED)) - (longest - 1))]

@@ -24,7 +24,7 @@ from .linen import Linen
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn from the logits.
+    """The way to draw the next token from the logits.
 
     Temperature comes first; then what `top_k`, `top_p` and `min_p` leave out is left out, in this order.
 
@@ -78,7 +78,7 @@ class Written(NamedTuple):
 
 
 class Writer(ABC):
-    """A model that continues sequences. Both methods are traced by JAX."""
+    """Continues sequences by a model. JAX traces all its methods."""
 
     @abstractmethod
     def read(self, params: Params, tokens: jax.Array, lengths: jax.Array, space: int) -> Written:
