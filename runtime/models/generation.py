@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -167,8 +167,7 @@ class _Cached(Writer):
         return self._outputs(params, x[:, 0]), memory
 
     def _outputs(self, params: Params, x: jax.Array) -> jax.Array:
-        logits: jax.Array = self._module.apply({"params": params}, x, method="outputs")
-        return logits
+        return cast(jax.Array, self._module.apply({"params": params}, x, method="outputs"))
 
     def _layers(
         self, params: Params, memory: list[Any], tokens: jax.Array, start: jax.Array, space: int
@@ -183,8 +182,9 @@ class _Cached(Writer):
             after = []
             for block, stack, cache in zip(blocks, *these, strict=True):
                 variables = {"params": stack, "cache": {"attn": {**cache, "start": start}}}
-                result: Any = block.apply(variables, x, rotations, True, mutable=["cache"])
-                x, changed = result
+                x, changed = cast(
+                    "tuple[jax.Array, Any]", block.apply(variables, x, rotations, True, mutable=["cache"])
+                )
                 after.append({name: changed["cache"]["attn"][name] for name in cache})
             return x, after
 
