@@ -90,7 +90,7 @@ def test_what_may_be_drawn(sampling: Sampling, left: int) -> None:
     """Tokens that are left out are never drawn, and the others as often as their probabilities say."""
     draws = 4000
     logits = jnp.broadcast_to(jnp.log(jnp.array([*PROBABILITIES[::-1]])), (draws, 5))
-    drawn = np.asarray(draw(sampling, logits, jax.random.split(jax.random.key(0), draws)))
+    drawn = np.asarray(jax.jit(partial(draw, sampling))(logits, jax.random.split(jax.random.key(0), draws)))
     shares = np.bincount(4 - drawn, minlength=5) / draws
     expected = np.where(np.arange(5) < left, PROBABILITIES, 0)
     np.testing.assert_allclose(shares, expected / expected.sum(), atol=0.04)
