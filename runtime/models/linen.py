@@ -44,7 +44,9 @@ class Linen(Model):
         return self._apply(params, state, x, key, None)
 
     def apply_hidden(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
-        return self._apply(params, state, x, key, "hidden")
+        # Names of operations begin with the model, as those of `__call__` do: without it the first layer's would be lost.
+        with jax.named_scope(type(self.module).__name__):
+            return self._apply(params, state, x, key, "hidden")
 
     def apply_head(self, params: Params, state: Any, hidden: jax.Array) -> Any:
         return self.module.apply({"params": params, **(state or {})}, hidden, method="head")
