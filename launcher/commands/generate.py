@@ -93,7 +93,7 @@ def _generate(request: GenerateRequest, prompts: list[str], folder: Path, python
     }
     process = QueryProcess(python, "podrun.runtime.generate", query_environment({}), "wrote the text")
     texts = [""] * len(prompts)
-    is_streamed = len(prompts) == 1 and not request.json
+    is_streamed = request.batch is None and not request.json
     try:
         with ExitStack() as wait:
             wait.enter_context(waiting(f"reading the model of {folder}"))

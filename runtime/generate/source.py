@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from ..checkpoint.saved_model import SavedModel, find_checkpoint
 from ..config import Config
+from ..config.attention import with_kernel
 from ..config.model import DecoderModel
 from ..contract import UserError
 from ..data.base import Tokenizer
@@ -62,6 +63,7 @@ def _saved(workdir: Path, step: int | None, file: Path | None) -> tuple[Source, 
         raise UserError(f"the checkpoint of {workdir} has no tokenizer; {_NEEDED}")
     given = getattr(config.data, "vocabulary", None)
     vocabulary = model_vocabulary(config, given if stored is None and given else words.vocabulary)
+    config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision))
     params = _tree({place: saved.read((saved.weights, *place)) for place in saved.parts(saved.weights)})
     state = _tree({place: saved.read(("model_state", *place)) for place in saved.parts("model_state")})
