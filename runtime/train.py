@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
 
 from .checkpoint.first_model import with_first_model
 from .checkpoint.store import Restored
@@ -327,27 +326,22 @@ class Trainer:
         self._drain()
         self._reporter.phase(Phase.EVALUATE)
         with self._clock.paused("evaluation"):
-            metrics = self._strategy.summarize(self._evaluation_sums())
+            metrics = self._strategy.validate(self._state, self._evaluation_batches())
         self._evaluated = (self._step, metrics["loss"])
         self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
         self._reporter.phase(Phase.TRAIN)
 
-    def _evaluation_sums(self) -> dict[str, Any]:
-        """Return sums over the validation set, in float64 on the host, because float32 cannot count large sets exactly."""
+    def _evaluation_batches(self) -> Iterator[Batch]:
+        """Yield the batches of an evaluation, sharded over the devices. Raises Preempted if the pod stops meanwhile."""
         examples, batches = self._data.validation, self._config.eval.batches
         limit = None if batches == "all" else batches
         size = examples.size if self._config.batch_size == "all" else self._consumed
-        sums: Any = None
         for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit, self._strategy.shares):
             shard = self._strategy.shard(batch)
             self._progress.part()
-            part = jax.device_get(self._strategy.evaluate(self._state, shard))
-            wide = jax.tree.map(np.float64, part)
-            sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
+            yield shard
             if self._stop.reached():
                 self._save_and_stop()
-        totals: dict[str, Any] = sums
-        return totals
 
     def _save(self) -> None:
         self._drain()

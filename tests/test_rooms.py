@@ -79,6 +79,7 @@ FLOORS = {
             "results",
             "export",
             "generate",
+            "evaluate",
             "inspect_job",
             "compile_job",
             "train",

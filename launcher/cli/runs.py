@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .guard import guard
+
+if TYPE_CHECKING:
+    from ..commands.model_source import Step
+
+
+def _parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -> Step:
+    if value is None:
+        return None
+    if value == "best":
+        return "best"
+    if not re.fullmatch("[0-9]{1,18}", value, re.ASCII):
+        raise click.BadParameter(f"{value!r} is no step; give a number, or best", ctx, param)
+    return int(value)
+
+
+_step = click.option(
+    "--step",
+    callback=_parse_step,
+    metavar="N|best",
+    help="The checkpoint of this step; best: of the lowest validation loss.  [default: the newest]",
+)
 
 
 @click.command()
@@ -183,10 +206,8 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR|URL")
-@click.option(
-    "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
-)
+@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL")
+@_step
 @click.option(
     "--format", "form", type=click.Choice(["safetensors", "npz", "hf"]), default="safetensors", show_default=True
 )
@@ -197,7 +218,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     metavar="FILE",
     help="File or folder to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
 )
-def export(target: str, step: int | None, form: str, output: Path | None) -> None:
+def export(target: str, step: Step, form: str, output: Path | None) -> None:
     """Write the model of a checkpoint to one file, or to a folder that transformers opens (hf).
 
     The file has the model's arrays by name: the moving average if the job has one (ema), else the parameters. Config and
@@ -313,7 +334,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR|URL|FOLDER")
+@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL|FOLDER")
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin.")
 @click.option(
     "--batch",
@@ -361,9 +382,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
 @click.option(
     "--stop", "stops", multiple=True, metavar="TEXT", help="End before this text; may be given several times."
 )
-@click.option(
-    "--step", type=click.IntRange(min=0), metavar="N", help="The checkpoint of this step.  [default: the newest]"
-)
+@_step
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -382,7 +401,7 @@ def generate(
     min_p: float,
     seed: int,
     stops: tuple[str, ...],
-    step: int | None,
+    step: Step,
     tokenizer: Path | None,
     as_json: bool,
 ) -> None:
@@ -410,4 +429,56 @@ def generate(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (ps, status, logs, report, watch, profile, attach, stop, pull, export, generate)
+@click.command()
+@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL|FOLDER")
+@_step
+@click.option(
+    "--data",
+    metavar="PATH",
+    help="File, folder or pattern with other data, or with the run's data at another place.  [default: the data of the run]",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="A tokenizer.json for a text, if the model has none.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def evaluate(target: str, step: Step, data: str | None, tokenizer: Path | None, as_json: bool) -> None:
+    """Compute the validation metrics of a trained model, on this machine's CPU.
+
+    The model is that of a checkpoint, or a published one in a folder that transformers has written. The metrics are those
+    that the run itself validates with, of as many batches (`eval.batches`), up to rounding; with `ema` those of the average.
+    Of other data, all is evaluated; files of arrays say themselves which part. A published model needs --data, a text.
+
+    \b
+    Examples:
+      podrun evaluate 4f2a
+      podrun evaluate runs/train --step best --json
+      podrun evaluate runs/train --data other.txt
+      podrun evaluate Llama-3.2-1B --data notes.txt
+    """
+
+    def action() -> int:
+        from ..commands.evaluate import EvaluateRequest
+        from ..commands.evaluate import evaluate as measure
+
+        return measure(EvaluateRequest(target, step, data, tokenizer, as_json))
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    ps,
+    status,
+    logs,
+    report,
+    watch,
+    profile,
+    attach,
+    stop,
+    pull,
+    export,
+    generate,
+    evaluate,
+)

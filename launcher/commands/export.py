@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.times import size
 from ..view.waiting import waiting
-from .model_source import bring, find_model
+from .model_source import ModelSource, Step, model_here
 
 _WEIGHTS = {"ema": "the moving average of the parameters, which is what is evaluated", "params": "the parameters"}
 
@@ -25,8 +23,8 @@ class ExportRequest:
     """Command line of `podrun export`."""
 
     target: str
-    """A workdir on this machine, the URL of one in a bucket, or the id of a run."""
-    step: int | None
+    """A workdir on this machine or one of its checkpoints, the URL of a workdir in a bucket, or the id of a run."""
+    step: Step
     format: str
     output: Path | None
 
@@ -34,32 +32,25 @@ class ExportRequest:
 def export(request: ExportRequest) -> int:
     """Export the model and print a report.
 
-    Returns 0; 1 if the process failed; 69 if a bucket is unreachable. Raises UserError.
+    Returns 0; 1 if the process failed. Raises UserError; UnavailableError if a bucket is unreachable.
     """
-    workdir, python = find_model(request.target)
-    bucket = bucket_url.url(workdir)
-    if bucket is None:
-        return _export(request, workdir, python)
-    with tempfile.TemporaryDirectory(prefix="podrun-export-") as folder:
-        here = Path(folder, workdir.name)
-        if code := bring(bucket, request.step, here):
-            return code
-        return _export(request, here, python)
+    with model_here(request.target, request.step) as source:
+        return _export(request, source)
 
 
-def _export(request: ExportRequest, workdir: Path, python: str) -> int:
+def _export(request: ExportRequest, source: ModelSource) -> int:
     output = request.output.expanduser().absolute() if request.output else None
     if output is not None and output.is_dir() and request.format != "hf":
         raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
     query = {
-        "workdir": str(workdir),
-        "step": request.step,
+        "workdir": str(source.folder),
+        "step": source.step,
         "format": request.format,
         "output": str(output) if output else None,
     }
-    process = QueryProcess(python, "podrun.runtime.export", query_environment({}), "wrote the file")
+    process = QueryProcess(source.python, "podrun.runtime.export", query_environment({}), "wrote the file")
     try:
-        with waiting(f"writing the model of {workdir}"):
+        with waiting(f"writing the model of {source.folder}"):
             report = process.ask(query)
     except QueryError as error:
         hint = "\nthe export needs jax and orbax-checkpoint in this Python" if "No module" in str(error) else ""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import printable
 from ..view.waiting import waiting
-from .model_source import bring, find_model
+from .model_source import ModelSource, Step, model_here
 
 _MOST_PROMPTS = 10_000
 
@@ -26,7 +24,7 @@ class GenerateRequest:
     """Command line of `podrun generate`.
 
     Attributes:
-        target: a workdir on this machine, the URL of one in a bucket, the id of a run, or a folder of a published model.
+        target: where the model is, as `model_here` takes it.
         prompt: a prompt; `-` reads it from stdin.
         batch: a file with a prompt on each line.
         sampling: temperature, top_k, top_p and min_p.
@@ -36,7 +34,7 @@ class GenerateRequest:
     """
 
     target: str
-    step: int | None
+    step: Step
     prompt: str | None
     batch: Path | None
     tokens: int
@@ -48,17 +46,10 @@ class GenerateRequest:
 
 
 def generate(request: GenerateRequest) -> int:
-    """Print the texts. Return 0; 1 if the process failed; 69 if a bucket is unreachable. Raises UserError."""
+    """Print the texts. Return 0; 1 if the process failed. Raises UserError; UnavailableError if a bucket is unreachable."""
     prompts = _prompts(request)
-    location, python = find_model(request.target)
-    bucket = bucket_url.url(location)
-    if bucket is None:
-        return _generate(request, prompts, location, python)
-    with tempfile.TemporaryDirectory(prefix="podrun-generate-") as folder:
-        here = Path(folder, location.name)
-        if code := bring(bucket, request.step, here):
-            return code
-        return _generate(request, prompts, here, python)
+    with model_here(request.target, request.step) as source:
+        return _generate(request, prompts, source)
 
 
 def _prompts(request: GenerateRequest) -> list[str]:
@@ -80,23 +71,25 @@ def _prompts(request: GenerateRequest) -> list[str]:
     return lines
 
 
-def _generate(request: GenerateRequest, prompts: list[str], folder: Path, python: str) -> int:
+def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource) -> int:
     query = {
-        "folder": str(folder),
-        "step": request.step,
+        "folder": str(source.folder),
+        "step": source.step,
         "prompts": prompts,
         "tokens": request.tokens,
         "sampling": request.sampling,
         "seed": request.seed,
         "stops": list(request.stops),
-        "tokenizer": str(request.tokenizer) if request.tokenizer else None,
+        "tokenizer": str(request.tokenizer.absolute()) if request.tokenizer else None,
     }
-    process = QueryProcess(python, "podrun.runtime.generate", query_environment({}), "wrote the text")
+    process = QueryProcess(
+        source.python, "podrun.runtime.generate", query_environment({}), "wrote the text", source.cwd
+    )
     texts = [""] * len(prompts)
     is_streamed = request.batch is None and not request.json
     try:
         with ExitStack() as wait:
-            wait.enter_context(waiting(f"reading the model of {folder}"))
+            wait.enter_context(waiting(f"reading the model of {source.folder}"))
 
             def on_part(line: str) -> None:
                 number, text = json.loads(line)

@@ -1,12 +1,18 @@
-"""Find the model that `podrun export` and `podrun generate` are about."""
+"""Find the model that `podrun export`, `podrun generate` and `podrun evaluate` are about."""
 
 from __future__ import annotations
 
+import re
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from podrun.runtime.config import Config, bucket_url
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import UnavailableError, UserError
 
 from ..pod.errors import HostError
 from ..results.pull_run import pull_bucket
@@ -15,14 +21,62 @@ from ..rundir.runs import find_run
 from ..view.overwritten import OverwrittenLine
 from .pull import bucket_of
 
+Step = int | Literal["best"] | None
+"""Step of a checkpoint, or that of the lowest validation loss; None: the newest."""
+_CHECKPOINT = re.compile("[0-9]{1,18}")
 
-def find_model(target: str) -> tuple[Path, str]:
-    """Return the workdir, which may be a URL, and the interpreter with the job's libraries. Raises UserError."""
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A place that has a model.
+
+    Attributes:
+        folder: a workdir, which may be a URL, or the folder of a published model.
+        step: step of the checkpoint.
+        python: the interpreter with the job's libraries.
+        cwd: folder that the job's relative paths and modules are in; None: the current one.
+    """
+
+    folder: Path
+    step: Step
+    python: str
+    cwd: Path | None = None
+
+
+@contextmanager
+def model_here(target: str, step: Step) -> Iterator[ModelSource]:
+    """Find a model, and bring it to this machine for the time of a `with` block if it is in a bucket.
+
+    Args:
+        target: a workdir, one of its checkpoints, the URL of a workdir in a bucket, the id of a run, or the folder of a
+            published model.
+        step: step of the checkpoint.
+
+    Raises:
+        UserError: there is no such model, or its checkpoint in the bucket is damaged.
+        UnavailableError: the bucket is unreachable.
+    """
+    source = _find(target, step)
+    bucket = bucket_url.url(source.folder)
+    if bucket is None:
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="podrun-model-") as folder:
+        here = Path(folder, source.folder.name)
+        _bring(bucket, source.step, here)
+        yield replace(source, folder=here)
+
+
+def _find(target: str, step: Step) -> ModelSource:
     if "://" in target:
-        return Path(bucket_of(target)), sys.executable
+        return ModelSource(Path(bucket_of(target)), step, sys.executable)
     folder = Path(target).expanduser().absolute()
     if folder.is_dir():
-        return folder, sys.executable
+        if _CHECKPOINT.fullmatch(folder.name) and folder.parent.name == "checkpoints":
+            if step is not None:
+                raise UserError(f"--step {step}: {target} is a checkpoint already; leave it out, or give the workdir")
+            return ModelSource(folder.parent.parent, int(folder.name), sys.executable)
+        return ModelSource(folder, step, sys.executable)
     if "/" in target or folder.exists():
         reason = "is a file" if folder.exists() else "does not exist here"
         raise UserError(
@@ -39,28 +93,30 @@ def find_model(target: str) -> tuple[Path, str]:
             f"run {directory.run_id} is of a program, of whose state podrun does not know which part is the model; open its "
             "checkpoints with orbax (docs/checkpoints.md)"
         )
+    cwd = spec.cwd if spec.cwd.is_dir() else None
     if bucket_url.url(spec.workdir):
-        return spec.workdir, sys.executable
+        return ModelSource(spec.workdir, step, sys.executable, cwd)
     if not spec.workdir.is_dir():
         raise UserError(
             f"the workdir of run {directory.run_id}, {spec.workdir}, is not on this machine: `podrun pull {directory.run_id} "
-            "checkpoints` brings it here; then export the folder that it names"
+            "checkpoints` brings it here; then give the folder that it names"
         )
-    return spec.workdir, (spec.job.launch.python if spec.pod.traits.files_are_here else None) or sys.executable
+    python = (spec.job.launch.python if spec.pod.traits.files_are_here else None) or sys.executable
+    return ModelSource(spec.workdir, step, python, cwd)
 
 
-def bring(bucket: str, step: int | None, folder: Path) -> int:
-    """Download one checkpoint from a bucket into a folder, and return the exit code. Raises UserError."""
-    selection = Selection(frozenset(), (step,)) if step is not None else Selection(frozenset({"checkpoints"}), newest=1)
+def _bring(bucket: str, step: Step, folder: Path) -> None:
+    """Download a checkpoint from a bucket into a folder; for `best` all of them, because their losses are in them."""
+    if isinstance(step, int):
+        selection = Selection(frozenset(), (step,))
+    else:
+        selection = Selection(frozenset({"checkpoints"}), newest=1 if step is None else None)
     with OverwrittenLine() as line:
         try:
             pulled = pull_bucket(bucket, selection, folder, lambda _: None, line.progress)
         except HostError as error:
-            line.clear()
-            print(f"podrun: {error}", file=sys.stderr)
-            return ExitCode.UNAVAILABLE
-    if not pulled.downloaded.checkpoints and not pulled.problems:
+            raise UnavailableError(str(error)) from None
+    if pulled.problems:
+        raise UserError("\n".join(pulled.problems))
+    if not pulled.downloaded.checkpoints:
         raise UserError(f"{bucket} has no complete checkpoint")
-    for problem in pulled.problems:
-        print(f"podrun: {problem}", file=sys.stderr)
-    return ExitCode.FAILED if pulled.problems else ExitCode.DONE

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import PART_OF_ANSWER, ExitCode, UserError
@@ -60,12 +61,13 @@ class QueryProcess:
         module: the program, such as `podrun.runtime.inspect_job`.
         env: its `query_environment`.
         work: what it does, for messages: `the process that WORK was ended by signal 9`.
+        cwd: its working directory; None: the current one.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, python: str, module: str, env: Mapping[str, str], work: str) -> None:
+    def __init__(self, python: str, module: str, env: Mapping[str, str], work: str, cwd: Path | None = None) -> None:
         self._work = work
         self._err = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
@@ -74,6 +76,7 @@ class QueryProcess:
             stdout=subprocess.PIPE,
             stderr=self._err,
             env=env,
+            cwd=cwd,
             text=True,
             errors="replace",
             start_new_session=True,  # Ctrl-C is for podrun, which ends the process

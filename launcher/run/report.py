@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import EventKind, ExitCode, Workdir
@@ -21,6 +22,9 @@ from ..pod.traits import location
 from ..rundir.events import EndEvent
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
+
+if TYPE_CHECKING:
+    from podrun.runtime.config import Config
 
 _TAIL = 12  # lines of the failed process's output that are shown
 
@@ -82,7 +86,17 @@ def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
         lines.append(f"tensorboard  {_tensorboard_hint(plan, workdir.tensorboard)}")
     if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
         lines.append(f"             `podrun pull {plan.run.run_id}` brings them here")
-    return "\n".join([*lines, logs])
+    return "\n".join([*lines, logs, *_next_commands(plan, plan.run.job)])
+
+
+def _next_commands(plan: LaunchPlan, job: Config) -> list[str]:
+    """Return lines with the commands that use the trained model; none if it must be brought to this machine first."""
+    if not plan.pod.traits.files_are_here and not bucket_url.url(plan.run.workdir):
+        return []
+    from podrun.runtime.config.job import writes_text  # slow import that user programs do not need
+
+    text = [f"generate     podrun generate {plan.run.run_id} --prompt TEXT"] if writes_text(job) else []
+    return [f"evaluate     podrun evaluate {plan.run.run_id}", *text]
 
 
 def _place(plan: LaunchPlan, path: Path) -> str:

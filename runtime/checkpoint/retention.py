@@ -26,10 +26,19 @@ def superseded(
         pinned: steps that the user has pinned.
     """
     steps = sorted(losses)
-    known = {step: loss for step, loss in losses.items() if loss is not None and math.isfinite(loss)}
-    best = sorted(known, key=lambda step: (known[step], -step))[:keep_best]
-    kept = {*steps[-keep:], *best, *pinned}
+    kept = {*steps[-keep:], *_by_loss(losses)[:keep_best], *pinned}
     return [step for step in steps if step not in kept]
+
+
+def best_step(folders: Mapping[int, Path]) -> int | None:
+    """Return the step of the checkpoint with the lowest validation loss; None if no loss is known."""
+    return next(iter(_by_loss({step: _loss(folder) for step, folder in folders.items()})), None)
+
+
+def _by_loss(losses: Mapping[int, float | None]) -> list[int]:
+    """Return the steps whose loss is known, the lowest loss first; of equal losses the newer one."""
+    known = {step: loss for step, loss in losses.items() if loss is not None and math.isfinite(loss)}
+    return sorted(known, key=lambda step: (known[step], -step))
 
 
 def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) -> list[Path]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import ValidationError
 
+from ..config import Config
 from ..contract import UserError
 from .damage import DamagedCheckpointError, HostFaultError, read_meta, unreadable
 from .manifest import verify
 from .metadata import JobMeta, job_meta
 from .names import META, STATE
+from .retention import best_step
 
+Step = int | Literal["best"] | None
+"""Step of a checkpoint, or that of the lowest validation loss; None: the newest."""
 Place = tuple[str, ...]
 """The path of an array in the state."""
 _META = Path(META, "metadata")
@@ -21,7 +28,7 @@ _SHOWN = 12  # most steps in a message
 
 
 class SavedModel:
-    """The model in a checkpoint.
+    """The model in a checkpoint. Its arrays are opened when they are first asked for, by JAX.
 
     Args:
         folder: the checkpoint, as `find_checkpoint` returns it.
@@ -31,37 +38,72 @@ class SavedModel:
         meta: its metadata.
         weights: part of the state that has the parameters: `ema`, or `params` if there is no average.
         is_verified: False if the checkpoint has no manifest to verify it by.
-        arrays: shape and dtype of each array of the state.
 
     Raises:
         UserError: the checkpoint is damaged, or of a user program.
     """
 
     def __init__(self, folder: Path) -> None:
-        from .orbax_files import ArrayReader
-
         self._workdir, self._state = folder.parent.parent, folder / STATE
         self.step = int(folder.name)
         try:
             self.is_verified = verify(self.step, folder, full=True)
             self.meta: JobMeta = read_meta(self.step, folder, _META, _parse)
-            self.weights = "ema" if "ema" in self.meta["shapes"] else "params"
-            try:
-                self._reader = ArrayReader(self._state)
-            except Exception as error:
-                raise unreadable(self.step, self._state, error) from None
-            self.arrays = self._reader.arrays
-            if not any(place[0] == self.weights for place in self.arrays):
-                raise DamagedCheckpointError(self.step, self._state, f"it has no arrays of {self.weights}")
         except (DamagedCheckpointError, HostFaultError) as error:
             raise self._with_advice(error) from None
+        self.weights = "ema" if "ema" in self.meta["shapes"] else "params"
+
+    @cached_property
+    def job(self) -> Config:
+        """Return the job that saved the checkpoint. Raises UserError if it is of another version of podrun."""
+        try:
+            return Config.model_validate(self.meta["config"])
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise UserError(
+                f"checkpoint {self.step} of {self._workdir} is of a job that this podrun does not know: {key}: "
+                f"{first['msg']}; take the version of podrun that has saved it"
+            ) from None
+
+    @cached_property
+    def _reader(self) -> Any:
+        from .orbax_files import ArrayReader
+
+        try:
+            reader = ArrayReader(self._state.absolute())
+        except Exception as error:
+            raise self._with_advice(unreadable(self.step, self._state, error)) from None
+        if not any(place[0] == self.weights for place in reader.arrays):
+            raise self._with_advice(
+                DamagedCheckpointError(self.step, self._state, f"it has no arrays of {self.weights}")
+            )
+        return reader
+
+    @property
+    def arrays(self) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Return shape and dtype of each array of the state. Raises UserError if they are damaged."""
+        arrays: dict[Place, tuple[tuple[int, ...], np.dtype[Any]]] = self._reader.arrays
+        return arrays
 
     def read(self, place: Place) -> np.ndarray[Any, Any]:
         """Return an array of the state. Raises UserError if it is damaged."""
         try:
-            return self._reader.read(place)
+            array: np.ndarray[Any, Any] = self._reader.read(place)
+            return array
         except Exception as error:
             raise self._with_advice(unreadable(self.step, self._state, error)) from None
+
+    def tree(self, part: str, convert: Callable[[np.ndarray[Any, Any]], Any]) -> dict[str, Any]:
+        """Read a part of the state: nested dictionaries of converted arrays. Raises UserError if one is damaged."""
+        tree: dict[str, Any] = {}
+        for place in self.parts(part):
+            *folders, last = place
+            inner = tree
+            for name in folders:
+                inner = inner.setdefault(name, {})
+            inner[last] = convert(self.read((part, *place)))
+        return tree
 
     def parts(self, part: str) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Return shape and dtype of the arrays of a part of the state, by their path in it."""
@@ -71,8 +113,8 @@ class SavedModel:
         return UserError(f"{error}; `podrun checkpoints {self._workdir}` lists which are whole")
 
 
-def find_checkpoint(workdir: Path, step: int | None) -> Path:
-    """Return the folder of the step's checkpoint in a workdir, or of the newest. Raises UserError if there is none."""
+def find_checkpoint(workdir: Path, step: Step) -> Path:
+    """Return the folder of a checkpoint in a workdir. Raises UserError if there is none."""
     folder = workdir / "checkpoints"
     try:
         paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
@@ -84,13 +126,22 @@ def find_checkpoint(workdir: Path, step: int | None) -> Path:
         raise UserError(f"{folder} has no complete checkpoints; a workdir is the folder that a run writes to")
     if step is None:
         return paths[max(paths)]
+    if step == "best":
+        if (best := best_step(paths)) is None:
+            raise UserError(
+                f"no checkpoint in {folder} has a validation loss, because none was saved in a step with an evaluation; give "
+                f"one of {_listed(paths)}"
+            )
+        return paths[best]
     if step not in paths:
-        steps = sorted(paths)
-        more = f"{len(steps) - _SHOWN} more, " if len(steps) > _SHOWN else ""
-        raise UserError(
-            f"{folder} has no checkpoint of step {step}; there are {more}{', '.join(map(str, steps[-_SHOWN:]))}"
-        )
+        raise UserError(f"{folder} has no checkpoint of step {step}; there are {_listed(paths)}")
     return paths[step]
+
+
+def _listed(steps: Iterable[int]) -> str:
+    ordered = sorted(steps)
+    more = f"{len(ordered) - _SHOWN} more, " if len(ordered) > _SHOWN else ""
+    return f"{more}{', '.join(map(str, ordered[-_SHOWN:]))}"
 
 
 def _parse(meta: Any) -> JobMeta:

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from ..contract import UserError
 from .attention import named_conflict
 from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
-from .data import Data, FileData, PythonSourceData
+from .data import Data, FileData, PythonSourceData, TextData
 from .model import GPT2Model, Model
 from .optimizer import AdamW, FirstOrder, Optimizer, Schedule
 from .parallel import Parallel, Pmap
@@ -216,6 +216,13 @@ def _batch_problems(config: Config) -> list[str]:
     if config.batch_size == "all" and examples_of(config.task) == "tokens":
         return ["batch_size: all needs examples that stay the same, but a text is cut into new windows in every epoch"]
     return []
+
+
+def writes_text(config: Config) -> bool:
+    """Return whether the trained model writes text, as far as the job says it: one language model, with a tokenizer."""
+    data = config.data
+    has_tokenizer = isinstance(data, TextData | PythonSourceData) or getattr(data, "tokenizer_file", None) is not None
+    return config.task == "language_model" and not config.parallel.model_per_device and has_tokenizer
 
 
 def load_config(path: Path) -> Config:

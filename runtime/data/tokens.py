@@ -145,11 +145,51 @@ def tokens_dataset(section: TokensData, config: Config) -> Dataset:
     return _dataset(train, validation, context, config.seed, sources, tokenizer)
 
 
+def text_to_evaluate(
+    config: Config, path: str, tokenizer: Tokenizer | None, fingerprint: bytes
+) -> tuple[Dataset, bool]:
+    """Return other data for a job on text or token ids, to evaluate its model on.
+
+    Args:
+        config: the job. If its data is a file of token ids, the other data is one, too; otherwise it is text.
+        path: the file, folder or pattern.
+        tokenizer: tokenizer of the text.
+        fingerprint: digest of the job's own data.
+
+    Returns:
+        The data, and whether it is the job's own. The examples for validation are then the job's, and otherwise all of it.
+
+    Raises:
+        UserError: the files cannot be read, or their text cannot be encoded.
+    """
+    section, context, where = config.data, context_length(config), f"--data {path}"
+    if isinstance(section, TokensData):
+        tokens, vocabulary = _map(Path(path), section.dtype), section.vocabulary
+    else:
+        assert tokenizer is not None
+        texts = _read(text_files(path, "--data"))
+        try:
+            tokens, vocabulary = _encoded(tokenizer, texts), tokenizer.vocabulary
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    train, validation = _split(tokens, getattr(section, "validation", 0.0))
+    if _fingerprint(train) + _fingerprint(validation) == fingerprint:
+        tokens, is_own = validation, True
+    else:
+        is_own = fingerprint.endswith(_fingerprint(tokens))  # a file of its own for validation
+    source = Source(where, vocabulary)
+    source.check(tokens[:_SAMPLE])
+    if len(tokens) < 2:
+        raise UserError(f"{where}: too short: {len(tokens)} tokens; give a text in which there is a token to predict")
+    windows = ValidationWindows(tokens, context, source)
+    return Dataset(windows, windows, _fingerprint(tokens), vocabulary, tokenizer), is_own
+
+
 def _from_text(
     section: TextData | PythonSourceData, texts: list[bytes], context: int, seed: int, where: str
 ) -> Dataset:
-    tokenizer, tokens = _tokenized(section, texts)
-    tokens = tokens.astype(np.uint16) if tokenizer.vocabulary <= 1 << 16 else tokens
+    tokenizer = _tokenizer(section, texts)
+    tokens = _encoded(tokenizer, texts)
     train, validation = _split(tokens, section.validation)
     sources = Source(where, tokenizer.vocabulary), Source(where, tokenizer.vocabulary, len(train))
     return _dataset(train, validation, context, seed, sources, tokenizer)
@@ -169,14 +209,23 @@ def _dataset(
     return Dataset(*windows, fingerprint=fingerprint, vocabulary=sources[0].vocabulary, tokenizer=tokenizer)
 
 
-def _tokenized(section: TextData | PythonSourceData, texts: list[bytes]) -> tuple[Tokenizer, Tokens]:
-    """Return the tokenizer, and the tokens of the concatenated texts."""
+def _tokenizer(section: TextData | PythonSourceData, texts: list[bytes]) -> Tokenizer:
     if isinstance(section.tokenizer, ByteTokenizer):  # no need to decode the text
-        return Bytes(), np.frombuffer(b"".join(texts), np.uint8)
+        return Bytes()
     # The vocabulary is made from the whole text, since validation may have a character that training does not.
-    text = "".join(part.decode("utf-8", "surrogateescape") for part in texts)
-    tokenizer = make_tokenizer(section.tokenizer, text)
-    return tokenizer, tokenizer.encode(text)
+    return make_tokenizer(section.tokenizer, _decoded(texts))
+
+
+def _encoded(tokenizer: Tokenizer, texts: list[bytes]) -> Tokens:
+    """Return the tokens of the concatenated texts."""
+    if isinstance(tokenizer, Bytes):
+        return np.frombuffer(b"".join(texts), np.uint8).astype(np.uint16)
+    tokens = tokenizer.encode(_decoded(texts))
+    return tokens.astype(np.uint16) if tokenizer.vocabulary <= 1 << 16 else tokens
+
+
+def _decoded(texts: list[bytes]) -> str:
+    return "".join(part.decode("utf-8", "surrogateescape") for part in texts)
 
 
 def _read(files: list[Path]) -> list[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint.saved_model import SavedModel, find_checkpoint
+from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
 from ..contract import UserError
 from .formats import FORMATS, Described
 from .published import PublishedModel
@@ -39,12 +39,12 @@ class Report:
     """False if the checkpoint has no manifest to verify it by."""
 
 
-def export(workdir: Path, step: int | None, form: str, file: str | None = None) -> Report:
+def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Report:
     """Export the model of a checkpoint.
 
     Args:
         workdir: the run's workdir.
-        step: step of the checkpoint; None: the newest.
+        step: step of the checkpoint.
         form: format, a key of `FORMATS` or `HF`.
         file: path to write; None: WORKDIR-STEP.FORMAT in the current folder.
 

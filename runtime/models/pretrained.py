@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from pydantic import ValidationError
 
@@ -15,11 +16,13 @@ from ..config import Config
 from ..config.model import DecoderModel
 from ..contract import UserError
 from ..state import Params
+from . import make_language_model
 from .families import FREE, differences, family_of
 from .families.base import Json, Source, check_names, need, sources
 from .weight_files import StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
 _NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of arrays that older files have, and that are computed here."""
 _SHOWN = 8  # rows of a table in a message
@@ -124,6 +127,37 @@ def load_weights(section: DecoderModel, published: Json, form: Params, on_array:
         return array
 
     return jax.tree.map_with_path(load, form)
+
+
+def is_published(folder: Path) -> bool:
+    """Return whether a folder has a published model, and is not the workdir of a run."""
+    return (folder / CONFIG).is_file() and not (folder / "checkpoints").is_dir()
+
+
+def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
+    """Return a job with the model of a folder, and its parameters, float32, on the first device.
+
+    Args:
+        folder: a folder as `save_pretrained` of transformers writes it.
+        most: most tokens of the context; None: as many as the model has.
+
+    Raises:
+        UserError: config.json or the files of the weights cannot be used.
+    """
+    published = read_json(folder / CONFIG)
+    # The keys of training are needed to make a job, but have no effect here.
+    job = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"name": "decoder", "init_from": str(folder)}})
+    section = with_architecture(job, published).model
+    assert isinstance(section, DecoderModel)
+    if most is not None and section.context > most:
+        section = section.model_copy(update={"context": most})
+    assert section.vocabulary is not None
+    job = job.model_copy(update={"model": section})
+    model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision))
+    place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.eval_shape(model.variables, jax.random.key(0), jax.ShapeDtypeStruct((1, section.context), jnp.int32))
+    form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes)
+    return job, load_weights(section, published, form, lambda: None)
 
 
 def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict[Any, Source], forms: Any) -> None:

@@ -7,7 +7,7 @@ step is computed here; strategies differ in where arrays are and in how the devi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -199,6 +199,17 @@ class Strategy(ABC):
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
         """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
+
+    def validate(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return the metrics of an evaluation over batches, each as `shard` returns it. All processes must call it.
+
+        Sums are added up in float64 on the host, because float32 cannot count large sets exactly.
+        """
+        sums: Any = None
+        for batch in batches:
+            wide = jax.tree.map(np.float64, jax.device_get(self.evaluate(state, batch)))
+            sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
+        return self.summarize(sums)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the step, lowered but not compiled, for a global batch, [B, ...], or its ShapeDtypeStructs."""

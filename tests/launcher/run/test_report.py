@@ -49,8 +49,27 @@ def test_where_everything_is(
         "checkpoints  /w/checkpoints",
         *board,
         "logs         /runs/r/logs",
+        "evaluate     podrun evaluate r",
+        "generate     podrun generate r --prompt TEXT",
         "podrun: done",
     ]
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"task": "regression"},
+        {"parallel": "ensemble"},
+        {"data": {"name": "tokens", "path": "ids.bin"}},
+        {"data": "my.data:make"},
+    ],
+)
+def test_a_model_that_writes_no_text(keys: dict[str, Any]) -> None:
+    """It can be evaluated."""
+    plan = plan_of(Config.model_validate({"steps": 3, "batch_size": 64, **keys}))
+    out = io.StringIO()
+    report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+    assert out.getvalue().splitlines()[-2:] == ["evaluate     podrun evaluate r", "podrun: done"]
 
 
 def test_results_on_a_host_say_so() -> None:

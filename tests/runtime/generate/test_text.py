@@ -19,7 +19,7 @@ from podrun.runtime.models.families import family_of
 from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.generation import Sampling
 
-from ..models.published import arrays_of, config_of, greedy_of, write_folder
+from ..models.published import arrays_of, config_of, greedy_of, write_folder, write_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.!?-"  # one for each of the 32 token ids
 GREEDY = Sampling(temperature=0)
@@ -32,11 +32,8 @@ def text_of(ids: Any) -> str:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The golden Llama as a published folder with a tokenizer."""
-    tokenizers = pytest.importorskip("tokenizers")
     folder = write_folder(tmp_path_factory.mktemp("published") / "llama", config_of("llama"), arrays_of("llama"))
-    words = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(LETTERS)}, []))
-    words.decoder = tokenizers.decoders.Fuse()
-    words.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder / "tokenizer.json", LETTERS)
     return folder
 
 

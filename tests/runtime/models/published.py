@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from podrun.runtime.export.formats import write_safetensors
 
@@ -51,3 +52,11 @@ def write_folder(folder: Path, config: dict[str, Any], arrays: dict[str, Array],
 def write_arrays(file: Path, arrays: dict[str, Array]) -> None:
     described = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     write_safetensors(file, described, arrays.__getitem__, {"format": "pt"})
+
+
+def write_tokenizer(file: Path, letters: str) -> None:
+    """Write a tokenizer.json with a token for each letter."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    words.decoder = tokenizers.decoders.Fuse()
+    words.save(str(file))

@@ -1,0 +1,1 @@
+"""Validation metrics of a trained model: `podrun evaluate`."""

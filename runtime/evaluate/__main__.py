@@ -1,0 +1,28 @@
+"""The process behind `podrun evaluate`: reads a request as JSON, and writes how far it is, and a report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ..worker.query import Say, answer_in_parts
+
+
+def _answer(request: dict[str, Any], say: Say) -> str:
+    from .evaluate import evaluate
+
+    tokenizer = Path(request["tokenizer"]) if request["tokenizer"] else None
+    report = evaluate(
+        Path(request["folder"]),
+        request["step"],
+        request["data"],
+        tokenizer,
+        lambda done, total: say(json.dumps([done, total])),
+    )
+    return json.dumps(asdict(report))
+
+
+if __name__ == "__main__":
+    answer_in_parts(_answer)

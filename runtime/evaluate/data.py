@@ -1,0 +1,101 @@
+"""Find the data that a model is evaluated on: that of its run, or other data for the same job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..checkpoint.saved_model import SavedModel
+from ..config import Config, files_of
+from ..config.data import PythonSourceData, TextData, TokensData
+from ..contract import UserError
+from ..data.base import Dataset, Tokenizer
+from ..data.saved_tokenizer import difference, restored_tokenizer, saved_form
+from ..data.tokenizers import BytePairs
+from ..data.tokens import text_to_evaluate
+from ..storage.bucket_data import load_data
+
+_OF_RUN = "the validation data of the run"
+_ON_TOKENS = (TextData, PythonSourceData, TokensData)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Data to evaluate on: the examples for validation of a dataset.
+
+    Attributes:
+        dataset: the dataset.
+        about: a phrase that says which data it is.
+        is_of_run: whether the run itself validates with it.
+        limit: number of the job's batches that are evaluated; None: all.
+    """
+
+    dataset: Dataset
+    about: str
+    is_of_run: bool
+    limit: int | None
+
+
+def data_of_run(saved: SavedModel) -> Validation:
+    """Return the data of a checkpoint's job, as it is on this machine. Raises UserError if it cannot be used."""
+    config = saved.job
+    try:
+        files_of(config)
+    except UserError as error:
+        reason = str(error).partition("; ")[0]
+        raise UserError(f"the data of the run is not here: {reason}; say where it is with --data PATH") from None
+    dataset = load_data(config)
+    if dataset.fingerprint.hex() == saved.meta["fingerprint"]:
+        return Validation(dataset, _OF_RUN, True, _limit(config))
+    if other := difference(saved.meta.get("tokenizer"), saved_form(dataset.tokenizer)):
+        raise UserError(
+            f"the data here is not the run's, and the model cannot read it, because its tokenizer is another: {other}; give "
+            "the run's data, or another text, with --data PATH"
+        )
+    return Validation(
+        dataset, "the validation data of the job on this machine, which is not the run's", False, _limit(config)
+    )
+
+
+def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel | None) -> Validation:
+    """Return the data at a path: what a run validates with if it is the run's data, otherwise all of it.
+
+    Files of arrays, such as npz, say themselves which of their examples are for validation.
+
+    Args:
+        path: a file, folder or pattern of the kind that the job reads.
+        config: the job.
+        tokenizer: a tokenizer.json; None: the checkpoint's tokenizer.
+        saved: the checkpoint; None for a published model.
+
+    Raises:
+        UserError: the data cannot be used.
+    """
+    section, fingerprint = config.data, saved.meta["fingerprint"] if saved else ""
+    if isinstance(section, _ON_TOKENS):
+        words = _tokenizer(tokenizer, saved)
+        if words is None and not isinstance(section, TokensData):
+            raise UserError(
+                f"--data {path}: the checkpoint has no tokenizer for a text; give one with --tokenizer FILE"
+            )
+        dataset, is_own = text_to_evaluate(config, path, words, bytes.fromhex(fingerprint))
+        return Validation(dataset, _OF_RUN if is_own else path, is_own, _limit(config) if is_own else None)
+    before = getattr(section, "path", None)
+    if before is None:
+        raise UserError(f"--data {path}: the job has data {section.name}, which reads no files; leave --data out")
+    moved = section.model_copy(update={"path": type(before)(path)})
+    dataset = load_data(config.model_copy(update={"data": moved}))
+    is_own = dataset.fingerprint.hex() == fingerprint
+    about = _OF_RUN if is_own else f"the validation data in {path}"
+    return Validation(dataset, about, is_own, _limit(config) if is_own else None)
+
+
+def _tokenizer(file: Path | None, saved: SavedModel | None) -> Tokenizer | None:
+    if file is not None:
+        return BytePairs.load(file)
+    stored = saved.meta.get("tokenizer") if saved else None
+    return None if stored is None else restored_tokenizer(stored)
+
+
+def _limit(config: Config) -> int | None:
+    return None if config.eval.batches == "all" else config.eval.batches

@@ -1,0 +1,188 @@
+"""Compute the metrics of a trained model on validation data, by the code that a run validates with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from ..checkpoint.same_job import differences, shapes_of
+from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
+from ..config import Config
+from ..config.attention import with_kernel
+from ..config.parallel import Single
+from ..config.sections import Sample
+from ..contract import UserError
+from ..data.pipeline import evaluation_batches
+from ..models.pretrained import TOKENIZER, is_published, load_here
+from ..parallel import make_strategy
+from ..parallel.base import Strategy
+from ..state import Batch, Params, StateDict
+from ..tasks import make_task
+from .data import Validation, data_at, data_of_run
+
+OnBatch = Callable[[int, int], None]
+"""Gets the number of batches that are evaluated, and of all."""
+_UNITS = 8192
+"""Most tokens or examples of a batch, so that any machine has memory for it."""
+_CONTEXT = 1024
+"""Most tokens of a window for a published model, whose own context may be too long for this machine."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Metrics of a model.
+
+    Attributes:
+        about: a phrase that says which model it is.
+        step: step of its checkpoint; None for a published model.
+        weights: part of the state that was evaluated: `ema`, or `params` if there is no average.
+        data: a phrase that says which data it is.
+        is_of_run: whether the data is what the run itself validates with.
+        examples: number of examples.
+        tokens: number of tokens of an example; None if it has none.
+        metrics: the task's metrics by name. An ensemble has those of the mean of its members' predictions, and more.
+    """
+
+    about: str
+    step: int | None
+    weights: str
+    data: str
+    is_of_run: bool
+    examples: int
+    tokens: int | None
+    metrics: dict[str, Any]
+
+
+def evaluate(folder: Path, step: Step, data: str | None, tokenizer: Path | None, on_batch: OnBatch) -> Report:
+    """Evaluate the model in a folder.
+
+    Args:
+        folder: a run's workdir, or a folder as `save_pretrained` of transformers writes it.
+        step: step of the checkpoint.
+        data: path of other data; None: the data of the run.
+        tokenizer: a tokenizer.json for a text, if the model has none; None: the model's own.
+        on_batch: called after each batch.
+
+    Raises:
+        UserError: there is no such model or data, or they do not fit each other.
+    """
+    if is_published(folder):
+        if step is not None:
+            raise UserError(f"--step {step}: {folder} has a published model, which has no steps; leave it out")
+        return _published(folder, data, tokenizer, on_batch)
+    return _saved(folder, step, data, tokenizer, on_batch)
+
+
+def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_batch: OnBatch) -> Report:
+    saved = SavedModel(find_checkpoint(workdir, step))
+    config = with_kernel(saved.job, "xla")  # the job may name a kernel of its GPUs or TPUs
+    data = data_of_run(saved) if path is None else data_at(path, config, file, saved)
+    if config.parallel.name == "ensemble":
+        _make_devices(_first(saved.meta["shapes"]["params"])[0])
+    else:
+        config = config.model_copy(update={"parallel": Single()})
+    strategy = _strategy(config, data)
+    params, model_state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
+    about = f"model {config.model.name}, step {saved.step} of {workdir}"
+    return _report(about, saved, strategy, data, *_measure(strategy, data, params, model_state, on_batch))
+
+
+def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBatch) -> Report:
+    if path is None:
+        raise UserError(f"{folder} has a published model, and no data; give a text with --data FILE")
+    file = file or folder / TOKENIZER
+    if not file.is_file():
+        raise UserError(f"{folder} has no {TOKENIZER}; give its tokenizer.json with --tokenizer FILE")
+    config, params = load_here(folder, _CONTEXT)
+    data = data_at(path, config, file, None)
+    strategy = _strategy(config.model_copy(update={"parallel": Single()}), data)
+    about = f"the published model in {folder}"
+    return _report(about, None, strategy, data, *_measure(strategy, data, params, {}, on_batch))
+
+
+def _report(
+    about: str, saved: SavedModel | None, strategy: Strategy, data: Validation, metrics: dict[str, Any], examples: int
+) -> Report:
+    task = strategy.task
+    return Report(
+        about=about,
+        step=saved.step if saved else None,
+        weights=saved.weights if saved else "params",
+        data=data.about,
+        is_of_run=data.is_of_run,
+        examples=examples,
+        tokens=task.units_per_example if task.unit == "tokens" else None,
+        metrics=metrics,
+    )
+
+
+def _strategy(config: Config, data: Validation) -> Strategy:
+    """Return the strategy, without an optimizer."""
+    config = config.model_copy(update={"ema": None, "sample": Sample(tokens=0)})
+    return make_strategy(config, make_task(config, data.dataset), optax.identity(), lambda step: 0.0)
+
+
+def _measure(
+    strategy: Strategy, data: Validation, params: Params, model_state: StateDict, on_batch: OnBatch
+) -> tuple[dict[str, Any], int]:
+    """Return the metrics, and the number of examples."""
+    named: StateDict = {"params": params, **({"model_state": model_state} if model_state else {})}
+    form = strategy.template()
+    parts: StateDict = {part: form[part] for part in ("params", "model_state") if part in form}
+    if rows := differences("", shapes_of(named), shapes_of(parts)):
+        place, before, now = rows[0]
+        raise UserError(
+            f"the job's code now makes another model: {place} has the shape {before} in the checkpoint, {now} in this "
+            "code; evaluate it with the code that it was trained with"
+        )
+    placed = jax.tree.map(lambda array, like: jax.device_put(array, like.sharding), named, parts)
+    step = jax.device_put(jnp.int32(0), form["step"].sharding)
+    state = strategy.place({"step": step, "opt_state": form["opt_state"], **placed})
+    batches = _Batches.of(strategy, data)
+    metrics = strategy.validate(state, batches.sharded(strategy, data, on_batch))
+    return metrics, batches.examples
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The batches of an evaluation: those of the run in smaller parts, which have the same sums."""
+
+    examples: int
+    rows: int
+    limit: int | None
+
+    @classmethod
+    def of(cls, strategy: Strategy, data: Validation) -> _Batches:
+        size, task = data.dataset.validation.size, strategy.task
+        batch = strategy.config.batch_size
+        whole = size if batch == "all" else batch
+        most = whole if task.whole_batch else max(1, _UNITS // task.units_per_example // strategy.models)
+        if data.limit is None:
+            return cls(size, min(whole, most), None)
+        rows = max(rows for rows in range(1, min(whole, most) + 1) if whole % rows == 0)
+        return cls(min(size, data.limit * whole), rows, data.limit * whole // rows)
+
+    def sharded(self, strategy: Strategy, data: Validation, on_batch: OnBatch) -> Iterator[Batch]:
+        total = math.ceil(self.examples / self.rows)
+        batches = evaluation_batches(data.dataset.validation, self.rows, 0, 1, self.limit)
+        for number, batch in enumerate(batches, 1):
+            yield strategy.shard(batch)
+            on_batch(number, total)
+
+
+def _make_devices(count: int) -> None:
+    """Give JAX a virtual device for each member of an ensemble, before it makes its devices."""
+    if jax.config.values["jax_num_cpu_devices"] != count:
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def _first(shapes: Any) -> list[int]:
+    """Return the shape of the first array of a tree."""
+    return _first(next(iter(shapes.values()))) if isinstance(shapes, dict) else shapes
