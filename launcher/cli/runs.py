@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,12 @@ def _parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -
     if not re.fullmatch("[0-9]{1,18}", value, re.ASCII):
         raise click.BadParameter(f"{value!r} is no step; give a number, or best", ctx, param)
     return int(value)
+
+
+def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is not a number that can be computed with", ctx, param)
+    return value
 
 
 _step = click.option(
@@ -346,15 +353,14 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     "--tokens",
     "-n",
     type=click.IntRange(min=1),
-    default=128,
-    show_default=True,
     metavar="N",
-    help="Most tokens of a text.",
+    help="Most tokens of a text.  [default: 128, or as many as the model's context has room for]",
 )
 @click.option(
     "--temperature",
     type=click.FloatRange(min=0),
     default=1.0,
+    callback=_finite,
     show_default=True,
     metavar="NUMBER",
     help="Divides the logits; 0 takes the most likely token each time.",
@@ -366,6 +372,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     "--top-p",
     type=click.FloatRange(min=0, max=1, min_open=True),
     default=1.0,
+    callback=_finite,
     metavar="SHARE",
     help="Draw from the fewest tokens that have this share of the probability together.",
 )
@@ -373,6 +380,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     "--min-p",
     type=click.FloatRange(min=0, max=1),
     default=0.0,
+    callback=_finite,
     metavar="SHARE",
     help="Leave out tokens with less than this share of the largest probability.",
 )
@@ -394,7 +402,7 @@ def generate(
     target: str,
     prompt: str | None,
     batch: Path | None,
-    tokens: int,
+    tokens: int | None,
     temperature: float,
     top_k: int,
     top_p: float,

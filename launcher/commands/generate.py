@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class GenerateRequest:
     step: Step
     prompt: str | None
     batch: Path | None
-    tokens: int
+    tokens: int | None
     sampling: dict[str, float]
     seed: int
     stops: tuple[str, ...]
@@ -57,13 +58,20 @@ def _prompts(request: GenerateRequest) -> list[str]:
         raise UserError(
             "give either --prompt TEXT (`-` reads it from stdin) or --batch FILE with a prompt on each line"
         )
+    if "" in request.stops:
+        raise UserError("--stop: an empty text is the end of every text; leave it out")
     if request.prompt is not None:
-        return [sys.stdin.read() if request.prompt == "-" else request.prompt]
+        given = sys.stdin.buffer.read() if request.prompt == "-" else os.fsencode(request.prompt)
+        try:
+            return [given.decode()]
+        except UnicodeDecodeError:
+            raise UserError("--prompt: the text is not UTF-8; convert it, for example with iconv") from None
     try:
-        lines = request.batch.read_text(encoding="utf-8").splitlines() if request.batch else []
+        text = request.batch.read_text(encoding="utf-8") if request.batch else ""
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise UserError(f"--batch {request.batch} cannot be read: {reason}") from None
+    lines = text.removesuffix("\n").split("\n") if text else []
     if not 0 < len(lines) <= _MOST_PROMPTS:
         raise UserError(
             f"--batch {request.batch} has {len(lines)} prompts; give from 1 to {_MOST_PROMPTS}, one on each line"
@@ -85,36 +93,65 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource)
     process = QueryProcess(
         source.python, "podrun.runtime.generate", query_environment({}), "wrote the text", source.cwd
     )
-    texts = [""] * len(prompts)
     is_streamed = request.batch is None and not request.json
+    output: _Stream | _JsonLines = _Stream(prompts[0]) if is_streamed else _JsonLines(prompts)
     try:
         with ExitStack() as wait:
-            wait.enter_context(waiting(f"reading the model of {source.folder}"))
+            change = wait.enter_context(waiting(f"reading the model of {source.folder}"))
 
             def on_part(line: str) -> None:
                 number, text = json.loads(line)
-                if is_streamed:
+                if is_streamed or sys.stdout.isatty():
                     wait.close()
-                    _print(text if texts[number] else prompts[number] + text)
-                texts[number] += text
+                output.add(number, text)
+                change(f"{output.ended:,} of {len(prompts):,} texts")
 
             figures = json.loads(process.ask(query, on_part))
     except QueryError as error:
         print(f"podrun: no text can be written: {error}", file=sys.stderr)
         return ExitCode.FAILED
-    if is_streamed:
-        _print("\n" if texts[0] else f"{prompts[0]}\n")
-    else:
-        for prompt, text in zip(prompts, texts, strict=True):
-            print(json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False))
     if not request.json:
         print(_summary(figures), file=sys.stderr)
     return ExitCode.DONE
 
 
-def _print(text: str) -> None:
-    """Print text of a model, which on a terminal must not control it."""
-    print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+class _Stream:
+    """Prints the prompt and its text, as it is written."""
+
+    def __init__(self, prompt: str) -> None:
+        self._prompt = prompt
+        self.ended = 0
+
+    def add(self, number: int, text: str | None) -> None:
+        """Print more of the text; None: it has ended."""
+        self._print(self._prompt + ("\n" if text is None else text))
+        self._prompt = ""
+        self.ended += text is None
+
+    def _print(self, text: str) -> None:
+        """Print text of a model, which on a terminal must not control it."""
+        print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
+
+
+class _JsonLines:
+    """Prints a line of JSON for each prompt in their order, as soon as its text and those before it have ended."""
+
+    def __init__(self, prompts: list[str]) -> None:
+        self._prompts = prompts
+        self._texts = [""] * len(prompts)
+        self._has_ended = [False] * len(prompts)
+        self.ended = 0
+
+    def add(self, number: int, text: str | None) -> None:
+        """Add more of the text of a prompt; None: it has ended."""
+        if text is not None:
+            self._texts[number] += text
+            return
+        self._has_ended[number] = True
+        while self.ended < len(self._prompts) and self._has_ended[self.ended]:
+            line = {"prompt": self._prompts[self.ended], "text": self._texts[self.ended]}
+            print(json.dumps(line), flush=True)  # in ASCII, whatever the encoding of the output
+            self.ended += 1
 
 
 def _summary(figures: dict[str, Any]) -> str:

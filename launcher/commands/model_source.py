@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ def model_here(target: str, step: Step) -> Iterator[ModelSource]:
     if bucket is None:
         yield source
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the folder is removed
     with tempfile.TemporaryDirectory(prefix="podrun-model-") as folder:
         here = Path(folder, source.folder.name)
         _bring(bucket, source.step, here)

@@ -20,6 +20,7 @@ from ..state import Params
 
 BLOCK = 16
 """Tokens that are written between two looks at them. A program is compiled for this number."""
+_MOST = 128  # tokens of a text, unless more are asked for
 _ROWS = 8  # prompts that are continued together
 _UNFINISHED = "\ufffd"
 """A tokenizer gives this for the bytes of a character whose other bytes are still to come."""
@@ -49,13 +50,13 @@ class Wish:
     """A wish for text.
 
     Attributes:
-        tokens: the most tokens of a text.
+        tokens: the most tokens of a text; None: up to 128, as far as the model's context reaches.
         sampling: how tokens are drawn.
         seed: of the random numbers.
         stops: a text ends before the first of these.
     """
 
-    tokens: int
+    tokens: int | None
     sampling: Sampling
     seed: int = 0
     stops: tuple[str, ...] = ()
@@ -81,9 +82,10 @@ class Figures:
 class _Text:
     """The text of one prompt, as far as it is written."""
 
-    def __init__(self, tokenizer: Tokenizer, wish: Wish, ends: frozenset[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, most: int, stops: tuple[str, ...], ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        self._wish = wish
+        self._most = most
+        self._stops = stops
         self._ends = ends
         self._ids: list[int] = []
         self._passed = 0  # characters
@@ -102,40 +104,41 @@ class _Text:
                 self.is_done = True
             else:
                 self._ids.append(token)
-                self.is_done = len(self._ids) == self._wish.tokens
+                self.is_done = len(self._ids) == self._most
         text = self._tokenizer.decode(np.array(self._ids, np.uint32))
-        stopped_at = [place for stop in self._wish.stops if (place := text.find(stop)) >= 0]
+        stopped_at = [place for stop in self._stops if (place := text.find(stop)) >= 0]
         if stopped_at:
             self.is_done = True
             text = text[: min(stopped_at)]
         elif not self.is_done:
-            longest = max((len(stop) for stop in self._wish.stops), default=1)
+            longest = max((len(stop) for stop in self._stops), default=1)
             text = text[: max(0, len(text.rstrip(_UNFINISHED)) - (longest - 1))]
         fresh, self._passed = text[self._passed :], max(self._passed, len(text))
         return fresh
 
 
-def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str], None]) -> Figures:
+def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
     """Continue prompts.
 
     Args:
         source: the model.
         prompts: their texts; an empty one is continued from the token 0.
         wish: what is to be written.
-        say: gets the number of a prompt and more of its text, while it is written.
+        say: gets the number of a prompt and more of its text, while it is written; None at its end.
 
     Raises:
         UserError: a prompt has characters that the model has no token for, or is too long for the model's context.
     """
-    ids = [_encode(source, prompt, number, wish.tokens) for number, prompt in enumerate(prompts)]
+    ids = [_encode(source, prompt, number) for number, prompt in enumerate(prompts)]
+    most = [_room(source.context, len(tokens), number, wish.tokens) for number, tokens in enumerate(ids)]
     writer = writer_of(source.model)
     read = jax.jit(writer.read, static_argnums=3)
     step = jax.jit(partial(_step, writer, wish.sampling, source.tokenizer.vocabulary))
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(wish.seed)))(jnp.arange(len(ids)))
-    texts = [_Text(source.tokenizer, wish, source.ends) for _ in ids]
+    texts = [_Text(source.tokenizer, count, wish.stops, source.ends) for count in most]
     seconds, timed = 0.0, 0
     for rows in _batches(len(ids)):
-        space = _rounded(max(len(ids[row]) for row in rows) + wish.tokens)
+        space = _rounded(max(len(ids[row]) + most[row] for row in rows))
         tokens, lengths = _padded([ids[row] for row in rows])
         written = read(source.params, tokens, lengths, space)
         start = None
@@ -143,8 +146,12 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
             written, new = step(source.params, written, keys[np.array(rows)])
             before = sum(texts[row].count for row in rows)
             for row, fresh in zip(rows, np.asarray(new).tolist(), strict=True):
+                if texts[row].is_done:
+                    continue
                 if text := texts[row].add(fresh):
                     say(row, text)
+                if texts[row].is_done:
+                    say(row, None)
             if start is not None:
                 seconds += time.perf_counter() - start
                 timed += sum(texts[row].count for row in rows) - before
@@ -156,19 +163,23 @@ def _step(writer: Writer, sampling: Sampling, vocabulary: int, params: Params, w
     return writer.write(params, written, sampling, keys, vocabulary, BLOCK)
 
 
-def _encode(source: Source, prompt: str, number: int, tokens: int) -> list[int]:
+def _encode(source: Source, prompt: str, number: int) -> list[int]:
     try:
-        ids: list[int] = source.tokenizer.encode(prompt).tolist() or [0]
+        return source.tokenizer.encode(prompt).tolist() or [0]
     except UserError as error:
         raise UserError(f"prompt {number + 1}: {error}") from None
-    if len(ids) + tokens > source.context:
-        most = source.context - len(ids)
-        remedy = f"give at most --tokens {most}" if most > 0 else "shorten the prompt"
-        raise UserError(
-            f"prompt {number + 1} has {len(ids)} tokens, and with {tokens} more it is longer than the model's context, "
-            f"{source.context} tokens; {remedy}"
-        )
-    return ids
+
+
+def _room(context: int, length: int, number: int, wanted: int | None) -> int:
+    """Return the most tokens after a prompt of a length. Raises UserError if the context has no room for them."""
+    left = context - length
+    if left >= (wanted or 1):
+        return wanted or min(left, _MOST)
+    remedy = f"give at most --tokens {left}" if left > 0 else "shorten the prompt"
+    raise UserError(
+        f"prompt {number + 1} has {length} tokens, and with {wanted or 1} more it is longer than the model's context, "
+        f"{context} tokens; {remedy}"
+    )
 
 
 def _batches(count: int) -> Iterator[list[int]]:

@@ -21,6 +21,9 @@ from .decoder import Decoder
 from .layers import Layers
 from .linen import Linen
 
+_LOWEST = 1e-6
+"""Lowest temperature that is divided by. Below it the most likely token is all but certain."""
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -45,7 +48,8 @@ def draw(sampling: Sampling, logits: jax.Array, keys: jax.Array) -> jax.Array:
     """Draw a token for each row of logits, float32[B, V], with keys [B]. Returns int32[B]."""
     if sampling.temperature == 0:
         return jnp.argmax(logits, -1).astype(jnp.int32)
-    logits = logits / sampling.temperature
+    # Zero for the most likely token, so that no temperature, however low, makes it infinite.
+    logits = (logits - logits.max(-1, keepdims=True)) / max(sampling.temperature, _LOWEST)
     if 0 < sampling.top_k < logits.shape[-1]:
         least = jax.lax.top_k(logits, sampling.top_k)[0][:, -1:]
         logits = jnp.where(logits < least, -jnp.inf, logits)

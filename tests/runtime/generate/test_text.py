@@ -56,11 +56,18 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def texts(source: Source, prompts: list[str], wish: Wish) -> tuple[list[str], Figures]:
     found = [""] * len(prompts)
 
-    def say(number: int, text: str) -> None:
-        assert text
-        found[number] += text
+    ended = []
 
-    return found, write(source, prompts, wish, say)
+    def say(number: int, text: str | None) -> None:
+        assert text != "" and number not in ended
+        if text is None:
+            ended.append(number)
+        else:
+            found[number] += text
+
+    figures = write(source, prompts, wish, say)
+    assert sorted(ended) == list(range(len(prompts)))
+    return found, figures
 
 
 def test_a_published_folder(folder: Path) -> None:
@@ -96,6 +103,15 @@ def test_a_checkpoint(workdir: Path) -> None:
     assert texts(source, prompts, Wish(12, Sampling(), seed=5))[0] != found
 
 
+def test_as_far_as_the_context_reaches(workdir: Path) -> None:
+    """Without a number of tokens, a long prompt gets fewer than a short one, and the same as alone."""
+    source, _ = load(workdir, None, None)
+    prompts = ["abc", "abc" * 20]
+    found, figures = texts(source, prompts, Wish(None, GREEDY))
+    assert [len(text) for text in found] == [61, 4] and figures.written == 65
+    assert texts(source, prompts[1:], Wish(None, GREEDY))[0] == found[1:]
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens", "message"),
     [
@@ -106,10 +122,11 @@ def test_a_checkpoint(workdir: Path) -> None:
             "--tokens 61",
         ),
         ("abc" * 30, 1, "shorten the prompt"),
+        ("abcd" * 16, None, "with 1 more it is longer than the model's context, 64 tokens; shorten the prompt"),
         ("aBc", 1, "prompt 1: "),
     ],
 )
-def test_prompts_that_cannot_be_continued(workdir: Path, prompt: str, tokens: int, message: str) -> None:
+def test_prompts_that_cannot_be_continued(workdir: Path, prompt: str, tokens: int | None, message: str) -> None:
     with pytest.raises(UserError) as error:
         texts(load(workdir, None, None)[0], [prompt], Wish(tokens, GREEDY))
     assert message in str(error.value)
@@ -134,13 +151,13 @@ def test_models_that_write_no_text(folder: Path, workdir: Path, tmp_path: Path) 
 
 def test_text_appears_when_it_is_certain() -> None:
     """A character of several tokens is not shown by half, nor the beginning of a stop."""
-    text = _Text(Bytes(), Wish(100, GREEDY, stops=("STOP",)), frozenset())
+    text = _Text(Bytes(), 100, ("STOP",), frozenset())
     shown = [text.add([byte]) for byte in "é, ST, STOP it".encode()]
     assert "".join(shown) == "é, ST, "
     assert text.is_done
     assert all("\ufffd" not in part for part in shown)
-    text = _Text(Bytes(), Wish(3, GREEDY), frozenset({0}))
+    text = _Text(Bytes(), 3, (), frozenset({0}))
     assert [text.add(list(b"ab")), text.add([0, 99])] == ["ab", ""]
     assert (text.is_done, text.count) == (True, 2)
-    text = _Text(Bytes(), Wish(3, GREEDY), frozenset())
+    text = _Text(Bytes(), 3, (), frozenset())
     assert (text.add(list(b"abcd")), text.count) == ("abc", 3)

@@ -77,6 +77,7 @@ PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
     [
         (Sampling(), 5),
         (Sampling(temperature=0), 1),
+        (Sampling(temperature=1e-320), 1),
         (Sampling(top_k=2), 2),
         (Sampling(top_k=9), 5),
         (Sampling(top_p=0.69), 2),
