@@ -127,14 +127,16 @@ def _has_files(mark: ReadsFiles, value: str | Path, key: str) -> bool:
 
 
 def _batch_problem(config: Config, devices: int) -> str | None:
-    size = config.batch_size
-    shares = devices if config.parallel.divides_batch else 1
+    size, together = config.batch_size, config.parallel.grid.model
+    shares = max(1, devices // together) if config.parallel.divides_batch else 1
     parts = shares * config.accumulate
     if size == "all" or size % parts == 0:
         return None
-    by = f"{shares} device{'s' * (shares > 1)}" + (
-        f" x accumulate {config.accumulate}" if config.accumulate > 1 else ""
-    )
+    by = f"{shares} {'device' if together == 1 else 'row'}{'s' * (shares > 1)}"
+    if together > 1:
+        by += f" of {together} devices (parallel.mesh.model)"
+    if config.accumulate > 1:
+        by += f" x accumulate {config.accumulate}"
     if size < parts:
         return (
             f"batch_size {size} is too small for {by}: each takes at least one example; "

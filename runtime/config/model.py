@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -58,6 +59,12 @@ class ModelSection(Section):
     """The kinds of examples that the model takes."""
     starts_at_zero: ClassVar[bool] = False
     """True if the initial parameters are the same for every seed."""
+    has_model_axis: ClassVar[bool] = False
+    """True if the model says how the mesh's axis `model` divides its matrices."""
+
+    def model_axis_problem(self, parts: int) -> str | None:
+        """Return why the model cannot be divided into `parts` by the mesh's axis `model`; None if it can."""
+        return None
 
     def conflict(self, shape: tuple[int, ...]) -> str | None:
         """Return why the model cannot take examples of `shape`, the shape of one array x; None if it can."""
@@ -68,6 +75,7 @@ class GPT2Model(ModelSection):
     """GPT-2: a pre-LayerNorm transformer decoder with tied embeddings. A preset gives the published sizes."""
 
     examples = ("tokens",)
+    has_model_axis = True
     name: Literal["gpt2"] = Field("gpt2", description=SELECTS)
     preset: Tuned[Literal["gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"] | None] = Field(
         None, description="Published sizes for layers, heads, width and context; keys given beside it override them."
@@ -90,6 +98,9 @@ class GPT2Model(ModelSection):
     def size(self) -> int:
         """Return the size of a head."""
         return self.width // self.heads
+
+    def model_axis_problem(self, parts: int) -> str | None:
+        return _undivided(parts, heads=self.heads)
 
     @model_validator(mode="before")
     @classmethod
@@ -179,6 +190,7 @@ class DecoderModel(ModelSection):
     """A transformer decoder made of parts: Llama, Mistral, Qwen, Gemma and models like them, by the values of its keys."""
 
     examples = ("tokens",)
+    has_model_axis = True
     name: Literal["decoder"] = Field("decoder", description=SELECTS)
     init_from: Tuned[Path | None] = Field(
         None,
@@ -268,6 +280,11 @@ class DecoderModel(ModelSection):
     def hidden_width(self) -> int:
         """Return the hidden width of the MLP."""
         return self.mlp_width or 4 * self.width
+
+    def model_axis_problem(self, parts: int) -> str | None:
+        if not self.is_complete:
+            return None
+        return _undivided(parts, heads=self.heads, kv_heads=self.groups, mlp_width=self.hidden_width)
 
     @property
     def period(self) -> int:
@@ -373,6 +390,16 @@ class Linear(ModelSection):
     l2: Tuned[NaturalFloat] = Field(
         0.0, description="Adds l2/2 times the sum of the squared weights to the loss; biases are not penalised."
     )
+
+
+def _undivided(parts: int, **sizes: int) -> str | None:
+    """Return which of a model's sizes `parts` does not divide, and what would; None if it divides all."""
+    wrong = [f"{key} {size}" for key, size in sizes.items() if size % parts]
+    if not wrong:
+        return None
+    common = math.gcd(*sizes.values())
+    fits = ", ".join(str(n) for n in range(1, common + 1) if common % n == 0)
+    return f"it does not divide the model's {' and '.join(wrong)}; it can be {fits}"
 
 
 Model = Annotated[GPT2Model | DecoderModel | CNN | MLP | Linear | Plugin, Choice("gpt2"), Named]

@@ -1,15 +1,13 @@
-"""Report which arrays fsdp divides, and why it leaves the others whole."""
+"""Report which arrays the axes `fsdp` and `model` divide, and why they leave the others whole."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import Config
-from ..parallel.layout import SMALL, partition
-from .arrays import fold, rows
+from ..parallel.layout import FSDP, MODEL, SMALL, Partition
+from .arrays import Row, fold, rows
 from .units import plural
 
 _SHOWN = 4
@@ -28,21 +26,27 @@ class Divided:
     """Names and shapes of large arrays left whole because no dimension is a multiple of fsdp."""
 
 
-def divided(config: Config, params: Any, stacked: Sequence[str]) -> Divided | None:
-    """Summarise the parameters; repeated blocks are folded into one name. None for a job without fsdp.
+@dataclass(frozen=True)
+class DividedByModel:
+    """Summary of the matrices that the axis `model` divides and leaves whole."""
 
-    `stacked` is that of the task.
-    """
-    parts = config.parallel.grid.fsdp
-    if parts == 1:
+    model: int
+    matrices: int
+    divided: int
+    whole: tuple[str, ...]
+    """Names and shapes of those left whole: by no rule, or because their dimension is no multiple of it."""
+
+
+def divided(partition: Partition, params: Any) -> Divided | None:
+    """Summarise the parameters; repeated blocks are folded into one name. None for a job without fsdp."""
+    if partition.fsdp == 1:
         return None
     every = rows(params)
-    divided = [any(partition(row.shape, parts, row.path[0] in stacked)) for row in every]
-    whole = [row for row, parted in zip(every, divided, strict=True) if not parted]
-    small = [row for row in whole if math.prod(row.shape[row.path[0] in stacked :]) <= SMALL]
+    whole = [row for row in every if FSDP not in partition.of(row.name, row.shape)]
+    small = [row for row in whole if math.prod(_layer(partition, row)) <= SMALL]
     large = [row for row in whole if row not in small]
     return Divided(
-        parts,
+        partition.fsdp,
         len(every),
         len(every) - len(whole),
         tuple(row.name for row in fold(small)),
@@ -50,20 +54,44 @@ def divided(config: Config, params: Any, stacked: Sequence[str]) -> Divided | No
     )
 
 
-def lines(summary: Divided | None) -> list[str]:
-    """Return the lines of the report; none for a job without fsdp."""
+def divided_by_model(partition: Partition, params: Any) -> DividedByModel | None:
+    """Summarise the matrices, likewise. None for a job without an axis `model`."""
+    if partition.model == 1:
+        return None
+    every = [row for row in rows(params) if len(_layer(partition, row)) > 1]
+    whole = [row for row in every if MODEL not in partition.of(row.name, row.shape)]
+    names = tuple(f"{row.name} {list(row.shape)}" for row in fold(whole))
+    return DividedByModel(partition.model, len(every), len(every) - len(whole), names)
+
+
+def lines(summary: Divided | None, by_model: DividedByModel | None) -> list[str]:
+    """Return the lines of the report; none for a job that divides no array."""
+    kept = []
+    if by_model is not None:
+        kept.append(f"  model {by_model.model} divides {by_model.divided} of {_matrices(by_model.matrices)}")
+        if by_model.whole:
+            kept.append(f"    {_names(by_model.whole)}: no rule divides them, or no multiple of {by_model.model}")
     if summary is None:
-        return []
+        return kept
     if not summary.divided:
         head = f"fsdp {summary.fsdp} divides nothing: all {plural(summary.arrays, 'array')} are whole on every device"
     else:
         head = f"fsdp {summary.fsdp} divides {summary.divided} of {plural(summary.arrays, 'array')}"
-    kept = [f"  {head}"]
+    kept.append(f"  {head}")
     if summary.indivisible:
         kept.append(f"    {_names(summary.indivisible)}: no dimension is a multiple of {summary.fsdp}")
     if summary.small:
         kept.append(f"    {_names(summary.small)}: at most {SMALL:,} numbers, not worth dividing")
     return kept
+
+
+def _layer(partition: Partition, row: Row) -> tuple[int, ...]:
+    """Return the shape of an array, without its axis of layers."""
+    return row.shape[partition.is_stacked(row.name) :]
+
+
+def _matrices(number: int) -> str:
+    return f"{number} {'matrix' if number == 1 else 'matrices'}"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -32,7 +32,7 @@ from ..tasks.base import first_parameters
 from .arrays import Row, rows
 from .buffers import Buffer
 from .compiled import CompiledStep, Memory, compile_step
-from .divided import Divided, divided
+from .divided import Divided, DividedByModel, divided, divided_by_model
 from .layout import Layout, bytes_per_device, draw, layout
 from .roofline import Roofline
 from .traffic import Traffic
@@ -117,6 +117,8 @@ class Report:
     """A large matrix and a small vector of the parameters."""
     divided: Divided | None
     """Which arrays fsdp divides; None without fsdp."""
+    divided_by_model: DividedByModel | None
+    """Which matrices the axis `model` divides; None without it."""
     outputs: tuple[Layout, ...]
     """Shardings of a step's outputs; those of the state only if they differ from before the step."""
     pictures: dict[str, str]
@@ -185,7 +187,8 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         state=_sizes(state),
         batch=tuple(layout(f"batch.{name}", leaf, devices) for name, leaf in batch.items()),
         samples=tuple(layout(name, leaf, devices) for name, leaf in _samples(state.params).items()),
-        divided=divided(config, params, task.stacked),
+        divided=divided(strategy.partition, params),
+        divided_by_model=divided_by_model(strategy.partition, params),
         outputs=_outputs(state, lowered, compiled.program, devices),
         pictures=_pictures(batch, state.params, width),
         computed=_computed(config, pod.kind if pod else tpu_kind(slice_name), computing, flops, shapes),

@@ -116,7 +116,7 @@ def _updates(parameters: Sequence[Row]) -> str:
 def _layout(report: Report, width: int) -> str:
     state = [one for one in report.outputs if not one.name.startswith("metrics ")]
     lines = [f"Layout over {plural(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
-    lines += [line for long in divided_lines(report.divided) for line in _wrap(long, width)]
+    lines += [line for long in divided_lines(report.divided, report.divided_by_model) for line in _wrap(long, width)]
     lines.append("  after the step" + (":" if state else ", the state is where it was:"))
     lines += _lines(report.outputs, width)
     sizes = [f"{_NAMES.get(name, name)} {in_bytes(size.per_device)}" for name, size in report.state.items()]

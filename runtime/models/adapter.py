@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -33,6 +33,8 @@ class Model(ABC):
     """Whether a language model offers its two halves, `hidden` and `head`."""
     stacked: tuple[str, ...] = ()
     """Names of the outermost parameters whose arrays have a leading axis of layers, and which `layers.scan_layers` gets."""
+    partition_rules: Mapping[str, int] = {}
+    """Dimensions of parameters that the mesh's axis `model` divides (see `parallel.layout.Partition`)."""
 
     @abstractmethod
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -159,6 +161,15 @@ def stacked_of(model: Any) -> tuple[str, ...]:
     given = getattr(model, "stacked", ())
     is_names = isinstance(given, tuple | list) and all(isinstance(name, str) for name in given)
     return tuple(given) if is_names else ()
+
+
+def rules_of(model: Any) -> dict[str, int]:
+    """Return the attribute `partition_rules` of a user's model, if it has one and that is numbers by names."""
+    given = getattr(model, "partition_rules", {})
+    is_rules = isinstance(given, Mapping) and all(
+        isinstance(rule, str) and isinstance(number, int) for rule, number in given.items()
+    )
+    return dict(given) if is_rules else {}
 
 
 # --- trees as nested dictionaries ---

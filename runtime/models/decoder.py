@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -217,6 +218,12 @@ class Decoder(nn.Module):
     """Data type of the computation; parameters are float32."""
 
     stacked = ("layers",)
+    partition_rules = MappingProxyType(  # heads, hidden units and token ids are divided
+        {
+            r"attn\.[qkv]\.kernel|mlp\.(up|gate)\.kernel|lm_head\.kernel": -1,
+            r"attn\.o\.kernel|mlp\.down\.kernel|embed\.embedding": 0,
+        }
+    )
 
     def setup(self) -> None:
         c, init = self.config, nn.initializers.normal(self.config.initializer_range)

@@ -8,7 +8,7 @@ import jax
 
 from .. import plugins
 from ..state import Params
-from .adapter import KEY, Model, named, refilled, stacked_of
+from .adapter import KEY, Model, named, refilled, rules_of, stacked_of
 from .calls import flags
 
 _BY_NAME = ("state", "key", *flags(training=True))
@@ -29,7 +29,7 @@ class Functions(Model):
     def __init__(self, name: str, model: Any) -> None:
         self.name = name
         self._model = model
-        self.stacked = stacked_of(model)
+        self.stacked, self.partition_rules = stacked_of(model), rules_of(model)
         signature = plugins.signature_of(model.apply)
         self._names = [word for word in _BY_NAME if signature is not None and word in signature.parameters]
         plugins.check_call(model.apply, name, KEY, ["params", "x"], self._names, part="apply")

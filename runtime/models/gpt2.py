@@ -10,6 +10,7 @@ Letters in shapes: B batch, T tokens, C width, H heads, D width per head, V voca
 from __future__ import annotations
 
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -100,6 +101,10 @@ class GPT2(nn.Module):
     vocabulary: int
     dtype: jnp.dtype
     """Data type of the computation; parameters are float32."""
+
+    partition_rules = MappingProxyType(
+        {r"attn\.c_attn\.kernel|mlp\.c_fc\.kernel": 1, r"c_proj\.kernel|wte\.embedding": 0}
+    )
 
     def setup(self) -> None:
         config = self.config

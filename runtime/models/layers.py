@@ -21,12 +21,13 @@ import jax
 from ..config.model import Remat
 from ..contract import UserError
 from ..state import Params
+from .adapter import name_of
 
 Layer = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
 """Maps the parameters of a layer, activations, and a key for dropout or None, to activations of the same shape and dtype."""
 
-Gather = Callable[[jax.Array, jax.typing.DTypeLike], jax.Array]
-"""Returns the whole of an array of one layer. If devices hold parts of it, these are converted to the dtype first."""
+Gather = Callable[[str, jax.Array, jax.typing.DTypeLike], jax.Array]
+"""Gathers an array of one layer, by its name in it. If devices hold parts of it, these are converted to the dtype first."""
 
 _gather: ContextVar[Gather | None] = ContextVar("gather", default=None)
 
@@ -79,8 +80,9 @@ def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
 
     def gathered(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
         # Layers convert their parameters to the dtype of x. Before they are gathered, that halves the bytes sent.
-        whole = params if gather is None else jax.tree.map(lambda leaf: gather(leaf, x.dtype), params)
-        return layer(whole, x, key)
+        if gather is not None:
+            params = jax.tree.map_with_path(lambda path, leaf: gather(name_of(path), leaf, x.dtype), params)
+        return layer(params, x, key)
 
     policy = _all_but_gathered if remat == "none" else saved(remat)
     again: Layer = jax.checkpoint(gathered, prevent_cse=prevent_cse, policy=policy)

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 
 from ..state import Params
-from .adapter import Model, stacked_of
+from .adapter import Model, rules_of, stacked_of
 from .calls import Call
 
 
@@ -27,7 +27,7 @@ class Linen(Model):
         self.name = name
         self.module = module
         self._call = Call(self, module, ["x"], ["key"])
-        self.stacked = stacked_of(module)
+        self.stacked, self.partition_rules = stacked_of(module), rules_of(module)
         fields = {field.name for field in dataclasses.fields(module)}
         self.has_head = all(
             name not in fields and inspect.isfunction(getattr(type(module), name, None)) for name in ("hidden", "head")

@@ -27,6 +27,7 @@ from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32,
 from ..tasks.base import Scalars, Task, first_parameters
 from .arrays import merge_model_states, microbatches, put_global, strip_weak_types
 from .initial import SEED, InitialState
+from .layout import Partition
 from .metrics import StepMetrics
 
 Objective = Callable[[Params], jax.Array]
@@ -61,6 +62,9 @@ class Strategy(ABC):
 
     is_one_program = False
     """True if `_step` and `_evaluate` are programs that all processes run together: one of them can compile for all."""
+
+    partition = Partition()
+    """How the arrays of the state are divided."""
 
     saves_in_parts = False
     """Whether each process holds only a part of the state, so that all of them write a checkpoint."""
@@ -97,12 +101,13 @@ class Strategy(ABC):
 
     @property
     def shares(self) -> int:
-        """Return the number of devices that a global batch is divided over, in equal shares."""
-        return self.pod.count if self.divides_batch else 1
+        """Return the number of equal shares of a global batch: one for each device, or for each row of an axis `model`."""
+        return self.pod.count // self.config.parallel.grid.model if self.divides_batch else 1
 
     @property
+    @hook
     def data_shard(self) -> tuple[int, int]:
-        """Return (i, n): this process provides the i-th of n equal parts of each global batch."""
+        """Return (i, n): this process provides the i-th of n equal parts of each global batch, maybe as others do."""
         return (self.pod.process, self.pod.processes) if self.divides_batch else (0, 1)
 
     @property

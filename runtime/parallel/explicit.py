@@ -18,7 +18,7 @@ from .global_program import Function, GlobalProgram
 
 class Explicit(GlobalProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Explicit, **kwargs)
+        super().__init__(config, *args, grid=config.parallel.grid, axis_type=AxisType.Explicit, **kwargs)
 
     def constrain(self, tree: Any, layout: Any) -> Any:
         return jax.tree.map(lambda x, sharding: _reshard(x, sharding.spec), tree, layout)

@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from ..models.adapter import name_of
 from ..models.layers import gathering
 from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .arrays import is_float, merge_model_states, microbatches
 from .base import Loss
-from .layout import is_stacked, partition
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
 
@@ -128,23 +128,25 @@ class GlobalProgram(MeshStrategy):
 
         Gradients are divided as the parameters are.
         """
-        if not self.saves_in_parts:
+        if self.partition.fsdp == 1:
             return function
 
         def gathered(params: Any, *rest: Any) -> Any:
-            stacked = self.task.stacked
-            whole = jax.tree.map_with_path(lambda path, x: x if is_stacked(path, stacked) else self._gather(x), params)
-            with gathering(self._gather if stacked else None):
+            in_layers = self.partition.is_stacked
+            whole = jax.tree.map_with_path(
+                lambda path, x: x if in_layers(name_of(path)) else self._gather(name_of(path), x), params
+            )
+            with gathering(self._gather if self.task.stacked else None):
                 return function(whole, *rest)
 
         return gathered
 
-    def _gather(self, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
+    def _gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
         """Gather a parameter, or that of a layer, if it is divided; convert it first if it is, and if `dtype` is given."""
-        spec = partition(x.shape, self.fsdp)
-        if not any(spec):
+        divided, whole = self.partition.of_layer(name, x.shape), self.partition.gathered(name, x.shape)
+        if divided == whole:
             return x
-        return _gather(x if dtype is None or not is_float(x) else x.astype(dtype), spec)
+        return _gather(x if dtype is None or not is_float(x) else x.astype(dtype), divided, whole)
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)
@@ -163,21 +165,21 @@ class GlobalProgram(MeshStrategy):
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _gather(x: jax.Array, spec: PartitionSpec) -> jax.Array:
-    """All-gather an array that is divided by `spec`. Its gradient is reduce-scattered.
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gather(x: jax.Array, divided: PartitionSpec, whole: PartitionSpec) -> jax.Array:
+    """All-gather an array that is divided by one spec, so that it is divided by the other. Its gradient is reduce-scattered.
 
     Without a rule of its own the gradient would be constrained as the result is: reduced in full on every device.
     """
-    return jax.lax.with_sharding_constraint(x, PartitionSpec())
+    return jax.lax.with_sharding_constraint(x, whole)
 
 
-def _forward(x: jax.Array, spec: PartitionSpec) -> tuple[jax.Array, None]:
-    return _gather(x, spec), None
+def _forward(x: jax.Array, divided: PartitionSpec, whole: PartitionSpec) -> tuple[jax.Array, None]:
+    return _gather(x, divided, whole), None
 
 
-def _backward(spec: PartitionSpec, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (jax.lax.with_sharding_constraint(gradient, spec),)
+def _backward(divided: PartitionSpec, _whole: PartitionSpec, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(gradient, divided),)
 
 
 _gather.defvjp(_forward, _backward)

@@ -16,7 +16,7 @@ from .global_program import Function, GlobalProgram
 
 class Jit(GlobalProgram):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, fsdp=config.parallel.grid.fsdp, axis_type=AxisType.Auto, **kwargs)
+        super().__init__(config, *args, grid=config.parallel.grid, axis_type=AxisType.Auto, **kwargs)
 
     def constrain(self, tree: Any, layout: Any) -> Any:
         return jax.lax.with_sharding_constraint(tree, layout)

@@ -1,28 +1,87 @@
 """The mesh of a pod's devices, and the shardings of batch and state on it.
 
-The mesh has two axes, data and `fsdp`. A batch is divided over both. If `fsdp` is 1, every device holds the whole state.
-Otherwise each large array of the state is divided over `fsdp`, along its longest dimension that `fsdp` divides (ZeRO-3,
-Rajbhandari et al. 2020).
+The mesh has three axes. A batch is divided over the data axis and over `fsdp`. If `fsdp` is above 1, each large array of the
+state is divided over it, along its longest dimension that `fsdp` divides (ZeRO-3, Rajbhandari et al. 2020). Devices along
+`model` have the same examples; matrices are divided over it along the dimensions that rules say, and stay so while they are
+computed with (tensor parallelism, Shoeybi et al. 2019).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from ..config.parallel import Mesh as Grid
 from ..devices import Devices
 from ..models.adapter import name_of
 from ..models.shares import SHARES
 from ..worker.quiet import without_gloo_lines
 
-DATA, FSDP = SHARES, "fsdp"
-AXES = (DATA, FSDP)
-SMALL = 1 << 14  # elements: arrays up to this size are replicated, since gathering them costs more than their memory
+DATA, FSDP, MODEL = SHARES, "fsdp", "model"
+BATCH_AXES = (DATA, FSDP)
+SMALL = (
+    1 << 14
+)  # elements: arrays up to this size are not divided over fsdp, since gathering them costs more than their memory
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How arrays of the state are divided, by their names: keys along the path in the parameters, or in a moment, with dots.
+
+    Args:
+        fsdp: number of devices that the state is divided over.
+        model: number of devices that compute parts of the same matrices.
+        rules: the dimension of a parameter that `model` divides, by a regular expression that the end of its name matches.
+            The first that matches counts. Dimensions are those of one layer; -1 is the last.
+        stacked: names of the parameters that are stacked over layers (see `Task.stacked`).
+    """
+
+    fsdp: int = 1
+    model: int = 1
+    rules: Mapping[str, int] = field(default_factory=dict)
+    stacked: tuple[str, ...] = ()
+
+    def of(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        """Return how an array is divided between steps."""
+        spec = self.of_layer(name, shape[self.is_stacked(name) :])
+        return PartitionSpec(None, *spec) if self.is_stacked(name) and any(spec) else spec
+
+    def of_layer(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        """Return the same for an array of one layer, whose name may begin within the layer."""
+        axes: list[str | None] = [None] * len(shape)
+        model = self._along_model(name, shape)
+        if model is not None:
+            axes[model] = MODEL
+        fits = [i for i, n in enumerate(shape) if n % self.fsdp == 0 and i != model]
+        if self.fsdp > 1 and fits and np.prod(shape) > SMALL * (1 if model is None else self.model):
+            axes[max(fits, key=lambda i: shape[i])] = FSDP
+        while axes and axes[-1] is None:
+            axes.pop()
+        return PartitionSpec(*axes)
+
+    def gathered(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
+        """Return how an array of one layer is divided while it is computed with: over `model` only."""
+        model = self._along_model(name, shape)
+        return PartitionSpec() if model is None else PartitionSpec(*[None] * model, MODEL)
+
+    def is_stacked(self, name: str) -> bool:
+        """Return whether an array has a leading axis of layers."""
+        return any(key in self.stacked for key in name.split("."))
+
+    def _along_model(self, name: str, shape: tuple[int, ...]) -> int | None:
+        """Return the dimension that `model` divides; None: it divides none."""
+        if self.model == 1 or len(shape) < 2:
+            return None
+        along = next((n for rule, n in self.rules.items() if re.search(rf"(^|\.)(?:{rule})$", name)), None)
+        if along is None or not -len(shape) <= along < len(shape) or shape[along] % self.model:
+            return None
+        return along % len(shape)
 
 
 @dataclass(frozen=True)
@@ -32,20 +91,17 @@ class Layout:
     mesh: Mesh
 
     @classmethod
-    def of_pod(cls, pod: Devices, fsdp: int = 1, axis_type: AxisType = AxisType.Auto) -> Layout:
+    def of_pod(cls, pod: Devices, grid: Grid | None = None, axis_type: AxisType = AxisType.Auto) -> Layout:
         """Return a layout over all devices of the pod.
 
         Args:
             pod: the devices.
-            fsdp: number of devices that the state is divided over.
+            grid: the job's mesh; None: the state is not divided.
             axis_type: Auto if the compiler chooses shardings; Explicit if they are part of array types.
         """
-        return cls(pod.mesh({DATA: pod.count // fsdp, FSDP: fsdp}, (axis_type, axis_type)))
-
-    @property
-    def fsdp(self) -> int:
-        """Return the number of devices that the state is divided over."""
-        return self.mesh.shape[FSDP]
+        fsdp, model = (1, 1) if grid is None else (grid.fsdp, grid.model)
+        shape = {DATA: pod.count // (fsdp * model), FSDP: fsdp, **({MODEL: model} if model > 1 else {})}
+        return cls(pod.mesh(shape, (axis_type,) * len(shape)))
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -53,7 +109,7 @@ class Layout:
 
         JAX cannot reshape arrays with explicit shardings over an axis of size 1.
         """
-        return tuple(name for name in AXES if self.mesh.shape[name] > 1) or (DATA,)
+        return tuple(name for name in BATCH_AXES if self.mesh.shape[name] > 1) or (DATA,)
 
     @property
     def replicated(self) -> NamedSharding:
@@ -62,48 +118,43 @@ class Layout:
 
     @property
     def batch_sharding(self) -> NamedSharding:
-        """Return the sharding of a batch, [B, ...], over all devices."""
+        """Return the sharding of a batch, [B, ...]."""
         return NamedSharding(self.mesh, PartitionSpec(self.axes))
 
-    def state_shardings(self, state: Any, stacked: Sequence[str] = ()) -> Any:
+    def data_shard(self, pod: Devices) -> tuple[int, int]:
+        """Return (i, n): a process provides the i-th of n equal parts of each batch, which others may provide as well.
+
+        `make_array_from_process_local_data` takes the parts in the order in which a process has them.
+        """
+        rows: dict[int, set[int]] = {}
+        shares = self.mesh.size // self.mesh.shape.get(MODEL, 1)
+        for device, (row,) in self.batch_sharding.devices_indices_map((shares,)).items():
+            rows.setdefault(device.process_index, set()).add(row.indices(shares)[0])
+        parts = sorted({tuple(sorted(own)) for own in rows.values()})
+        if sum(map(len, parts)) != shares or len({len(part) for part in parts}) > 1:
+            return 0, 1  # processes share some of their rows: each reads all of them
+        return parts.index(tuple(sorted(rows[pod.process]))), len(parts)
+
+    def state_shardings(self, state: Any, partition: Partition) -> Any:
         """Return the shardings of a state, or of a part of it, between steps.
 
         Args:
             state: arrays or ShapeDtypeStructs.
-            stacked: names of the parameters that are stacked over layers (see `Task.stacked`).
+            partition: how arrays are divided.
         """
-
-        def sharding(path: Any, leaf: Any) -> NamedSharding:
-            return NamedSharding(self.mesh, partition(leaf.shape, self.fsdp, is_stacked(path, stacked)))
-
-        return jax.tree.map_with_path(sharding, state)
+        return jax.tree.map_with_path(
+            lambda path, leaf: NamedSharding(self.mesh, partition.of(name_of(path), leaf.shape)), state
+        )
 
     def connect(self) -> None:
         """Communicate over each axis once, so that gloo connects now.
 
         Gloo connects in the first collective of an axis and waits 30 s for the other processes, which may compile longer.
         """
-        parts = jax.make_array_from_process_local_data(
-            self.batch_sharding, np.zeros(jax.local_device_count(), np.float32)
-        )
+        axes = tuple(name for name, size in self.mesh.shape.items() if size > 1)
+        split = NamedSharding(self.mesh, PartitionSpec(axes))
+        parts = jax.make_array_from_callback((self.mesh.size,), split, lambda index: np.zeros(1, np.float32))
         with without_gloo_lines():
-            for axis in self.axes:
-                whole = NamedSharding(self.mesh, PartitionSpec(*[other for other in self.axes if other != axis]))
+            for axis in axes:
+                whole = NamedSharding(self.mesh, PartitionSpec(*[other for other in axes if other != axis]))
                 jax.block_until_ready(jax.jit(lambda x: x, out_shardings=whole)(parts))
-
-
-def is_stacked(path: Any, stacked: Sequence[str]) -> bool:
-    """Return whether an array has a leading axis of layers, by its path in the parameters or in a moment of the optimizer."""
-    return any(name_of((key,)) in stacked for key in path)
-
-
-def partition(shape: tuple[int, ...], parts: int, stacked: bool = False) -> PartitionSpec:
-    """Return how to divide an array of the state over `fsdp`: along its longest dimension that `parts` divides, if any.
-
-    Of an array that is `stacked` over layers, each layer is divided so.
-    """
-    fits = [i for i, n in enumerate(shape) if n % parts == 0 and i >= stacked]
-    if parts == 1 or not fits or np.prod(shape[stacked:]) <= SMALL:
-        return PartitionSpec()
-    longest = max(fits, key=lambda i: shape[i])
-    return PartitionSpec(*[None] * longest, FSDP)

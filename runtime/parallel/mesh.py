@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
+from ..config.parallel import Mesh as Grid
+from ..contract import UserError
+from ..models.adapter import name_of
 from ..state import Batch, Params, StateDict, TrainState
 from .arrays import with_sharding
 from .base import Strategy
-from .layout import Layout
+from .layout import Layout, Partition
+
+_SHOWN = 12  # parameters in a message
 
 
 class MeshStrategy(Strategy):
@@ -19,27 +25,60 @@ class MeshStrategy(Strategy):
 
     Args:
         *args: as of `Strategy`.
-        fsdp: number of devices that the state is divided over; 1: every device holds all of it.
+        grid: how the devices are arranged; None: every device holds the whole state.
         axis_type: Auto if the compiler chooses shardings; Explicit if they are part of array types.
         **kwargs: as of `Strategy`.
     """
 
     is_one_program = True
 
-    def __init__(self, *args: Any, fsdp: int = 1, axis_type: AxisType = AxisType.Auto, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, grid: Grid | None = None, axis_type: AxisType = AxisType.Auto, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        layout = Layout.of_pod(self.pod, fsdp, axis_type)
+        layout = Layout.of_pod(self.pod, grid, axis_type)
         self.mesh, self.axes, self.replicated, self.batch_sharding = (
             layout.mesh,
             layout.axes,
             layout.replicated,
             layout.batch_sharding,
         )
-        self.layout: TrainState = layout.state_shardings(self.initial.shapes, self.task.stacked)
-        self.fsdp = fsdp
-        self.saves_in_parts = fsdp > 1
-        if fsdp > 1 and self.pod.processes > 1 and self.pod.is_cpu:
+        self._data_shard = layout.data_shard(self.pod)
+        self.partition = self._partition(grid or Grid())
+        self.layout: TrainState = layout.state_shardings(self.initial.shapes, self.partition)
+        self.saves_in_parts = self.partition.fsdp * self.partition.model > 1
+        if self.saves_in_parts and self.pod.processes > 1 and self.pod.is_cpu:
             layout.connect()
+
+    def _partition(self, grid: Grid) -> Partition:
+        """Return how the state is divided. Raises UserError if the axis `model` does not fit the model."""
+        section = self.config.parallel
+        given, own = getattr(section, "partition_rules", {}), self.task.partition_rules
+        rules = {**given, **{rule: along for rule, along in own.items() if rule not in given}}
+        partition = Partition(grid.fsdp, grid.model, rules, self.task.stacked)
+        if grid.model == 1:
+            return partition
+        # The launcher did not know the keys of a published model.
+        if problem := section.conflict(self.config.model, self.config.optimizer):
+            raise UserError(problem)
+        shapes = {name_of(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(self.initial.shapes.params)}
+        shapes = {name: shape[partition.is_stacked(name) :] for name, shape in shapes.items()}
+        matrices = {name: shape for name, shape in shapes.items() if len(shape) > 1}
+        for rule in given or [None]:
+            only = partition if rule is None else replace(partition, rules={rule: given[rule]})
+            if not any(only.gathered(name, shape) for name, shape in matrices.items()):
+                what = "no rule of the model" if rule is None else f"parallel.partition_rules {{{rule}: {given[rule]}}}"
+                shown = ", ".join(f"{name} {list(shape)}" for name, shape in [*matrices.items()][:_SHOWN])
+                more = f" and {len(matrices) - _SHOWN} more" if len(matrices) > _SHOWN else ""
+                raise UserError(
+                    f"{what} divides a parameter by parallel.mesh.model {grid.model}: it must match the end of a name, and "
+                    f"the dimension must be a multiple of {grid.model}; there are {shown}{more}"
+                )
+        return partition
+
+    @property
+    def data_shard(self) -> tuple[int, int]:
+        return self._data_shard
 
     def init(self) -> TrainState:
         return self.initialized(self.layout)

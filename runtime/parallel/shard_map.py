@@ -17,11 +17,11 @@ from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .base import Results
 from .collectives import all_gather, average, average_results, averaged_objective, total
-from .layout import AXES
+from .layout import BATCH_AXES
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
 
-_WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(AXES)
+_WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(BATCH_AXES)
 
 
 class ShardMap(MeshStrategy):
@@ -44,13 +44,13 @@ class ShardMap(MeshStrategy):
 
     def mark_varying(self, tree: Any) -> Any:
         """Mark the arrays of `tree` as varying over devices."""
-        return jax.tree.map(lambda x: jax.lax.pcast(x, AXES, to="varying"), tree)
+        return jax.tree.map(lambda x: jax.lax.pcast(x, BATCH_AXES, to="varying"), tree)
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         batch, key = self._device_batch(state.step, batch)
         model_state = self.mark_varying(state.model_state)
         objective = averaged_objective(
-            lambda params: self.loss(params, model_state, batch, key)[0], AXES, self.pod, self.mark_varying
+            lambda params: self.loss(params, model_state, batch, key)[0], BATCH_AXES, self.pod, self.mark_varying
         )
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self._average_gradients(state, batch, key)
@@ -62,17 +62,17 @@ class ShardMap(MeshStrategy):
 
     def _device_batch(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
         """Return the examples whose loss this device computes, and the key for their dropout."""
-        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(AXES))
-        return all_gather(batch, AXES) if self.task.whole_batch else batch, key
+        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(BATCH_AXES))
+        return all_gather(batch, BATCH_AXES) if self.task.whole_batch else batch, key
 
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
         params, model_state = self.mark_varying((state.params, state.model_state))
-        return average_results(self.gradients(params, model_state, batch, key), AXES, self.pod)
+        return average_results(self.gradients(params, model_state, batch, key), BATCH_AXES, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params = self.mark_varying(params)
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXES)), AXES, self.pod)
+            same: Scalars = average(self.task.evaluate(params, all_gather(batch, BATCH_AXES)), BATCH_AXES, self.pod)
             return same
-        sums: Scalars = total(self.task.evaluate(params, batch), AXES, self.pod)
+        sums: Scalars = total(self.task.evaluate(params, batch), BATCH_AXES, self.pod)
         return sums

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 
@@ -47,6 +47,9 @@ class Task(ABC):
 
     stacked: tuple[str, ...] = ()
     """The `stacked` of the task's model: names of the outermost parameters whose arrays have a leading axis of layers."""
+
+    partition_rules: Mapping[str, int] = {}
+    """The `partition_rules` of the task's model: which dimension of a parameter the mesh's axis `model` divides."""
 
     @hook
     def in_products(self) -> Task:

@@ -42,7 +42,7 @@ class LanguageModel(Task):
         self.units_per_example = self._context
         self._vocabulary = model_vocabulary(config, data.vocabulary)
         self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision))
-        self.stacked = self._model.stacked
+        self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
         self._prompt = self._encode_prompt()
 
     def in_products(self) -> LanguageModel:

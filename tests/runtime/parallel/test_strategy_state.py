@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.data.pipeline import evaluation_batches
-from podrun.runtime.parallel.layout import partition
+from podrun.runtime.parallel.layout import Partition
 
 from ...tiers import mostly_long
 from ..strategies import (
@@ -117,7 +117,7 @@ def test_how_much_of_the_state_a_device_holds(name: str, parts: int) -> None:
 )
 def test_how_an_array_is_divided(shape: tuple[int, ...], parts: int, expected: tuple[str | None, ...]) -> None:
     """Along its longest dimension that divides; small ones, and those of which none divides, stay whole."""
-    assert tuple(partition(shape, parts)) == expected
+    assert tuple(Partition(parts).of("kernel", shape)) == expected
 
 
 @pytest.mark.parametrize(
