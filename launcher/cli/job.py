@@ -218,7 +218,8 @@ def compile_command(
     "--over",
     multiple=True,
     metavar="KEY=A,B",
-    help="Search these values as well; KEY is model.remat or launch.xla, several --over give all combinations.",
+    help="Search these values as well; KEY is model.remat, launch.xla or parallel.mesh.model. Several --over give all "
+    "combinations.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
@@ -235,8 +236,9 @@ def fit(
     """Search the layouts of a job for those that fit a slice, and for the fastest, without having the slice.
 
     The strategy is that of train.yaml, or pmap and jit. Searched are fsdp and accumulate, and model.remat where memory is
-    short. Layouts that cannot work or fit are ruled out by arithmetic. The others are compiled by the compiler of the slice's
-    TPUs or GPUs (podrun's extras tpu and cuda), and the answers are kept. Ctrl-C shows what is known so far.
+    short; parallel.mesh.model stays as it is. Layouts that cannot work or fit are ruled out by arithmetic. The others are
+    compiled by the compiler of the slice's TPUs or GPUs (podrun's extras tpu and cuda), and the answers are kept. Ctrl-C
+    shows what is known so far.
 
     \b
     Exit code: 0 a layout fits, 2 none does, 1 the job's code fails.

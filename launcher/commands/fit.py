@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.target import Target
 
-from ..compare.variants import parse_axis
+from ..compare.variants import Axis, parse_axis
 from ..fit.layouts import Settings, remat_of
 from ..fit.outcome import Outcome
 from ..fit.search import Search, search
@@ -26,7 +27,8 @@ from ..request.query_process import QueryError
 from ..request.train_file import read_config
 from ..view.waiting import waiting
 
-_SEARCHED = ("model.remat", "launch.xla")
+_MODEL_AXIS = "parallel.mesh.model"
+_SEARCHED = ("model.remat", "launch.xla", _MODEL_AXIS)
 """Keys of `--over`."""
 _ANY = "-*"
 """End of a slice's name that stands for all sizes of a generation."""
@@ -61,12 +63,14 @@ def fit(request: FitRequest) -> int:
     slices = mistakes.check(lambda: _slices(request, config)) or []
     if request.batch and config.batch_size == "all":
         mistakes.add("--batch: batch_size is all, the whole training set; give a number, or leave --batch out")
-    settings = mistakes.check(lambda: _settings(request)) or []
+    axes = mistakes.check(lambda: _axes(request)) or []
+    settings = mistakes.check(lambda: _settings(request, axes)) or []
+    models = mistakes.check(lambda: _models(config, axes)) or []
     mistakes.raise_any()
     outcomes: list[Outcome] = []
     for slice, target in slices:
         try:
-            outcomes.append(_search(request, config, slice, target, settings))
+            outcomes.append(_search(request, config, slice, target, settings, models))
         except QueryError as error:
             print(f"podrun: {'the job fails before its first step: ' * error.is_raised}{error}", file=sys.stderr)
             return ExitCode.FAILED
@@ -111,14 +115,14 @@ def _target(request: FitRequest, slice: Slice) -> Target:
     )
 
 
-def _settings(request: FitRequest) -> list[Settings]:
-    """Return the combinations of the values in `--over`. Raises UserError."""
+def _axes(request: FitRequest) -> list[Axis]:
+    """Return the keys and values of `--over`. Raises UserError."""
     axes = [parse_axis(text) for text in request.over]
     keys = [axis.key for axis in axes]
     typed = {override.partition("=")[0] for override in request.overrides}
     for key in keys:
         if key not in _SEARCHED:
-            searched = " and ".join(_SEARCHED)
+            searched = ", ".join(_SEARCHED)
             raise UserError(
                 f"--over {key}: podrun fit searches {searched}; `podrun compare` trains with values of any key"
             )
@@ -126,6 +130,23 @@ def _settings(request: FitRequest) -> list[Settings]:
             raise UserError(f"--over {key} is there twice: give all its values in one")
         if key in typed:
             raise UserError(f"{key} has one value on the command line and several in --over: remove one of the two")
+    return axes
+
+
+def _models(config: Config, axes: Sequence[Axis]) -> list[int]:
+    """Return the sizes of the mesh's axis `model` to search; none: that of the job. Raises UserError."""
+    values = next((axis.values for axis in axes if axis.key == _MODEL_AXIS), ())
+    if wrong := [value for value in values if not value.isdecimal() or int(value) < 1]:
+        raise UserError(f"--over {_MODEL_AXIS}: {wrong[0]} is no number of devices; give some from 1, such as 1,2,4")
+    if values and "parallel" in config.model_fields_set and "mesh" not in type(config.parallel).model_fields:
+        raise UserError(f"--over {_MODEL_AXIS}: {config.parallel.name} has no mesh; take parallel.name=jit")
+    return [int(value) for value in values]
+
+
+def _settings(request: FitRequest, axes: Sequence[Axis]) -> list[Settings]:
+    """Return the combinations of the other values in `--over`. Raises UserError."""
+    axes = [axis for axis in axes if axis.key != _MODEL_AXIS]
+    keys = [axis.key for axis in axes]
     settings = []
     for values in itertools.product(*(axis.values for axis in axes)):
         given = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
@@ -135,7 +156,9 @@ def _settings(request: FitRequest) -> list[Settings]:
     return settings
 
 
-def _search(request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings]) -> Outcome:
+def _search(
+    request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings], models: list[int]
+) -> Outcome:
     """Search one slice. After Ctrl-C the outcome is incomplete."""
     known = Search(slice)
     began = time.monotonic()
@@ -148,7 +171,7 @@ def _search(request: FitRequest, config: Config, slice: Slice, target: Target, s
             change(f"{slice.name}: layouts known: {len(known.measured)}, to compile: at most {known.left}{least}")
 
         try:
-            search(known, config, target, request.batch, settings, tell)
+            search(known, config, target, request.batch, settings, models, tell)
         except KeyboardInterrupt:
             is_complete = False
     seconds = time.monotonic() - began

@@ -40,10 +40,6 @@ class Layout:
     batch_size: int | Literal["all"]
     settings: Settings = Settings()
 
-    @property
-    def fsdp(self) -> int:
-        return self.parallel.grid.fsdp
-
     def of(self, config: Config) -> Config:
         """Return the job in this layout."""
         job = config.model_copy(
@@ -65,6 +61,8 @@ class Layout:
             keys.append(f"parallel.mesh.data={grid.data}")
         if now.grid.fsdp != grid.fsdp:
             keys.append(f"parallel.mesh.fsdp={grid.fsdp}")
+        if now.grid.model != grid.model:
+            keys.append(f"parallel.mesh.model={grid.model}")
         if self.accumulate != config.accumulate:
             keys.append(f"accumulate={self.accumulate}")
         if self.batch_size != config.batch_size:
@@ -78,12 +76,13 @@ class Layout:
 
     def name(self, config: Config) -> str:
         """Return a short name among the layouts of the job: `jit fsdp=4 accumulate=2`."""
-        fsdp = f" fsdp={self.fsdp}" if self.fsdp > 1 else ""
+        grid = self.parallel.grid
+        axes = "".join(f" {axis}={n}" for axis, n in (("fsdp", grid.fsdp), ("model", grid.model)) if n > 1)
         parts = f" accumulate={self.accumulate}" if self.accumulate > 1 else ""
         size = f" batch_size={self.batch_size}" if self.batch_size != config.batch_size else ""
         remat = f" remat={self.settings.remat}" if self.settings.remat is not None else ""
         xla = f" xla={'+'.join(self.settings.xla) or 'none'}" if self.settings.xla is not None else ""
-        return f"{self.parallel.name}{fsdp}{parts}{size}{remat}{xla}"
+        return f"{self.parallel.name}{axes}{parts}{size}{remat}{xla}"
 
 
 @dataclass(frozen=True)
@@ -118,21 +117,24 @@ class Chain:
         return self.layouts[self.start if is_new else (least + most) // 2]
 
 
-def strategies(config: Config, slice: Slice, search_batch: bool = False) -> tuple[list[Parallel], list[RuledOut]]:
+def strategies(
+    config: Config, slice: Slice, search_batch: bool = False, models: Sequence[int] = ()
+) -> tuple[list[Parallel], list[RuledOut]]:
     """Return the strategies to search, with every fsdp that the slice allows, and those that cannot train the job.
 
     Without a strategy in train.yaml they are pmap, which the job would have, and jit, which can divide the state: `explicit`
-    is compiled to the program of `jit`, and `shard_map` to that of `pmap` (docs/compile.md). A later axis of the mesh
-    multiplies the sections here. The order is that of their communication, the least first.
+    is compiled to the program of `jit`, and `shard_map` to that of `pmap` (docs/compile.md). The order is that of their
+    communication, the least first.
 
     Args:
         config: the job.
         slice: where it is to run.
         search_batch: the batch size is searched, so that of the job need not fit.
+        models: sizes of the axis `model` to search; none: that of the job.
     """
     chosen: list[Parallel] = [config.parallel] if "parallel" in config.model_fields_set else [Pmap(), Jit()]
     possible, out = [], []
-    for section in (one for name in chosen for one in _divided(name, slice)):
+    for section in (one for name in chosen for one in _divided(name, slice, models)):
         layout = Layout(section, 1, _shares(section, slice) if search_batch else config.batch_size)
         if reason := _conflict(layout, config, slice):
             out.append(RuledOut(layout, reason))
@@ -141,12 +143,16 @@ def strategies(config: Config, slice: Slice, search_batch: bool = False) -> tupl
     return possible, out
 
 
-def _divided(section: Parallel, slice: Slice) -> list[Parallel]:
+def _divided(section: Parallel, slice: Slice, models: Sequence[int]) -> list[Parallel]:
     """Return the strategy with every fsdp that the slice allows; itself if it divides no state."""
     if "mesh" not in type(section).model_fields:
-        return [section]
-    sizes = _divisors(slice.devices // slice.slices)  # fsdp stays within a slice
-    return [section.model_copy(update={"mesh": Mesh(fsdp=size)}) for size in sizes]
+        return [section] if 1 in (models or [1]) else []
+    meshes = []
+    for model in models or [section.grid.model]:
+        # A copy of the state stays within a slice. A size that does not is refused with the reason.
+        sizes = _divisors(max(1, slice.devices // slice.slices // model))
+        meshes += [Mesh(fsdp=size, model=model) for size in sizes]
+    return [section.model_copy(update={"mesh": mesh}) for mesh in meshes]
 
 
 def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
@@ -255,7 +261,7 @@ def _reason(layout: Layout, held: Held, usable: int | None) -> str:
 
 
 def _shares(section: Parallel, slice: Slice) -> int:
-    return slice.devices if section.divides_batch else 1
+    return max(1, slice.devices // section.grid.model) if section.divides_batch else 1
 
 
 def _divisors(number: int) -> list[int]:

@@ -17,7 +17,7 @@ from .search import Search
 
 _NAMED = 3
 """Number of layouts that are named in a line about several."""
-_LAYOUT = ("STRATEGY", "DATA", "FSDP", "ACCUMULATE", "BATCH", "REMAT", "XLA")
+_LAYOUT = ("STRATEGY", "DATA", "FSDP", "MODEL", "ACCUMULATE", "BATCH", "REMAT", "XLA")
 _SIZES = ("MEMORY", "TO SPARE", "SENT")
 _BOUND = (
     "AT LEAST: a bound of a step's time, the longest of the times that the parts of the hardware need at full speed;",
@@ -114,11 +114,13 @@ class Outcome:
         return f"{title}, {known.survey.kind}{usable} each"
 
     def _keys(self, layout: Layout) -> dict[str, Any]:
+        grid = layout.parallel.grid
         devices = self.known.slice.devices if layout.parallel.divides_batch else 1
         return {
             "strategy": layout.parallel.name,
-            "data": devices // layout.fsdp,
-            "fsdp": layout.fsdp,
+            "data": max(1, devices // (grid.fsdp * grid.model)),
+            "fsdp": grid.fsdp,
+            "model": grid.model,
             "accumulate": layout.accumulate,
             "batch_size": layout.batch_size,
             "remat": layout.settings.remat or remat_of(self.config),
@@ -146,6 +148,7 @@ class Outcome:
         header = (*_LAYOUT, "AT LEAST", *(part.upper() for part in parts), *_SIZES)
         searched = [chain.layouts[0].settings for chain in self.known.chains]
         left_out = {
+            "MODEL": all(layout.parallel.grid.model == 1 for layout in layouts),
             "REMAT": all(one.remat is None for one in searched),
             "XLA": all(one.xla is None for one in searched),
         }

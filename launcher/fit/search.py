@@ -83,6 +83,7 @@ def search(
     target: Target,
     search_batch: bool = False,
     settings: Sequence[Settings] = (Settings(),),
+    models: Sequence[int] = (),
     tell: Callable[[], None] = lambda: None,
 ) -> None:
     """Search, and write what is known into `known`. When this has returned or raised, no process is left.
@@ -93,6 +94,7 @@ def search(
         target: what to compile for.
         search_batch: search the largest batch size, in place of the number of parts of the job's own.
         settings: values of other keys, which are all searched.
+        models: sizes of the mesh's axis `model`, which are all searched; none: that of the job.
         tell: called from any thread whenever more is known.
 
     Raises:
@@ -104,7 +106,7 @@ def search(
     for xla in dict.fromkeys(launch.xla if one.xla is None else one.xla for one in settings):
         if problem := misplaced_presets(xla, known.slice.kind, known.slice.name):
             raise UserError(problem)
-    sections, known.ruled_out = strategies(config, known.slice, search_batch)
+    sections, known.ruled_out = strategies(config, known.slice, search_batch, models)
     if not sections:
         return
     with Compilers(launch.python) as compilers:

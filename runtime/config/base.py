@@ -33,9 +33,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
-    def __hash__(self) -> int:
-        return hash(repr(self))  # pydantic's own fails for a mapping
-
 
 class Plugin(Section):
     """The user's own code. The module is looked up from the directory where podrun was called."""

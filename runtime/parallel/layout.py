@@ -8,6 +8,7 @@ computed with (tensor parallelism, Shoeybi et al. 2019).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -119,7 +120,7 @@ class Layout:
     @property
     def batch_sharding(self) -> NamedSharding:
         """Return the sharding of a batch, [B, ...]."""
-        return NamedSharding(self.mesh, PartitionSpec(self.axes))
+        return self._along(self.axes)
 
     def data_shard(self, pod: Devices) -> tuple[int, int]:
         """Return (i, n): a process provides the i-th of n equal parts of each batch, which others may provide as well.
@@ -147,14 +148,21 @@ class Layout:
         )
 
     def connect(self) -> None:
-        """Communicate over each axis once, so that gloo connects now.
+        """Communicate once over each axis, and over each combination of them, so that gloo connects now.
 
-        Gloo connects in the first collective of an axis and waits 30 s for the other processes, which may compile longer.
+        Gloo connects in the first collective of a group of devices and waits 30 s for the other processes, which may compile
+        longer.
         """
         axes = tuple(name for name, size in self.mesh.shape.items() if size > 1)
-        split = NamedSharding(self.mesh, PartitionSpec(axes))
-        parts = jax.make_array_from_callback((self.mesh.size,), split, lambda index: np.zeros(1, np.float32))
+        parts = jax.make_array_from_callback(
+            (self.mesh.size,), self._along(axes), lambda index: np.zeros(1, np.float32)
+        )
         with without_gloo_lines():
-            for axis in axes:
-                whole = NamedSharding(self.mesh, PartitionSpec(*[other for other in axes if other != axis]))
-                jax.block_until_ready(jax.jit(lambda x: x, out_shardings=whole)(parts))
+            for number in range(1, len(axes) + 1):
+                for together in itertools.combinations(axes, number):
+                    others = self._along(tuple(axis for axis in axes if axis not in together))
+                    jax.block_until_ready(jax.jit(lambda x: x, out_shardings=others)(parts))
+
+    def _along(self, axes: tuple[str, ...]) -> NamedSharding:
+        """Return the sharding of a vector that is divided over these axes."""
+        return NamedSharding(self.mesh, PartitionSpec(axes))

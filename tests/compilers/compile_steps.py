@@ -29,7 +29,7 @@ from podrun.runtime.tasks import make_task
 
 FSDP = {"tpu7x-8": 8}
 """Size of the axis, by slice; 4 on all others. For the 2 x 2 x 1 chips of a tpu7x-8 the compiler scatters nothing with 4."""
-STRATEGIES = ("pmap", "jit", "jit fsdp", "explicit", "explicit fsdp", "shard_map", "single", "ensemble")
+STRATEGIES = ("pmap", "jit", "jit fsdp", "explicit", "explicit fsdp", "shard_map", "single", "ensemble", "jit model")
 _COLLECTIVE = re.compile(r" (all-reduce|reduce-scatter|all-gather|collective-permute|all-to-all)(?:-start)?\(")
 _SCATTER = re.compile(r"^%all-reduce-scatter[\w.-]* ", re.MULTILINE)
 """The form of a reduce-scatter in a TPU's program: a fused all-reduce of which each device keeps its part."""
@@ -37,7 +37,7 @@ _SCATTER = re.compile(r"^%all-reduce-scatter[\w.-]* ", re.MULTILINE)
 
 def config(strategy: str, slice: str, devices: int, text: Path) -> Config:
     """Return a small job; with its width fsdp divides the matrices."""
-    name, _, fsdp = strategy.partition(" ")
+    name, _, axis = strategy.partition(" ")
     job: dict[str, Any] = {
         "task": "language_model",
         "batch_size": 2 * devices,
@@ -55,7 +55,10 @@ def config(strategy: str, slice: str, devices: int, text: Path) -> Config:
             "model": {"name": "mlp", "layers": 1, "width": 32},
             "optimizer": "adam",
         }
-    mesh = {"mesh": {"fsdp": FSDP.get(slice, 4)}} if fsdp else {}
+    mesh: dict[str, Any] = {"mesh": {"fsdp": FSDP.get(slice, 4)}} if axis == "fsdp" else {}
+    if axis == "model":
+        mesh = {"mesh": {"fsdp": 2, "model": 2}}
+        job["model"] = {"name": "decoder", "layers": 2, "width": 256, "heads": 2, "context": 16}
     return Config.model_validate({**job, "steps": 4, "parallel": {"name": name, **mesh}})
 
 

@@ -89,6 +89,22 @@ def test_a_decoder_whose_parameters_are_divided(sandbox: Sandbox) -> None:
     assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
 
 
+@pytest.mark.long
+def test_a_decoder_over_three_axes(sandbox: Sandbox) -> None:
+    """On 2 x 4 devices, killed once, then on two hosts that share each matrix: the losses are those of a single device."""
+    (sandbox.path / "train.yaml").write_text(DECODER)
+    job = ("batch_size=16", "schedule.name=constant")
+    run(sandbox, "cpu-1x1", "single", "parallel=single", *job)
+    expected = sandbox.losses("single")
+    mesh = "parallel={name: jit, mesh: {fsdp: 2, model: 2}}"
+    words = (*job, mesh, "steps=4", "checkpoint.every=2")
+    run(sandbox, "cpu-2x4", "axes", *words, "launch.max_restarts=1", "--inject", "kill:host=1@step=3")
+    run(sandbox, "cpu-2x1", "axes", *job, "parallel={name: jit, mesh: {model: 2}}")
+    assert sandbox.losses("axes") == pytest.approx(expected, rel=1e-5)
+    evaluated = [sandbox.metrics(of, "eval")[6]["loss"] for of in ("single", "axes")]
+    assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
+
+
 def kernels(checkpoint: Path) -> dict[str, Any]:
     """The matrices of a checkpoint, [member, ...] each."""
     return {name: layer["kernel"] for name, layer in saved_state(checkpoint)["params"].items()}
