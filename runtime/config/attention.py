@@ -16,9 +16,9 @@ _MULTIPLE, _LARGEST = 8, 256
 """Sizes of heads for cuDNN."""
 LANES = 128
 """Lanes of a TPU: blocks of splash attention are multiples of them."""
-_OF_ONE_DEVICE = ("pmap", "single", "ensemble")
-"""Strategies whose programs may have splash attention: JAX divides no Pallas kernel over devices, and under shard_map's
-`check_vma` refuses those that do not say over which axes their results vary."""
+_WITH_SPLASH = ("pmap", "jit", "explicit", "single", "ensemble")
+"""Strategies whose programs may have splash attention: `jax.shard_map` refuses Pallas kernels that do not say over which axes
+their results vary (`check_vma`)."""
 
 
 def attention_of(config: Config) -> GPT2Model | DecoderModel | None:
@@ -61,8 +61,8 @@ def job_conflict(kernel: str, config: Config) -> str | None:
         return None
     if model.context % LANES:
         return f"splash takes a context of a multiple of {LANES}, and it is {model.context}"
-    if config.parallel.name not in _OF_ONE_DEVICE:
-        return f"splash is for parallel: {' or '.join(_OF_ONE_DEVICE)}, and parallel is {config.parallel.name}"
+    if config.parallel.name not in _WITH_SPLASH:
+        return f"splash is for parallel: {' or '.join(_WITH_SPLASH)}, and parallel is {config.parallel.name}"
     return None
 
 

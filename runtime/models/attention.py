@@ -9,12 +9,16 @@ share one, D size of a head.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from ..config import Config
 from ..config.attention import LANES, attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
@@ -31,6 +35,29 @@ _FOR_AUTO = {"gpu": "cudnn", "tpu": "splash"}
 """The kernel that `auto` takes where it can, by platform."""
 _OLD_TPUS = ("TPU v2", "TPU v3")
 INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How the devices of a mesh divide the arrays of a kernel that the compiler cannot divide itself."""
+
+    examples: tuple[str, ...] | None
+    """Axes that divide B; None: `vmap` adds those of its own axis (`spmd_axis_name`)."""
+    heads: str | None
+    """Axis that divides H and K, if one does."""
+
+
+_shards: ContextVar[Shards | None] = ContextVar("shards", default=None)
+
+
+@contextmanager
+def in_shards(shards: Shards) -> Iterator[None]:
+    """Within this context, and that of a mesh, attention that is traced is computed by each device for its shards."""
+    token = _shards.set(shards)
+    try:
+        yield
+    finally:
+        _shards.reset(token)
 
 
 # --- the kernels ----------------------------------------------------------------------------------------------------
@@ -65,7 +92,7 @@ def attend(
         return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
     if kernel == "splash":
         assert drop is None
-        return by_splash(query, key, value, scale=scale, window=window, soft_cap=soft_cap)
+        return _of_each_device(partial(by_splash, scale=scale, window=window, soft_cap=soft_cap))(query, key, value)
     if kernel == "cudnn":
         assert soft_cap is None and drop is None
         # JAX counts the tokens before a token, without itself.
@@ -75,6 +102,16 @@ def attend(
         )
     places = jnp.arange(query.shape[1])
     return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
+
+
+def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Return the kernel as a program of each device, if the context says how they divide the arrays."""
+    shards = _shards.get()
+    if shards is None:
+        return kernel
+    spec = PartitionSpec(shards.examples, None, shards.heads, None)
+    mapped: Callable[..., jax.Array] = jax.shard_map(kernel, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
+    return mapped
 
 
 def _by_xla(

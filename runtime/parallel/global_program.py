@@ -19,12 +19,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ..models.adapter import name_of
+from ..models.attention import Shards, in_shards
 from ..models.layers import gathering
 from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
 from .arrays import is_float, merge_model_states, microbatches
 from .base import Loss
+from .layout import MODEL
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
 
@@ -106,40 +108,44 @@ class GlobalProgram(MeshStrategy):
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            evaluate = self.auto_sharded(of_one_share(self._gathering(self.task.evaluate)), self.replicated)
+            evaluate = self.auto_sharded(
+                of_one_share(self._dividing(self.task.evaluate, in_shares=False)), self.replicated
+            )
             whole: Scalars = evaluate(params, batch)
             return whole
 
         def total(params: Params, shares: Batch) -> Scalars:
-            sums = jax.vmap(self.task.evaluate, in_axes=(None, 0), axis_name=SHARES)(params, shares)
+            sums = jax.vmap(self.task.evaluate, (None, 0), axis_name=SHARES, spmd_axis_name=self.axes)(params, shares)
             return jax.tree.map(lambda x: x.sum(0), sums)
 
         shares = jax.tree.map(self.split_shares, batch)
-        sums: Scalars = self.auto_sharded(self._gathering(total), self.replicated)(params, shares)
+        sums: Scalars = self.auto_sharded(self._dividing(total, in_shares=True), self.replicated)(params, shares)
         return sums
 
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of a batch: [B, ...] and a key, or if `in_shares` [shares, B / shares, ...] and keys, [shares]."""
         function = self._mean_over_shares if self.in_shares else of_one_share(self.share_loss)
-        return self.auto_sharded(self._gathering(function), self.replicated)(params, model_state, batch, key)
+        dividing = self._dividing(function, self.in_shares)
+        return self.auto_sharded(dividing, self.replicated)(params, model_state, batch, key)
 
-    def _gathering(self, function: Function) -> Function:
-        """Wrap a function of parameters: every device has them in full, those that are stacked one layer at a time.
+    def _dividing(self, function: Function, in_shares: bool) -> Function:
+        """Wrap a function of parameters and a batch: parameters are gathered, and kernels get each device's share.
 
-        Gradients are divided as the parameters are.
+        Parameters that are stacked over layers are gathered one layer at a time. Gradients are divided as the parameters are.
         """
-        if self.partition.fsdp == 1:
-            return function
+        is_gathered = self.partition.fsdp > 1
+        shards = Shards(None if in_shares else self.axes, MODEL if self.partition.model > 1 else None)
 
-        def gathered(params: Any, *rest: Any) -> Any:
-            in_layers = self.partition.is_stacked
-            whole = jax.tree.map_with_path(
-                lambda path, x: x if in_layers(name_of(path)) else self._gather(name_of(path), x), params
-            )
-            with gathering(self._gather if self.task.stacked else None):
-                return function(whole, *rest)
+        def dividing(params: Any, *rest: Any) -> Any:
+            if is_gathered:
+                in_layers = self.partition.is_stacked
+                params = jax.tree.map_with_path(
+                    lambda path, x: x if in_layers(name_of(path)) else self._gather(name_of(path), x), params
+                )
+            with in_shards(shards), gathering(self._gather if is_gathered else None):
+                return function(params, *rest)
 
-        return gathered
+        return dividing
 
     def _gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
         """Gather a parameter, or that of a layer, if it is divided; convert it first if it is, and if `dtype` is given."""
@@ -149,7 +155,7 @@ class GlobalProgram(MeshStrategy):
         return _gather(x if dtype is None or not is_float(x) else x.astype(dtype), divided, whole)
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
-        over_shares = jax.vmap(self.share_loss, in_axes=(None, None, 0, 0), axis_name=SHARES)
+        over_shares = jax.vmap(self.share_loss, (None, None, 0, 0), axis_name=SHARES, spmd_axis_name=self.axes)
         losses, (metrics, after) = over_shares(params, model_state, batch, key)
         each, structure = jax.tree.flatten((losses, metrics))
         loss, means = jax.tree.unflatten(structure, list(jnp.stack(each).mean(1)))

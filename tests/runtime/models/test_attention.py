@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from podrun.runtime.config import Config, check_slice
 from podrun.runtime.config.attention import with_kernel
@@ -18,7 +20,17 @@ from podrun.runtime.data.pipeline import batch_shapes
 from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
 from podrun.runtime.devices import Devices
 from podrun.runtime.measure.flops import step_flops
-from podrun.runtime.models.attention import Setting, attend, by_splash, choose, largest_block, resolve
+from podrun.runtime.models import attention
+from podrun.runtime.models.attention import (
+    Setting,
+    Shards,
+    attend,
+    by_splash,
+    choose,
+    in_shards,
+    largest_block,
+    resolve,
+)
 from podrun.runtime.tasks import make_task
 
 CPU = Setting("cpu", "cpu")
@@ -63,8 +75,13 @@ def job(precision: str = "bfloat16", parallel: str = "pmap", **model: Any) -> Co
         (V5E, job(attention_soft_cap=50), "splash", "keeps no scores"),
         (V5E, job("float32"), "xla", "16 bits, and precision is float32"),
         (V5E, job(context=100), "xla", "a context of a multiple of 128, and it is 100"),
-        (V5E, job(parallel="jit"), "xla", "parallel: pmap or single or ensemble, and parallel is jit"),
-        (V5E, job(parallel="shard_map"), "xla", "and parallel is shard_map"),
+        (V5E, job(parallel="jit"), "splash", "keeps no scores"),
+        (
+            V5E,
+            job(parallel="shard_map"),
+            "xla",
+            "or single or ensemble, and parallel is shard_map",
+        ),
         (V3, job(), "xla", "does not compile for TPU v3"),
     ],
 )
@@ -118,6 +135,32 @@ def test_splash_computes_what_xla_does() -> None:
     expected = of_both(partial(attend, kernel="xla", **parts), *given)
     for one, other in zip(of_both(partial(by_splash, interpret=True, **parts), *given), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("in_shares", [False, True])
+def test_splash_of_divided_arrays(monkeypatch: pytest.MonkeyPatch, in_shares: bool) -> None:
+    """Each device computes its examples and heads, also under `vmap` over shares; nothing is sent but what the sum needs."""
+    monkeypatch.setattr(attention, "by_splash", partial(by_splash, interpret=True))
+    mesh = jax.make_mesh((2, 2), ("batch", "model"), axis_types=(AxisType.Auto,) * 2)
+    shapes = ((2, 1, 128, 4, 8), (2, 1, 128, 2, 8), (2, 1, 128, 2, 8), (2, 1, 128, 4, 8))
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    whole = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+    expected = of_both(jax.vmap(partial(attend, kernel="xla", scale=0.5)), *whole)
+    spec = PartitionSpec("batch", None, None, "model", None)
+    given = [jax.device_put(x, NamedSharding(mesh, spec)) for x in whole]
+    splash = partial(attend, kernel="splash", scale=0.5)
+    of_shares = jax.vmap(splash, spmd_axis_name="batch")
+
+    def of_all(*arrays: jax.Array) -> jax.Array:
+        if in_shares:
+            return of_shares(*arrays)
+        return splash(*[x.reshape(2, 128, -1, 8) for x in arrays]).reshape(2, 1, 128, -1, 8)
+
+    with jax.set_mesh(mesh), in_shards(Shards(None if in_shares else ("batch",), "model")):
+        for one, other in zip(of_both(of_all, *given), expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+        program = jax.jit(of_all).lower(*given[:3]).compile().as_text()
+    assert program and not re.search(r" all-(gather|reduce|to-all)", program)
 
 
 def test_blocks_divide_the_context() -> None:
