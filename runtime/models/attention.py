@@ -39,7 +39,7 @@ INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
 
 @dataclass(frozen=True)
 class Shards:
-    """How the devices of a mesh divide the arrays of a kernel that the compiler cannot divide itself."""
+    """Division over the devices of a mesh of the arrays of a kernel that the compiler cannot divide itself."""
 
     examples: tuple[str, ...] | None
     """Axes that divide B; None: `vmap` adds those of its own axis (`spmd_axis_name`)."""

@@ -64,7 +64,7 @@ class Strategy(ABC):
     """True if `_step` and `_evaluate` are programs that all processes run together: one of them can compile for all."""
 
     partition = Partition()
-    """How the arrays of the state are divided."""
+    """Division of the state's arrays."""
 
     saves_in_parts = False
     """Whether each process holds only a part of the state, so that all of them write a checkpoint."""

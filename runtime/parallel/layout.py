@@ -33,7 +33,7 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Partition:
-    """How arrays of the state are divided, by their names: keys along the path in the parameters, or in a moment, with dots.
+    """Division of the state's arrays, by their names: the keys along the path in the parameters or in a moment, with dots.
 
     Args:
         fsdp: number of devices that the state is divided over.
@@ -131,7 +131,7 @@ class Layout:
         shares = self.mesh.size // self.mesh.shape.get(MODEL, 1)
         for device, (row,) in self.batch_sharding.devices_indices_map((shares,)).items():
             rows.setdefault(device.process_index, set()).add(row.indices(shares)[0])
-        parts = sorted({tuple(sorted(own)) for own in rows.values()})
+        parts = sorted({tuple(sorted(starts)) for starts in rows.values()})
         if sum(map(len, parts)) != shares or len({len(part) for part in parts}) > 1:
             return 0, 1  # processes share some of their rows: each reads all of them
         return parts.index(tuple(sorted(rows[pod.process]))), len(parts)

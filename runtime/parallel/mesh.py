@@ -53,8 +53,8 @@ class MeshStrategy(Strategy):
     def _partition(self, grid: Grid) -> Partition:
         """Return how the state is divided. Raises UserError if the axis `model` does not fit the model."""
         section = self.config.parallel
-        given, own = getattr(section, "partition_rules", {}), self.task.partition_rules
-        rules = {**given, **{rule: along for rule, along in own.items() if rule not in given}}
+        given, of_model = getattr(section, "partition_rules", {}), self.task.partition_rules
+        rules = {**given, **{rule: along for rule, along in of_model.items() if rule not in given}}
         partition = Partition(grid.fsdp, grid.model, rules, self.task.stacked)
         if grid.model == 1:
             return partition
