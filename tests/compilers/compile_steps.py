@@ -60,7 +60,14 @@ def config(strategy: str, slice: str, devices: int, text: Path) -> Config:
         mesh = {"mesh": {"fsdp": 2, "model": 2}}
         # Splash attention does not compile for v3.
         attention = "splash" if slice in ("v5e-16", "v6e-16", "tpu7x-8", "2xv5e-16") else "xla"
-        job["model"] = {"name": "decoder", "layers": 2, "width": 256, "heads": 2, "context": 128, "attention": attention}
+        job["model"] = {
+            "name": "decoder",
+            "layers": 2,
+            "width": 256,
+            "heads": 2,
+            "context": 128,
+            "attention": attention,
+        }
     return Config.model_validate({**job, "steps": 4, "parallel": {"name": name, **mesh}})
 
 

@@ -49,7 +49,7 @@ def test_a_strategy_that_cannot_train_the_job_is_ruled_out() -> None:
     config = job(parallel="explicit", optimizer="muon")
     possible, out = strategies(config, parse_slice("v5e-4"))
     assert [one.grid.fsdp for one in possible] == [1]
-    assert [one.layout.fsdp for one in out] == [2, 4] and "explicit with fsdp" in out[0].reason
+    assert [one.layout.parallel.grid.fsdp for one in out] == [2, 4] and "explicit with fsdp" in out[0].reason
 
 
 def test_a_batch_that_no_layout_divides() -> None:
@@ -59,6 +59,24 @@ def test_a_batch_that_no_layout_divides() -> None:
         "batch_size 100 is not divisible by 16 devices; the nearest sizes that are: 96 or 112"
     }
     assert len(strategies(job(batch_size=100), parse_slice("v5e-16"), search_batch=True)[0]) == 6
+
+
+def test_sizes_of_the_model_axis() -> None:
+    """Those of the job stay; those asked for are all tried, with every fsdp that leaves room, and their batch is of rows."""
+    config = job(parallel={"name": "jit", "mesh": {"model": 2}}, batch_size=8)
+    possible, out = strategies(config, parse_slice("v5e-16"))
+    assert [(one.grid.fsdp, one.grid.model) for one in possible] == [(1, 2), (2, 2), (4, 2), (8, 2)] and not out
+    possible, out = strategies(job(batch_size=8), parse_slice("v5e-4"), models=(1, 4))
+    assert [(one.name, one.grid.fsdp, one.grid.model) for one in possible] == [
+        ("pmap", 1, 1),
+        *[("jit", fsdp, 1) for fsdp in (1, 2, 4)],
+        ("jit", 1, 4),
+    ]
+    layout = Layout(possible[-1], 1, 8)
+    assert layout.name(config) == "jit model=4"
+    assert layout.keys(job(batch_size=8)) == ["parallel.name=jit", "parallel.mesh.model=4"]
+    _, (refused,) = strategies(job(batch_size=8), parse_slice("v5e-4"), models=(3,))
+    assert "model 3 does not divide" in refused.reason
 
 
 def searched(config: Config, survey: Survey, **options: Any) -> tuple[list[Chain], list[tuple[str, str]]]:

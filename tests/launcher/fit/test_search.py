@@ -215,11 +215,15 @@ def test_values_of_other_keys(compiler: Compiler, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        (("steps=1,2",), "--over steps: podrun fit searches model.remat and launch.xla; `podrun compare` trains with"),
+        (
+            ("steps=1,2",),
+            "--over steps: podrun fit searches model.remat, launch.xla, parallel.mesh.model; `podrun compare` trains with",
+        ),
         (("model.remat=none,block", "model.remat=dots"), "--over model.remat is there twice"),
         (("model.remat=none,all",), "'all'"),
         (("launch.xla=fast",), "there is no preset fast"),
         (("launch.xla=[],pipelined_collectives",), "pipelined_collectives is not a preset for v5litepod-4"),
+        (("parallel.mesh.model=0,2",), "--over parallel.mesh.model: 0 is no number of devices"),
         (("model.remat",), "--over model.remat: write key.path=value,value"),
     ],
 )
