@@ -129,7 +129,8 @@ class Layout:
         """
         rows: dict[int, set[int]] = {}
         shares = self.mesh.size // self.mesh.shape.get(MODEL, 1)
-        for device, (row,) in self.batch_sharding.devices_indices_map((shares,)).items():
+        places: dict[Any, Any] = dict(self.batch_sharding.devices_indices_map((shares,)))
+        for device, (row,) in places.items():
             rows.setdefault(device.process_index, set()).add(row.indices(shares)[0])
         parts = sorted({tuple(sorted(starts)) for starts in rows.values()})
         if sum(map(len, parts)) != shares or len({len(part) for part in parts}) > 1:
