@@ -42,7 +42,11 @@ GROUPS = [
         "launcher/agent/base/protocol.py launcher/agent/base/schema.py launcher/agent/base/message.py",
         "launcher/agent/test_protocol.py",
     ),
-    _group("session", "launcher/remote/session.py", "launcher/remote/test_session.py"),
+    _group(
+        "session",
+        "launcher/remote/session.py launcher/remote/delivery.py launcher/remote/liveness.py",
+        "launcher/remote/test_session.py launcher/remote/test_delivery.py launcher/remote/test_liveness.py",
+    ),
     _group("heartbeat", "launcher/attempt/heartbeat.py", "launcher/attempt/test_heartbeat.py"),
     _group(
         "known hosts",

@@ -45,7 +45,7 @@ class ReusableAgents:
         """Return whether an agent of every host is kept: then all hosts are there, with what was prepared on them."""
         with self._lock:
             kept = [self._sessions.get(h.host.name) for h in plan.hosts]
-            return all(s is not None and s.is_open and s.silence < SILENCE for s in kept)
+            return all(s is not None and s.is_open and s.liveness.silence < SILENCE for s in kept)
 
     def dismiss(self) -> None:
         """End the agents that are still kept."""

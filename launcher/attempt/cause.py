@@ -11,6 +11,7 @@ from enum import Enum, auto
 from podrun.runtime.contract import ErrorKind, ExitCode, failure_code
 from podrun.runtime.events import ErrorEvent
 
+from ..agent.base.from_agent import Exit
 from ..agent.base.protocol import PREEMPTED, UNHEARD
 
 LAUNCHER = "the launcher"
@@ -165,25 +166,15 @@ def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
     return Failure(host, process, f"{lines[0]}{at}", code, origin, details)
 
 
-def from_exit(
-    host: str,
-    process: int,
-    code: int,
-    step: int | None,
-    phase: str | None,
-    is_program: bool = False,
-    out_of_memory: bool | None = None,
-    memory: str = "",
-    full: str = "",
-) -> Failure:
-    """Return the failure of a process without an error event; `code` is negative for a signal.
+def from_exit(host: str, frame: Exit, step: int | None, phase: str | None, is_program: bool = False) -> Failure:
+    """Return the failure of a process without an error event.
 
-    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's. For a SIGKILL: `out_of_memory`
-    says whether the kernel counts it as its own, None if that is not known, and `memory` how much there was.
-    `full` says which disk of the host was full then.
+    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's.
     """
+    process, code = frame["process"], frame["code"]
     is_foreign = is_program and phase is None
     when = "" if is_foreign else _when(step, phase)
+    full = frame.get("full")
     lack = f": {full}" if full else ""
     if code == ExitCode.PREEMPTED and not is_foreign:
         saved = ", and saved first" if step is not None else ", before its first step: there was nothing to save"
@@ -203,13 +194,14 @@ def from_exit(
     kind = FailureKind.ABORTED if number == signal.SIGABRT else FailureKind.CAUSE
     what = f"was ended by {name}{when}{_SIGNAL_HINTS.get(number, '')}{lack}"
     if number == signal.SIGKILL:
-        what = _describe_kill(when, out_of_memory, memory)
+        what = _describe_kill(when, frame)
     return Failure(host, process, what, failure_code(128 + number), kind)
 
 
-def _describe_kill(when: str, out_of_memory: bool | None, memory: str) -> str:
+def _describe_kill(when: str, frame: Exit) -> str:
+    out_of_memory = frame.get("out_of_memory")
     if out_of_memory:
-        return f"was killed by the kernel{when}: out of memory ({memory})"
+        return f"was killed by the kernel{when}: out of memory ({frame.get('memory', '')})"
     by = "out of memory, or killed by somebody"
     if out_of_memory is not None:
         by = "killed by somebody, not by the kernel for lack of memory"

@@ -59,11 +59,11 @@ class Heartbeat:
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
         """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""
         # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
-        silent = [s for s in sessions if now - max(s.unanswered_since or now, awake) > self._answer]
+        silent = [s for s in sessions if now - max(s.liveness.unanswered_since or now, awake) > self._answer]
         if not silent:
             return
         cut_off = len(silent) == len(sessions)
-        if cut_off and now - max(s.heard for s in silent) <= self._lease:
+        if cut_off and now - max(s.liveness.heard for s in silent) <= self._lease:
             return
         for session in silent:
-            session.give_up(f"has not answered for {now - session.heard:.0f} s: it is down, or its network is")
+            session.give_up(f"has not answered for {now - session.liveness.heard:.0f} s: it is down, or its network is")

@@ -8,7 +8,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from ..agent.base.to_agent import ToAgent
-from ..remote.session import Delivered
+from ..remote.delivery import Delivered
 from ..rundir.events import Event
 from .cause import Failure
 

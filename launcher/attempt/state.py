@@ -16,7 +16,8 @@ from ..agent.base.schema import Lines, Malformed
 from ..plan.base_env import multislice_coordinator
 from ..plan.plan import LaunchPlan
 from ..plan.program import coordinator_env
-from ..remote.session import NO_WORD, Delivered, Lost, OutputRead
+from ..remote.delivery import Delivered, Lost, OutputRead
+from ..remote.session import NO_WORD
 from ..rundir import events
 from ..rundir.adoption import Adoption
 from ..rundir.events import Event, HostEvent, UsageEvent, parse_worker_event
@@ -559,18 +560,7 @@ class AttemptState:
             step = process.step
             if code == ExitCode.PREEMPTED and step is not None:  # not all of its steps are told
                 step = max(step, self.saved_step or 0)
-            failed = cause.from_exit(
-                process.host,
-                process.process,
-                code,
-                step,
-                process.phase,
-                self.plan.is_program,
-                out_of_memory=frame.get("out_of_memory"),
-                memory=frame.get("memory", ""),
-                full=frame.get("full", ""),
-            )
-            self._add(failed)
+            self._add(cause.from_exit(process.host, frame, step, process.phase, self.plan.is_program))
 
     def _on_stopped(self, host: HostState, frame: from_agent.Stopped) -> None:
         name, reason, left = host.name, frame["reason"], frame["left"]

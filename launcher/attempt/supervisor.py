@@ -18,8 +18,9 @@ from ..agent.base.to_agent import ToAgent
 from ..plan.plan import LaunchPlan, attached_lease
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
+from ..remote.delivery import Delivered
 from ..remote.opening import Opening
-from ..remote.session import Delivered, Session
+from ..remote.session import Session
 from ..rundir.adoption import Adoption
 from ..rundir.events import Event
 from ..rundir.logs import Logs
@@ -185,7 +186,7 @@ class Supervisor:
             self._dump_stacks()
 
     def _hears(self, host: str) -> bool:
-        return self._sessions[host].silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
+        return self._sessions[host].liveness.silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
 
     def _should_end(self) -> bool:
         return bool(self._interrupts) or self.state.is_decided(self._clock.now(), self._end_of_log)
@@ -225,7 +226,7 @@ class Supervisor:
 
     def _newest(self) -> float:
         """Return the time at which a host that is awaited last sent something new."""
-        return max((self._sessions[host.name].progressed for host in self.state.awaited), default=0.0)
+        return max((self._sessions[host.name].liveness.progressed for host in self.state.awaited), default=0.0)
 
     def _leave(self, session: Session) -> None:
         """Keep an agent for the next attempt, if there may be one and nothing is left there; else let it end."""
@@ -244,8 +245,8 @@ class Supervisor:
         self._note(f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'}: not)")
 
     def _outcome(self) -> Outcome:
-        sessions = {host: self._sessions[host] for host in self._sessions if not self._hears(host)}
-        silent = {host: (session.silence, session.trouble) for host, session in sessions.items()}
+        silent_hosts = {host: session.liveness for host, session in self._sessions.items() if not self._hears(host)}
+        silent = {host: (liveness.silence, liveness.trouble) for host, liveness in silent_hosts.items()}
         self._apply(messages.StopEnded(bool(self._interrupts), silent))
         outcome = self.state.outcome(self._interrupts, self._heartbeat.slept(RECENT), self._end_of_log)
         if outcome.cause is not None:

@@ -5,49 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal, TypedDict
-
-from podrun.runtime.contract import events_stream, output_stream
+from typing import NamedTuple
 
 from ..agent.base import protocol
-from ..agent.base.from_agent import FROM_AGENT, FromAgent, Progress, State, Usage
+from ..agent.base.from_agent import FromAgent
 from ..agent.base.protocol import NO_AGENT, NOT_STARTED, Malformed
-from ..agent.base.to_agent import ToAgent
+from ..agent.base.to_agent import Close, ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
 from ..transport.base import Channel, Transport
 from .ask import ask
 from .conversation import deadline, drain, lines, send_frame
+from .delivery import Delivered, Delivery, Lost
+from .liveness import Liveness
 from .open_agent import open_agent
 
-
-class OutputRead(TypedDict):
-    """A piece of a stream, as bytes."""
-
-    type: Literal["output"]
-    stream: str
-    data: bytes
-
-
-class Lost(TypedDict):
-    """The end of an agent that is lost. It follows the agent's own frames, and no host can send it."""
-
-    type: Literal["lost"]
-    reason: str
-    left: list[int] | None
-    """Pids that remain there; None if the host could not be searched for leftover processes."""
-    silent: bool
-    """The host does not answer."""
-    silence: float
-    """Seconds since the agent last sent anything."""
-    trouble: str
-    """Why it could not be reached again."""
-    ended: float | None
-    """Time (time.monotonic()) at which the last connection ended on which it was heard."""
-
-
-Delivered = State | Progress | Usage | OutputRead | Lost
 OnFrame = Callable[[str, Delivered], None]
 """Callback for (host name, frame), called from the session's thread, which it may block.
 
@@ -60,6 +33,21 @@ NO_WORD = "it was killed, or the host ran out of memory"
 REBOOTED = "the host was restarted"
 """Likely reasons why an agent has ended without giving one."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
+
+
+class _Swept(NamedTuple):
+    """A search for processes that a killed agent left behind."""
+
+    left: list[int] | None
+    """Pids that remain; None if the host does not answer."""
+    has_rebooted: bool = False
+
+
+class _Kept(NamedTuple):
+    """The attempt after which an agent was told to wait for the next one."""
+
+    folder: str
+    close: Close
 
 
 class Session:
@@ -75,22 +63,15 @@ class Session:
     ) -> None:
         """Create the session without connecting. `after`: a session whose agent must end before this one starts its own."""
         self.host = plan.host.name
-        self.trouble = ""
-        """Reason why reconnecting has failed since the agent's last frame."""
-        self.ended: float | None = None
-        """Time at which the last connection that delivered frames ended; None before."""
-        self._heard = time.monotonic()
-        self._delivering = False
         self._transport = transport
         self._pod = pod
         self._after = after
-        self._set_attempt(plan, on_frame)
         self._channel: Channel | None = None
-        self._connected = 0.0
-        self._asked = 0.0
         # Hosts that share this machine in thousands have a longer lease; a new connection would not make them faster.
         lease = plan.spec["lease"]
-        self._silence = max(SILENCE, 0.4 * (attached_lease(pod) if lease == DETACHED_LEASE else lease))
+        silence = max(SILENCE, 0.4 * (attached_lease(pod) if lease == DETACHED_LEASE else lease))
+        self.liveness = Liveness(silence)
+        self._set_attempt(plan, on_frame)
         self._sending = threading.Lock()
         self._ending = threading.Lock()
         self._closed = False
@@ -99,10 +80,9 @@ class Session:
         self._cut: Channel | None = None  # the last channel that this session has closed
         self._is_connected = False  # whether frames reach the agent of this attempt, as far as is known
         self._awaits_reuse = False  # whether the agent waits for the next attempt
-        self._kept_in, self._kept_offsets = "", dict[str, int]()  # folder of the previous attempt, and its offsets
+        self._kept: _Kept | None = None  # the previous attempt of a waiting or reused agent
         self._was_reused = False
         self._boot = ""  # boot id of the agent's machine; empty if unknown
-        self._has_rebooted = False
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
     def open(self) -> None:
@@ -115,17 +95,17 @@ class Session:
             self._after.close()
             self._after = None
         if self._was_reused:
-            self._transmit(self._spec)
+            self._transmit(self._plan.spec)
             self._attach()
             self._spoken.wait(FIRST_WORD)
             return
-        channel = open_agent(self._transport, self._pod, self._plan.host, "run", self._spec["run"])
+        channel = self._connect("run", self._plan.spec["run"])
         if self._closed:
             channel.close()  # an agent without a spec ends by itself
             raise HostError(self.host, "the run was stopped before it was started")
-        send_frame(channel, self._spec)
+        send_frame(channel, self._plan.spec)
         self._channel = channel  # only now: no other frame may come before the spec
-        self._heard = time.monotonic()
+        self.liveness.hear()
         self._attach()
         self._thread.start()
         if self._closed:
@@ -141,9 +121,8 @@ class Session:
         with self._ending:
             if self._closed or not self._is_connected:
                 return False
-            self._awaits_reuse, self._kept_in = True, self._spec["dir"]
-            self._kept_offsets = dict(self._offsets)
-        self.send({"type": "close", "offsets": dict(self._offsets), "again": True})
+            self._awaits_reuse, self._kept = True, _Kept(self._plan.spec["dir"], self._delivery.close())
+        self.send({**self._delivery.close(), "again": True})
         return True
 
     def reuse(self, plan: HostPlan, on_frame: OnFrame) -> bool:
@@ -152,27 +131,22 @@ class Session:
         Returns False if the agent or its host may be gone; then the session can only be closed.
         """
         with self._ending:
-            if not self._awaits_reuse or self._closed or not self._is_connected or self.silence > SILENCE:
+            if not self._awaits_reuse or self._closed or not self._is_connected or self.liveness.silence > SILENCE:
                 return False
             self._awaits_reuse, self._was_reused = False, True
             self._set_attempt(plan, on_frame)
         return True
 
     def _set_attempt(self, plan: HostPlan, on_frame: OnFrame) -> None:
-        self._plan, self._spec, self._on_frame = plan, plan.spec, on_frame
-        self._offsets: dict[str, int] = {}
-        self._next = 0
+        self._plan, self._on_frame = plan, on_frame
+        self._delivery = Delivery(plan)
         self._standing: dict[str, tuple[float, ToAgent]] = {}
-        self._processes = {*plan.processes}
-        self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
-        self._progressed = time.monotonic()
-        self.has_stopped = False
-        """Whether the agent has confirmed that all processes on its host have ended."""
+        self.liveness.progress()
 
     def adopt(self, offsets: dict[str, int]) -> None:
         """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
-        self._offsets = offsets
+        self._delivery.offsets = offsets
         self._thread.start()
 
     def send(self, frame: ToAgent, wait: bool = True) -> None:
@@ -194,39 +168,21 @@ class Session:
             self._sending.release()
 
     @property
-    def silence(self) -> float:
-        """Seconds since the agent last sent anything."""
-        return time.monotonic() - self.heard
-
-    @property
-    def heard(self) -> float:
-        """Time at which the agent last sent anything; now, while its last frame is being delivered."""
-        return time.monotonic() if self._delivering else self._heard
-
-    @property
-    def progressed(self) -> float:
-        """Time at which the agent last sent something new: state, events or output."""
-        return time.monotonic() if self._delivering else self._progressed
+    def has_stopped(self) -> bool:
+        """Return whether the agent has confirmed that all processes on its host have ended."""
+        return self._delivery.has_stopped
 
     @property
     def is_open(self) -> bool:
         """Return whether the session has been started and not closed."""
         return self._thread.ident is not None and not self._closed
 
-    @property
-    def unanswered_since(self) -> float | None:
-        """Time of a ping that the agent has not answered yet; None if it has answered."""
-        return self._asked if self.heard < self._asked else None
-
     def ping(self) -> None:
         """Ping the agent; replace a connection on which it has not answered for too long."""
-        now = time.monotonic()
-        if self.unanswered_since is None:
-            self._asked = now
-        elif now - max(self._asked, self._connected) > self._silence and self._channel is not None:
+        if self.liveness.ping() and self._channel is not None:
             # This ends the wait in `_read_channel`. It runs in a thread, because it may take longer than other hosts' leases.
             threading.Thread(target=self._cut_off, args=[self._channel], name=f"close-{self.host}", daemon=True).start()
-            self._connected = now
+            self.liveness.connect()
         self.send({"type": "ping"}, wait=False)
 
     def give_up(self, reason: str) -> None:
@@ -239,7 +195,7 @@ class Session:
             closed, self._closed = self._closed, True
             self._awaited = self.has_stopped
         if not closed:
-            self.send({"type": "close", "offsets": dict(self._offsets)})
+            self.send(self._delivery.close())
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._channel is not None:
@@ -266,7 +222,7 @@ class Session:
         """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
         assert self._channel is not None
         self._repeat("stop")
-        self._transmit({"type": "close", "offsets": dict(self._offsets)})
+        self._transmit(self._delivery.close())
         drain(self._channel)
         self._channel.close()
 
@@ -276,25 +232,29 @@ class Session:
         It ends by itself when its connection ends. But the connection may have ended before the agent was told to wait, or
         may only be silent; then the agent would live until its lease expires.
         """
+        assert self._kept is not None
         end = time.monotonic() + _FAREWELL
         while time.monotonic() < end:
             try:
-                channel = open_agent(self._transport, self._pod, self._plan.host, "attach", self._kept_in)
+                channel = self._connect("attach", self._kept.folder)
             except HostError:
                 time.sleep(_RETRY)
                 continue
-            offsets = self._kept_offsets
-            send_frame(channel, {"type": "attach", "next": 0, "offsets": offsets})
+            send_frame(channel, {"type": "attach", "next": 0, "offsets": self._kept.close["offsets"]})
             send_frame(channel, {"type": "stop", "grace": 0.0})
-            send_frame(channel, {"type": "close", "offsets": offsets})
+            send_frame(channel, self._kept.close)
             with deadline(_FAREWELL, channel.close):
                 drain(channel)
             channel.close()
             return
 
+    def _connect(self, command: str, argument: str) -> Channel:
+        """Open a connection to the host for a command of the agent file. Raises HostError."""
+        return open_agent(self._transport, self._pod, self._plan.host, command, argument)
+
     def _attach(self) -> None:
-        self._connected = time.monotonic()
-        self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
+        self.liveness.connect()
+        self.send(self._delivery.attach())
         for kind in list(self._standing):
             self._repeat(kind)
 
@@ -318,13 +278,13 @@ class Session:
             return
         if NOT_STARTED in reason:
             why = reason.rpartition(NOT_STARTED)[2].strip(": \n")
-            self._lose(f"cannot start its agent: {why.partition(chr(10))[0]}", self._sweep())
+            self._lose(f"cannot start its agent: {why.partition(chr(10))[0]}", self._sweep().left)
             return
         words = reason.rpartition(NO_AGENT)[2].strip(": \n").splitlines()
-        left = self._sweep()
-        why = REBOOTED if self._has_rebooted else words[-1] if words else NO_WORD
+        swept = self._sweep()
+        why = REBOOTED if swept.has_rebooted else words[-1] if words else NO_WORD
         self._fetch_rest()
-        self._lose(f"its agent is gone ({why})", left)
+        self._lose(f"its agent is gone ({why})", swept.left)
 
     def _abandon(self, reason: str) -> None:
         """Give up an agent that runs but does not follow the protocol."""
@@ -343,9 +303,9 @@ class Session:
                     "reason": reason,
                     "left": left,
                     "silent": silent,
-                    "silence": self.silence,
-                    "trouble": self.trouble,
-                    "ended": self.ended,
+                    "silence": self.liveness.silence,
+                    "trouble": self.liveness.trouble,
+                    "ended": self.liveness.ended,
                 }
                 self._on_frame(self.host, lost)
 
@@ -353,50 +313,49 @@ class Session:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             stderr_tail = self._read_channel()
-            if NOT_STARTED in stderr_tail and not self._next:
+            if NOT_STARTED in stderr_tail and not self._delivery.next:
                 return stderr_tail
         while not self._is_finished():
             if self._is_left():
                 self._end_kept()
                 return ""
             try:
-                self._channel = open_agent(self._transport, self._pod, self._plan.host, "attach", self._spec["dir"])
+                self._channel = self._connect("attach", self._plan.spec["dir"])
             except HostError as error:
-                self.trouble = error.reason
+                self.liveness.trouble = error.reason
                 time.sleep(_RETRY)
                 continue
             if self._closed:
                 self._dismiss()
                 return ""
-            before = (self._next, dict(self._offsets))
+            before = self._delivery.position()
             self._attach()
             stderr_tail = self._read_channel()
-            if (self._next, self._offsets) == before and self._agent_is_gone(stderr_tail):
-                if self._was_reused and not self._next:  # the agent does not know of this attempt yet
+            if self._delivery.position() == before and self._agent_is_gone(stderr_tail):
+                if self._was_reused and not self._delivery.next:  # the agent does not know of this attempt yet
                     self._end_kept()
                 return stderr_tail
             time.sleep(_RETRY)
         return ""
 
-    def _sweep(self) -> list[int] | None:
-        """Kill processes that a killed agent left behind. Returns the pids that remain; None if the host does not answer."""
+    def _sweep(self) -> _Swept:
+        """Kill processes that a killed agent left behind."""
         if self._closed:
-            return None
+            return _Swept(None)
         try:
-            reply = ask(self._transport, self._pod, self._plan.host, "sweep", self._spec["run"], self.host)
+            reply = ask(self._transport, self._pod, self._plan.host, "sweep", self._plan.spec["run"], self.host)
         except HostError:
-            return None
-        self._has_rebooted = bool(self._boot) and reply.answer.get("boot", self._boot) != self._boot
-        left: list[int] = reply.answer["left"]
-        return left
+            return _Swept(None)
+        has_rebooted = bool(self._boot) and reply.answer.get("boot", self._boot) != self._boot
+        return _Swept(reply.answer["left"], has_rebooted)
 
     def _fetch_rest(self) -> None:
         """Deliver output and events that the agent had on disk but could not send; they may explain its end."""
         if self._closed:
             return
         try:
-            self._channel = open_agent(self._transport, self._pod, self._plan.host, "rest", self._spec["dir"])
-            self.send({"type": "attach", "next": self._next, "offsets": self._offsets})
+            self._channel = self._connect("rest", self._plan.spec["dir"])
+            self.send(self._delivery.attach())
             self._read_channel()
         except (HostError, Malformed, OSError):
             pass  # the files stay on the host
@@ -412,71 +371,36 @@ class Session:
         assert channel is not None
         begun = time.monotonic()
         self._is_connected = True
-        for line in lines(channel, protocol.STREAM_LIMIT, self._hear):
-            frame = self._parse(line)
-            self._delivering = True
-            try:
+        for line in lines(channel, protocol.STREAM_LIMIT, self.liveness.hear):
+            frame = self._delivery.parse(line)
+            with self.liveness.delivering():
                 self._deliver(frame)
-            finally:
-                self._heard, self._delivering = time.monotonic(), False
         with self._ending:  # from here on the next connection is to the agent of this attempt
             self._is_connected = False
-        if self._heard > begun:
-            self.ended = time.monotonic()
+        self.liveness.end(begun)
         self._spoken.set()
         if self._closed:
             self._told_close = channel.exit_code() == 0 and channel is not self._cut
         channel.close()
         return channel.stderr_tail()
 
-    def _hear(self) -> None:
-        self._heard = time.monotonic()
-        self.trouble = ""
-
-    def _parse(self, line: bytes) -> FromAgent:
-        """Parse a frame and check that this host may send it. Raises Malformed."""
-        frame: FromAgent = protocol.parse(line, FROM_AGENT, protocol.STREAM_LIMIT)
-        if frame["type"] == "output" or frame["type"] == "unreadable":
-            if frame["stream"] not in self._streams:
-                raise Malformed(f"{frame['type']}: no stream {protocol.short(frame['stream'])} on this host")
-        elif frame["type"] == "started" or frame["type"] == "exit":
-            if frame["process"] not in self._processes:
-                raise Malformed(f"{frame['type']}: process {frame['process']} is not of this host")
-        elif frame["type"] == "progress":
-            if not {str(number) for number in self._processes} >= frame["beats"].keys():
-                raise Malformed("progress: of processes that are not of this host")
-        elif frame["type"] == "dumped":
-            if not self._processes >= {row["process"] for row in frame["processes"]}:
-                raise Malformed("dumped: processes that are not of this host")
-        elif frame["type"] == "ready" and self._spec["coordinator"] and frame["port"] is None:
-            raise Malformed("ready: port is missing")
-        return frame
-
     def _deliver(self, frame: FromAgent) -> None:
-        if frame["type"] == "output":
-            data = frame["data"].encode("utf-8", "surrogateescape")
-            offset = self._offsets.get(frame["stream"], 0)
-            if frame["offset"] != offset:  # sent before the agent knew our offsets
-                return
-            try:
-                self._on_frame(self.host, {"type": "output", "stream": frame["stream"], "data": data})
-            except IncompleteWriteError as error:
-                # The rest is not recorded, so the agent keeps it and sends it again.
-                self._offsets[frame["stream"]] = offset + error.written
-                return
-            self._offsets[frame["stream"]] = offset + len(data)
-        elif frame["type"] == "pong":
+        delivered = self._delivery.take(frame)
+        if delivered is None:
             return
-        elif frame["type"] == "progress" or frame["type"] == "usage":
-            self._on_frame(self.host, frame)
+        if delivered["type"] == "output":
+            try:
+                self._on_frame(self.host, delivered)
+            except IncompleteWriteError as error:
+                self._delivery.record(delivered["stream"], error.written)
+                return
+            self._delivery.record(delivered["stream"], len(delivered["data"]))
+        elif delivered["type"] == "progress" or delivered["type"] == "usage":
+            self._on_frame(self.host, delivered)
             return
         else:
-            if frame["n"] != self._next:
-                return
-            self._next += 1
             self._spoken.set()
-            if frame["type"] == "hello":
-                self._boot = frame.get("boot", self._boot)
-            self.has_stopped |= frame["type"] == "stopped"
-            self._on_frame(self.host, frame)
-        self._progressed = time.monotonic()
+            if delivered["type"] == "hello":
+                self._boot = delivered.get("boot", self._boot)
+            self._on_frame(self.host, delivered)
+        self.liveness.progress()

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from podrun.launcher.agent.base.from_agent import Exit
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import LaunchPlan, make_plan
 from podrun.launcher.plan.program import Program
@@ -17,6 +18,11 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Launch
+
+
+def exit_of(process: int, code: int, **more: Any) -> Exit:
+    """Return the frame for the exit of a process that was not asked to stop."""
+    return cast(Exit, {"type": "exit", "process": process, "code": code, "error": None, "asked": False, **more})
 
 
 class Recorded(LocalTransport):

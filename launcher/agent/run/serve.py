@@ -25,6 +25,8 @@ from ..host.memory import has_killed, kills, usage
 from ..host.notice import Notice
 from ..host.port import RefusedError, probe, release, reserve_port
 from ..host.usage import Usage
+from .claim import LOCK_RETRY, Claim
+from .limits import Ending, Lease
 from .outbox import Outbox
 from .prewarmed import PrewarmedWorkers
 from .progress import RecordSender, StackDump
@@ -37,9 +39,6 @@ if TYPE_CHECKING:
 TICK = 0.03  # seconds between two checks of growing output files
 QUIET_TICK = 0.25  # the same when nothing has been printed for a while
 IDLE, LONGEST_IDLE = 1.0, 5.0  # least and most seconds between two rounds while no worker runs
-ATTACH_TIMEOUT = 60.0  # seconds for the launcher to attach; its lease begins then
-MARK_INTERVAL = 300.0  # seconds after which the folders that the run uses are marked as in use again
-LOCK_RETRY = 0.5  # seconds between two attempts to take the host's lock
 SAVE_GRACE = (
     60.0  # seconds added to the grace, for a save, when the machine asks for a stop; it may kill the agent sooner
 )
@@ -74,22 +73,15 @@ class Agent:
         self.progress = RecordSender()
         self.usage = Usage()
         self.dump: Optional[StackDump] = None  # while the workers print their stacks
-        self.lock = lock
-        self.waits_since: Optional[float] = None  # since when it waits for another run to release the host
-        self.next_try = 0.0
+        self.claim = Claim(lock, spec)
         self.ready = False
         self.isolated = False
-        self.marked_in_use = 0.0  # when the folders in use were last marked
         self.ports: List[socket.socket] = []  # reserved for JAX's coordinator, and for that of another library
-        self.last_heard = time.monotonic()
-        self.attached = False
-        self.lease_expired = False
+        self.lease = Lease(spec["lease"])
+        self.ending = Ending()
         self.last_error = ""  # the last one logged
-        self.kill_at: Optional[float] = None  # when a requested stop becomes a kill
-        self.stop_reason: Optional[str] = None
         self.kills = kills()  # the kernel's kills for lack of memory before the workers started
         self.started = False
-        self.stopped = False
         self.closing: Optional[Close] = None  # the launcher's frame `close`
         self.finished = False
         self.notice = notice
@@ -144,12 +136,10 @@ class Agent:
 
     def get_ready(self) -> None:
         """Lock the host and prepare the attempt; retry while another run holds the lock."""
-        now = time.monotonic()
-        if self.ready or self.stop_reason is not None or now < self.next_try:
+        if self.ready or self.ending.reason is not None or not self.claim.is_due():
             return
-        self.next_try = now + LOCK_RETRY
         try:
-            holder = self.lock.take(self.spec["run"]) if self.spec["exclusive"] else None
+            holder = self.claim.take()
             if holder is not None:
                 self.wait_for(holder)
                 return
@@ -194,11 +184,10 @@ class Agent:
         )
 
     def wait_for(self, holder: str) -> None:
-        now = time.monotonic()
-        if self.waits_since is None:
-            self.waits_since = now
+        waited = self.claim.waited()
+        if waited is None:
             self.outbox.report({"type": "waiting", "holder": holder})
-        elif now - self.waits_since > LOCK_TIMEOUT:
+        elif waited > LOCK_TIMEOUT:
             self.refuse("the host is taken by %s; `podrun stop RUN` ends a run of yours" % holder)
 
     def refuse(self, reason: str) -> None:
@@ -218,7 +207,7 @@ class Agent:
         asleep = time.monotonic()
         ready, can_write, _ = select.select(sources, writable, [], timeout)
         # A machine too busy to run this process on time was too busy to deliver the launcher's frames as well.
-        self.last_heard += max(0.0, time.monotonic() - asleep - timeout)
+        self.lease.extend(time.monotonic() - asleep - timeout)
         if wake in ready:
             os.read(wake, 4096)
         if connection:
@@ -243,7 +232,7 @@ class Agent:
             if readable:
                 connection.receive()
             while connection.received and not self.finished:  # the rest is for the next attempt
-                self.last_heard = time.monotonic()
+                self.lease.renew()
                 self.handle(connection, connection.received.popleft())
         except (OSError, ValueError) as error:
             self.log_error(error)
@@ -255,20 +244,19 @@ class Agent:
         if self.outbox.pending:
             return 0.0
         seconds: float = min(LONGEST_IDLE, max(IDLE, self.spec["lease"] / 20))
-        if self.started and not self.stopped:
+        if self.started and not self.ending.is_over:
             # The interval is a tenth of the time without output.
             seconds = min(QUIET_TICK, max(TICK, (now - self.outbox.last_growth) / 10))
         if self.dump is not None:
             seconds = min(seconds, self.dump.seconds_left())
         if self.spec["exclusive"]:
             seconds = min(seconds, LOCK_RETRY)
-        if self.kill_at is not None and not self.stopped:
-            seconds = min(seconds, max(0.0, self.kill_at - now))
-        return seconds
+        left = self.ending.seconds_left()
+        return seconds if left is None else min(seconds, left)
 
     def handle(self, connection: Connection, frame: ToAgent) -> None:
         if frame["type"] == "attach":
-            self.attached = True
+            self.lease.is_attached = True
             self.closing = None  # sent by an earlier launcher
             connection.next = frame["next"]
             connection.offsets = dict(dict.fromkeys(self.outbox.streams, 0), **frame["offsets"])
@@ -277,7 +265,7 @@ class Agent:
                 connection.send({"type": "pong"})
         elif frame["type"] == "probe":
             self.outbox.report({"type": "probed", "error": probe(frame["address"])})
-        elif frame["type"] == "go" and self.stop_reason is None and not self.started:  # comes again after a reconnect
+        elif frame["type"] == "go" and self.ending.reason is None and not self.started:  # comes again after a reconnect
             self.started = True
             self.start_workers(frame["env"])
         elif frame["type"] == "stop":
@@ -285,13 +273,13 @@ class Agent:
             self.stop(frame["grace"], ASKED)
         elif frame["type"] == "dump":
             self.dump = self.dump or StackDump(self.workers, self.isolated)
-        elif frame["type"] == "standby" and self.started and self.stop_reason is None:
+        elif frame["type"] == "standby" and self.started and self.ending.reason is None:
             self.prewarmed.start([worker.spec for worker in self.workers], frame["count"])
         elif frame["type"] == "close":  # may come before the workers have ended
             self.closing = frame
-            if self.stopped:  # now, because the next frame may be the spec of the next attempt
+            if self.ending.is_over:  # now, because the next frame may be the spec of the next attempt
                 self.end_attempt(frame)
-        elif frame["type"] == "spec" and self.stopped:
+        elif frame["type"] == "spec" and self.ending.is_over:
             if not self.waits_for_spec:  # `close` was lost with its connection
                 self.remove_files(connection.offsets or {})
             self.next_spec = expand_spec(frame)
@@ -334,15 +322,13 @@ class Agent:
     def stop(self, grace: float, reason: str) -> None:
         """Send SIGTERM now, and SIGKILL after `grace` seconds. A further stop sets a new deadline."""
         self.finished = self.finished or self.waits_for_spec
-        if self.stop_reason is None:
-            self.stop_reason = reason
+        if self.ending.ask(grace, reason):
             for worker in self.workers:
                 worker.signal(signal.SIGTERM)
-        self.kill_at = time.monotonic() + grace
 
     def preempt(self) -> None:
         """Stop with time for a save, because the machine shuts down or is needed by SLURM or its owner."""
-        if self.stop_reason is None or self.waits_for_spec:
+        if self.ending.reason is None or self.waits_for_spec:
             self.stop(self.spec["grace"] + SAVE_GRACE, PREEMPTED + (self.notice.reason() or "SIGTERM to its agent"))
 
     def reap(self) -> None:
@@ -355,7 +341,7 @@ class Agent:
 
     def exit_of(self, worker: Worker, code: int) -> Exit:
         """Return the frame for a worker's exit. Unless it was asked to stop, add whether memory or disk was exhausted."""
-        asked = self.stop_reason is not None
+        asked = self.ending.reason is not None
         ended: Exit = {
             "type": "exit",
             "process": worker.process,
@@ -384,29 +370,26 @@ class Agent:
 
     def enforce_limits(self) -> None:
         """Stop the workers when the lease has expired, and kill them when the grace of a stop is over."""
-        now = time.monotonic()
-        lease = self.spec["lease"] if self.attached else max(ATTACH_TIMEOUT, self.spec["lease"])
-        silent = now - self.last_heard > lease
-        if silent and self.stopped:
+        expires = self.lease.expires()
+        if self.lease.has_expired and self.ending.is_over:
             self.finished = True  # keep the folder, the only copy of these logs
-            print(self.stop_reason, flush=True)  # `relay` shows the last line of the log
-        elif silent and not self.lease_expired:
+            print(self.ending.reason, flush=True)  # `relay` shows the last line of the log
+        elif expires:
             # A requested stop keeps its deadline: no launcher is left to extend it for a save.
-            end = min(self.spec["grace"], (self.kill_at or now + self.spec["grace"]) - now)
-            self.stop(max(0.0, end), "%s for %g s" % (UNHEARD, lease))
-        self.lease_expired = silent
+            left = self.ending.seconds_left()
+            grace = self.spec["grace"] if left is None else min(self.spec["grace"], left)
+            self.stop(grace, "%s for %g s" % (UNHEARD, self.lease.limit()))
         if self.waits_for_spec and self.current_connection() is None:
             self.finished = True
-        if self.stopped and self.closing is not None:
+        if self.ending.is_over and self.closing is not None:
             self.end_attempt(self.closing)
-        if self.kill_at is None or self.stopped:
-            return
-        if now >= self.kill_at or not any(w.running for w in self.workers):
-            left = kill_descendants(self.reap, self.prewarmed.survivors | self.notice.watchers)
-            self.stopped = True
-            reason, kept = self.stop_reason or "", self.remove_code()
+        left = self.ending.seconds_left()
+        if left is not None and (left == 0.0 or not any(w.running for w in self.workers)):
+            pids = kill_descendants(self.reap, self.prewarmed.survivors | self.notice.watchers)
+            self.ending.is_over = True
+            reason, kept = self.ending.reason or "", self.remove_code()
             # `missing` is counted when the frame is sent.
-            self.outbox.report({"type": "stopped", "reason": reason, "left": left, "kept": kept, "missing": 0})
+            self.outbox.report({"type": "stopped", "reason": reason, "left": pids, "kept": kept, "missing": 0})
 
     def end_attempt(self, close: Close) -> None:
         """Remove the attempt's files. The agent ends unless another attempt may follow."""
@@ -418,18 +401,12 @@ class Agent:
 
     def hold_host(self) -> None:
         """Hold the host's lock while workers run, and mark the run's folders as in use."""
-        now = time.monotonic()
-        self.lock.drain_connections()
+        self.claim.lock.drain_connections()
         if self.started and not any(w.running for w in self.workers):
-            self.lock.release()  # only the last output remains to be fetched
-        elif self.ready and self.spec["exclusive"] and now > self.next_try:
-            self.next_try = now + LOCK_RETRY
-            self.lock.take(self.spec["run"])  # another agent of the run may have held it until now
-        if self.spec["uses"] and now - self.marked_in_use > MARK_INTERVAL:
-            from ..prepare.store import in_use
-
-            self.marked_in_use = now
-            in_use(*self.spec["uses"])
+            self.claim.lock.release()  # only the last output remains to be fetched
+        elif self.ready and self.claim.is_due():
+            self.claim.take()
+        self.claim.mark_in_use()
 
     def remove_code(self) -> Optional[str]:
         """Remove the run's copy of the code. Returns its path if it stays because the program wrote files there."""

@@ -260,7 +260,7 @@ def test_code_that_cannot_be_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(project_copy, "remove_code", fail)
-    spec = {"processes": [], "home": str(tmp_path), "code": "bundle"}
+    spec = {"processes": [], "home": str(tmp_path), "code": "bundle", "lease": 60.0}
     agent = serve.Agent(spec, socket.socket(), HostLock(str(tmp_path)), PrewarmedWorkers(), Notice())
     assert agent.remove_code() == str(tmp_path / "code")
     agent.listener.close()

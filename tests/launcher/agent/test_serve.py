@@ -90,7 +90,7 @@ def other_agent(home: Path, run: str) -> str:
 def test_a_host_is_released_when_its_workers_have_ended(agent: Agent, tmp_path: Path) -> None:
     """Only the last output remains to be fetched then, which may take long."""
     agent.spec["exclusive"] = True
-    assert agent.lock.take("r-1") is None
+    assert agent.claim.lock.take("r-1") is None
     agent.ready = True
     agent.hold_host()
     assert other_agent(tmp_path, "r-2").startswith("run r-1")
@@ -227,10 +227,10 @@ def test_workers_start_although_the_first_process_of_their_namespace_was_killed(
 def test_a_stop_may_be_hurried_by_a_later_one(agent: Agent) -> None:
     """The moment of the kill moves with each; the reason stays the first."""
     agent.stop(100.0, "first")
-    first = agent.kill_at
+    first = agent.ending.kill_at
     agent.stop(0.0, "second")
-    assert agent.stop_reason == "first" and first is not None and agent.kill_at is not None
-    assert agent.kill_at < first
+    assert agent.ending.reason == "first" and first is not None and agent.ending.kill_at is not None
+    assert agent.ending.kill_at < first
 
 
 @pytest.mark.parametrize(("lease", "seconds"), [(10.0, 1.0), (60.0, 3.0), (102.4, 5.0), (86400.0, 5.0)])
@@ -238,5 +238,5 @@ def test_an_agent_under_a_long_lease_sleeps_longer(agent: Agent, lease: float, s
     """A thousand agents that wait for each other on two cores must not keep them busy by that; a stop's end is not missed."""
     agent.spec["lease"] = lease
     assert agent.timeout() == seconds
-    agent.kill_at = time.monotonic() + 0.01
+    agent.ending.kill_at = time.monotonic() + 0.01
     assert agent.timeout() <= 0.01

@@ -24,6 +24,8 @@ from podrun.launcher.attempt.cause import (
 )
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
+from ..attempts import exit_of
+
 if TYPE_CHECKING:
     from tests.conftest import Sandbox
 
@@ -37,8 +39,8 @@ RAISED = from_error("host-1", 1, error(ErrorKind.EXCEPTION, "ValueError: boom", 
 RAISED_LATER = from_error("host-2", 2, error(ErrorKind.EXCEPTION, "ValueError: bang"))
 NAN = from_error("host-1", 1, error(ErrorKind.NOT_FINITE, "the loss is nan"))
 PEER_LOST = from_error("host-0", 0, error(ErrorKind.PEER_LOST, "XlaRuntimeError: Connection reset by peer", step=5))
-ABORTED = from_exit("host-3", 3, -signal.SIGABRT, 4, Phase.TRAIN)
-KILLED = from_exit("host-2", 2, -signal.SIGKILL, 4, Phase.TRAIN)
+ABORTED = from_exit("host-3", exit_of(3, -signal.SIGABRT), 4, Phase.TRAIN)
+KILLED = from_exit("host-2", exit_of(2, -signal.SIGKILL), 4, Phase.TRAIN)
 UNREACHED = Failure("host-3", None, "its agent is gone", ExitCode.UNAVAILABLE)
 
 
@@ -64,14 +66,14 @@ def test_first_cause(failures: list[Failure], cause: Failure) -> None:
 
 def saved(host: int) -> Failure:
     """Make the failure of a process that saved and stopped because some process was sent SIGTERM."""
-    return from_exit(f"host-{host}", host, ExitCode.PREEMPTED, 4, Phase.SAVE)
+    return from_exit(f"host-{host}", exit_of(host, ExitCode.PREEMPTED), 4, Phase.SAVE)
 
 
 def late(failed: Failure) -> Failure:
     return replace(failed, late=True)
 
 
-EXITED = from_exit("host-0", 0, 1, None, None, is_program=True)
+EXITED = from_exit("host-0", exit_of(0, 1), None, None, is_program=True)
 DOWN = silent_host("host-3", 14.2, "connection refused", late=True)
 GIVEN_UP = silent_host("host-3", 16.0, "")
 UNHEARD = from_lost_agent("host-1", "its agent stopped: no word from the launcher for 10 s")
@@ -118,7 +120,7 @@ def test_a_launcher_that_slept_blames_itself() -> None:
     assert cause.what.startswith("was asleep for 31 s")
     assert first_cause(Evidence([KILLED, UNHEARD], slept=31.2)) is KILLED
     assert first_cause(Evidence([UNHEARD, KILLED], slept=31.2)) is KILLED
-    exited = from_exit("host-0", 0, 1, None, None, is_program=True)  # its peer was ended a moment before
+    exited = from_exit("host-0", exit_of(0, 1), None, None, is_program=True)  # its peer was ended a moment before
     assert first_cause(Evidence([exited, UNHEARD], slept=31.2)).host == LAUNCHER
 
 
@@ -216,7 +218,7 @@ def test_from_exit(
     code: int, step: int | None, phase: Phase | None, text: str, exit_code: int, consequence: bool
 ) -> None:
     """A silent end is told by its code or signal and by what the process was doing; a signal N becomes 128 + N."""
-    failed = from_exit("host-2", 2, code, step, phase)
+    failed = from_exit("host-2", exit_of(2, code), step, phase)
     assert str(failed).startswith("host-2 (process 2): ")
     assert text in failed.what
     assert (failed.code, failed.consequence) == (exit_code, consequence)
@@ -233,17 +235,17 @@ def test_from_exit(
 )
 def test_the_end_of_a_program_of_the_users_own(code: int, step: int | None, phase: Phase | None, text: str) -> None:
     """It reports nothing, which says nothing about it; unless it reports after all."""
-    assert from_exit("host-2", 2, code, step, phase, is_program=True).what == text
+    assert from_exit("host-2", exit_of(2, code), step, phase, is_program=True).what == text
 
 
 def test_a_program_that_saves_and_stops() -> None:
     """With podrun's loop its exit code 75 is podrun's; another program may mean anything by it."""
-    saved = from_exit("host-2", 2, ExitCode.PREEMPTED, 4, Phase.SAVE, is_program=True)
+    saved = from_exit("host-2", exit_of(2, ExitCode.PREEMPTED), 4, Phase.SAVE, is_program=True)
     assert (saved.what, saved.kind) == (
         "was asked to stop from outside after step 4, and saved first",
         FailureKind.ASKED,
     )
-    foreign = from_exit("host-2", 2, ExitCode.PREEMPTED, None, None, is_program=True)
+    foreign = from_exit("host-2", exit_of(2, ExitCode.PREEMPTED), None, None, is_program=True)
     assert (foreign.what, foreign.kind) == ("exited with code 75", FailureKind.EXITED)
 
 
@@ -275,9 +277,8 @@ def test_a_worker_that_cannot_be_executed_never_started(sandbox: Sandbox) -> Non
 )
 def test_killed(out_of_memory: bool | None, text: str) -> None:
     """The kernel's own count tells whether a process was killed for lack of memory."""
-    failed = from_exit(
-        "host-2", 2, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=out_of_memory, memory="31.2 GB used of 32.0"
-    )
+    killed = exit_of(2, -signal.SIGKILL, out_of_memory=out_of_memory, memory="31.2 GB used of 32.0")
+    failed = from_exit("host-2", killed, 4, Phase.TRAIN)
     assert (failed.what, failed.code) == (text, 137)
 
 
@@ -296,5 +297,5 @@ def test_a_host_whose_machine_asked_for_a_stop(
     """It is the cause, whatever processes on other hosts say, which stopped because of it."""
     host = preempted_host("host-1", PREEMPTED + "maintenance event", steps, codes)
     assert (host.what, host.code, host.kind) == (what, 75, FailureKind.ASKED)
-    other = from_exit("host-0", 0, ExitCode.PREEMPTED, 4, Phase.SAVE)
+    other = from_exit("host-0", exit_of(0, ExitCode.PREEMPTED), 4, Phase.SAVE)
     assert first_cause(Evidence([other, host], 2, [("host-1", 1)])) is host

@@ -11,6 +11,8 @@ from podrun.launcher.attempt.failures import SAVE_GRACE, SETTLE, Failures
 from podrun.launcher.attempt.messages import Moment
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
+from ..attempts import exit_of
+
 
 def error(process: int, kind: ErrorKind, message: str) -> Failure:
     event = {"event": EventKind.ERROR, "kind": kind.value, "message": message, "traceback": "", "step": 5}
@@ -19,7 +21,7 @@ def error(process: int, kind: ErrorKind, message: str) -> Failure:
 
 LOST = error(0, ErrorKind.PEER_LOST, "reset by peer")
 RAISED = error(1, ErrorKind.EXCEPTION, "ValueError: boom")
-SAVED = from_exit("host-0", 0, ExitCode.PREEMPTED, 4, Phase.SAVE)
+SAVED = from_exit("host-0", exit_of(0, ExitCode.PREEMPTED), 4, Phase.SAVE)
 DOWN = silent_host("host-3", 16.0, "refused")
 
 
@@ -67,7 +69,7 @@ def test_a_program_that_blames_another_process_waits_for_it() -> None:
     """By its exception, or by what it has printed; one that fails by itself decides at once."""
     exited = Failure("host-0", 0, "exited with code 1", 1, FailureKind.EXITED)
     gloo = replace(exited, what="RuntimeError: Gloo AllGather failed: Connection closed by peer")
-    killed = from_exit("host-1", 1, -signal.SIGKILL, None, None)
+    killed = from_exit("host-1", exit_of(1, -signal.SIGKILL), None, None)
     for failed, output in ((gloo, b""), (exited, b"JAX distributed service detected fatal errors")):
         printed = partial(last_output, {"host-0": output, "host-1": b""})
         failures = collected(failed)
@@ -156,6 +158,6 @@ def test_nothing_is_a_cause_after_ctrl_c() -> None:
     """A failure while the user's stop goes on is not why the run ended."""
     failures = Failures()
     failures.stop(user=True)
-    failures.add(from_exit("host-1", 1, -signal.SIGKILL, 4, Phase.TRAIN), at(0.0))
+    failures.add(from_exit("host-1", exit_of(1, -signal.SIGKILL), 4, Phase.TRAIN), at(0.0))
     failures.exited("host-1", 1, asked=False)
     assert failures.only_consequences

@@ -18,6 +18,8 @@ from podrun.launcher.rundir.events import Event
 from podrun.launcher.transport.base import Channel, Transport
 from podrun.runtime.contract import Phase
 
+from ..attempts import exit_of
+
 KILL = "kill:host=host-1,process=1@seconds=0.01"
 EXIT = "exit:host=host-0,process=0,code=0@step=3"
 LINK = "link_down:host=host-1,process=1,seconds=600@step=5"
@@ -85,7 +87,9 @@ def test_a_process_is_killed_at_its_time() -> None:
 def test_a_kill_that_was_ordered_is_not_somebodys() -> None:
     """Only of the attempt in which it struck, and of the process that it struck."""
     injection = FaultInjection([KILL], Recorder(), Lines())
-    killed = [from_exit(f"host-{n}", n, -signal.SIGKILL, 4, Phase.TRAIN, out_of_memory=False) for n in range(2)]
+    killed = [
+        from_exit(f"host-{n}", exit_of(n, -signal.SIGKILL, out_of_memory=False), 4, Phase.TRAIN) for n in range(2)
+    ]
     with injection.during(attempt=0):
         injection.event({"event": "note", "message": "rehearsal", "injected": KILL, "host": "host-1", "process": 1})
     ends = [injection.explain(Outcome(137, failed)).cause for failed in killed]

@@ -23,8 +23,10 @@ class FakeSession:
     """The part of a session that a heartbeat uses."""
 
     def __init__(self, silence: float | None = None, has_stopped: bool = False, heard: float | None = None) -> None:
-        self.unanswered_since = None if silence is None else NOW - silence
-        self.heard = NOW - (silence or 0.0) if heard is None else NOW - heard
+        self.liveness = SimpleNamespace(
+            unanswered_since=None if silence is None else NOW - silence,
+            heard=NOW - (silence or 0.0) if heard is None else NOW - heard,
+        )
         self.has_stopped = has_stopped
         self.lost: list[str] = []
         self.pinged = threading.Event()
@@ -96,7 +98,7 @@ def test_every_open_session_is_pinged_again_and_again() -> None:
 def test_a_host_that_never_answers_is_given_up_by_the_thread() -> None:
     """The thread judges what it has pinged, at its own time."""
     silent, good = FakeSession(), FakeSession()
-    silent.unanswered_since = silent.heard = 1e-9  # since this machine started
+    silent.liveness.unanswered_since = silent.liveness.heard = 1e-9  # since this machine started
     with beating([silent, good], lease=0.4) as beat:
         assert good.pinged.wait(20)
         for _ in range(400):

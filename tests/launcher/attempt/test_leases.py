@@ -142,4 +142,4 @@ def test_a_host_among_many_has_time_to_answer(detached: bool, tmp_path: Path) ->
     plan = make_plan(RunSpec("r", pod, job, tmp_path, tmp_path, detached=detached))
     host = plan.hosts[0]
     session = Session(LocalTransport(pod), pod, host, lambda name, frame: None)
-    assert session._silence == pytest.approx(0.4 * attached_lease(pod)) and session._silence > 20
+    assert session.liveness.limit == pytest.approx(0.4 * attached_lease(pod)) and session.liveness.limit > 20

@@ -32,7 +32,8 @@ from podrun.launcher.attempt.outcome import Outcome, Process
 from podrun.launcher.attempt.state import FAILURE_GRACE, AttemptState, HostState
 from podrun.launcher.plan.plan import LaunchPlan
 from podrun.launcher.plan.program import Program
-from podrun.launcher.remote.session import NO_WORD, Delivered
+from podrun.launcher.remote.delivery import Delivered
+from podrun.launcher.remote.session import NO_WORD
 from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Config

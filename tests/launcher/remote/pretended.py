@@ -121,8 +121,9 @@ class World:
 
     def ends(self, reason: str, left: list[int] | None = None, silent: bool = False) -> None:
         """Wait until the session has told that the host is lost, which is its last word."""
+        liveness = self.session.liveness
         told = {"type": "lost", "reason": reason, "left": left, "silent": silent}
-        assert self.next().items() >= {**told, "trouble": self.session.trouble, "ended": self.session.ended}.items()
+        assert self.next().items() >= {**told, "trouble": liveness.trouble, "ended": liveness.ended}.items()
         assert not self.session.is_open
         self.session._thread.join(20)
         assert self.frames.empty()

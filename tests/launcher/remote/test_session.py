@@ -13,6 +13,7 @@ from podrun.launcher.agent.base.protocol import NO_AGENT
 from podrun.launcher.plan.plan import DETACHED_LEASE
 from podrun.launcher.pod.errors import HostError, IncompleteWriteError
 from podrun.launcher.remote import session as module
+from podrun.runtime.contract import output_stream
 
 from ..attempts import plan_of
 from .pretended import HELLO, READY, STOPPED, FakeChannel, World, until
@@ -43,7 +44,7 @@ def opened(world: World, *frames: dict[str, Any]) -> FakeChannel:
 
 
 def stream(world: World) -> str:
-    return sorted(world.session._streams)[-1]
+    return output_stream(*world.host.processes)
 
 
 def test_an_agent_is_started_with_its_spec(world: World) -> None:
@@ -90,10 +91,10 @@ def test_a_new_connection_goes_on_where_the_last_one_ended(world: World) -> None
     attach, go, stop = second.hears("attach", "go", "stop")
     assert attach == {"type": "attach", "next": 1, "offsets": {stream(world): 3}}
     assert go == {"type": "go", "env": {}} and 500.0 < stop["grace"] < 600.0
-    assert world.session.trouble == "connection refused"
+    assert world.session.liveness.trouble == "connection refused"
     second.say(READY)
     assert world.next() == READY
-    assert world.session.trouble == ""
+    assert world.session.liveness.trouble == ""
     assert world.opened.get(timeout=20) == ("attach", world.host.spec["dir"])
 
 
@@ -184,14 +185,11 @@ def test_a_frame_that_this_host_may_not_send(world: World, frame: dict[str, Any]
 
 
 def test_frames_of_this_hosts_processes_are_its_own(world: World) -> None:
-    """A host without the coordinator has no port to tell."""
+    """They are delivered."""
     channel = opened(world, {"type": "started", "n": 1, "process": 0, "pid": 9})
     assert world.next()["type"] == "started"
     channel.say({"type": "exit", "n": 2, "process": 0, "code": -9, "error": None, "asked": True})
     assert world.next()["code"] == -9
-    world.session._spec = {**world.host.spec, "coordinator": False}
-    channel.say(READY | {"n": 3, "port": None})
-    assert world.next()["port"] is None
 
 
 def test_a_frame_that_cannot_be_handled_loses_the_host(world: World) -> None:
@@ -282,16 +280,16 @@ def test_pings_replace_a_connection_on_which_none_is_answered(world: World, monk
     monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
     channel = opened(world)
     session = world.session
-    until(lambda: not session._delivering)
-    assert session.unanswered_since is None
+    until(lambda: not session.liveness.is_delivering)
+    assert session.liveness.unanswered_since is None
     times[0] = 1001.0
-    assert session.silence == 1.0
+    assert session.liveness.silence == 1.0
     session.ping()
     channel.hears("ping")
-    assert session.unanswered_since == 1001.0
+    assert session.liveness.unanswered_since == 1001.0
     times[0] = 1007.0
     session.ping()
-    assert session.unanswered_since == 1001.0 and not channel.closed.is_set()
+    assert session.liveness.unanswered_since == 1001.0 and not channel.closed.is_set()
     times[0] = 1007.5
     session.ping()
     assert channel.closed.wait(20)
@@ -302,8 +300,8 @@ def test_pings_replace_a_connection_on_which_none_is_answered(world: World, monk
     session.ping()
     assert not second.closed.is_set()
     second.say({"type": "pong"})
-    until(lambda: session.unanswered_since is None)
-    assert (session.heard, session.progressed) == (1013.5, 1000.0)
+    until(lambda: session.liveness.unanswered_since is None)
+    assert (session.liveness.heard, session.liveness.progressed) == (1013.5, 1000.0)
     second.hears("ping")
 
 
@@ -321,11 +319,12 @@ def test_a_frame_that_is_being_delivered_is_no_silence(world: World, monkeypatch
     assert entered.wait(20)
     times = [1e9]
     monkeypatch.setattr(module.time, "monotonic", lambda: times[0])
-    assert world.session.heard == world.session.progressed == 1e9 and world.session.silence == 0.0
+    liveness = world.session.liveness
+    assert liveness.heard == liveness.progressed == 1e9 and liveness.silence == 0.0
     leave.set()
-    until(lambda: not world.session._delivering)
+    until(lambda: not liveness.is_delivering)
     times[0] = 2e9
-    assert world.session.heard == world.session.progressed == 1e9
+    assert liveness.heard == liveness.progressed == 1e9
 
 
 def test_a_ping_never_waits_for_another_frame(world: World) -> None:
@@ -344,7 +343,7 @@ def test_the_silence_of_a_connection(
 ) -> None:
     """Hosts with a long lease are slow; a detached run's lease says nothing of that."""
     plan = plan_of("cpu-1x1", tmp_path, "true", lease=lease)
-    assert World(tmp_path, monkeypatch, plan).session._silence == silence
+    assert World(tmp_path, monkeypatch, plan).session.liveness.limit == silence
 
 
 def test_a_run_that_is_taken_over(world: World) -> None:
@@ -389,7 +388,7 @@ def test_a_session_that_is_not_connected_yet_can_be_pinged(world: World) -> None
     world.session.adopt({})
     for _ in range(3):
         world.session.ping()
-    assert world.session.unanswered_since is not None
+    assert world.session.liveness.unanswered_since is not None
     channel = world.offer(HELLO)
     channel.hears("attach")
     assert world.next() == HELLO
