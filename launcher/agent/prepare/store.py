@@ -18,7 +18,7 @@ from .extract import DamagedError, extract
 
 KEEP = {"project": 5, "podrun": 3, "programs": 3, "env": 3, "data": 3}
 """Number of unused folders to keep, by kind."""
-RECENT = 3600.0  # seconds after its last use in which a folder may still be in use; see `serve.MARK_INTERVAL`
+RECENT = 3600.0  # seconds after its last use in which a folder may still be in use; see `claim.MARK_INTERVAL`
 DONE = "podrun.json"
 """File in a complete environment, with the version of the interpreter that it was built with."""
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned

@@ -72,7 +72,9 @@ def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Pa
         elif event.get("phase") == "ready" and supervisor.state.all_ready():
             os.kill(pids["host-0"], signal.SIGKILL)
         elif event.get("phase") == "started" and event["host"] == "host-1":
-            wait_until(lambda: supervisor._sessions["host-0"].liveness.ended is not None, "the end of the connection", 20)
+            wait_until(
+                lambda: supervisor._sessions["host-0"].liveness.ended is not None, "the end of the connection", 20
+            )
             seen.touch()
 
     with Logs(folder) as logs:
