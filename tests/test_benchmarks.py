@@ -33,6 +33,7 @@ SMALLEST = {
     "compile_time": ["--rounds=1 --parameters=4 --strategies=pmap --devices=2"],
     "detection": ["--runs=1"],
     "fanout": ["--hosts 2 --rounds=1"],
+    "generate": ["--rounds=1 --tokens=24 --rows=2 --layers=1 --width=32 --heads=2"],
     "input": ["--rounds=1 --batch=8"],
     "lab": ["--hosts=2 --packages=here model.layers=1 model.width=32"],
     "program_start": ["--rounds=1 --slice=1x1"],

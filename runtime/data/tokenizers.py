@@ -126,6 +126,13 @@ class BytePairs:
         """Return the highest id + 1; a tokenizer.json may skip ids."""
         return max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
+    @cached_property
+    def beginning(self) -> list[int]:
+        """Return the ids that the tokenizer.json puts before a text, such as that of <s>; `encode` leaves them out."""
+        marked, bare = (self._tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
+        places = (place for place in range(len(marked)) if marked[place : place + len(bare)] == bare)
+        return list(marked[: next(places, 0)])
+
     def encode(self, text: str) -> Ids:
         """Return the ids of a text, uint32[n], equal to the library's for the whole text.
 

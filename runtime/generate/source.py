@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ..models.weight_files import read_json
 from ..state import Variables
 from .text import Source
 
+_GENERATION = "generation_config.json"
 _NEEDED = "give its tokenizer.json with --tokenizer FILE"
 
 
@@ -56,7 +58,8 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision))
     params, state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
-    source = Source(model, Variables(params, state) if state else params, context_length(config), words)
+    variables = Variables(params, state) if state else params
+    source = Source(model, variables, context_length(config), words, _ends(saved.meta.get("published") or {}))
     return source, f"model {config.model.name}, step {saved.step} of {workdir}"
 
 
@@ -69,13 +72,14 @@ def _published(folder: Path, file: Path | None) -> tuple[Source, str]:
     section = job.model
     assert isinstance(section, DecoderModel) and section.vocabulary is not None
     model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision))
-    ends = _ends(folder, read_json(folder / CONFIG))
-    return Source(model, params, section.context, words, ends), f"the published model in {folder}"
+    generation = folder / _GENERATION
+    ends = _ends({**read_json(folder / CONFIG), **(read_json(generation) if generation.is_file() else {})})
+    source = Source(model, params, section.context, words, ends, tuple(words.beginning))
+    return source, f"the published model in {folder}"
 
 
-def _ends(folder: Path, published: Any) -> frozenset[int]:
-    """Return the token ids that end a text, by generation_config.json or config.json."""
-    file = folder / "generation_config.json"
-    given = (read_json(file) if file.is_file() else {}).get("eos_token_id", published.get("eos_token_id"))
+def _ends(published: Mapping[str, Any]) -> frozenset[int]:
+    """Return the token ids that end a text, by the keys of config.json and generation_config.json."""
+    given = published.get("eos_token_id")
     ends = given if isinstance(given, list) else [given]
     return frozenset(end for end in ends if isinstance(end, int))

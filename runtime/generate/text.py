@@ -36,6 +36,7 @@ class Source:
         context: the most tokens of a sequence.
         tokenizer: its tokenizer.
         ends: token ids that end a text.
+        beginning: token ids before a prompt.
     """
 
     model: Model
@@ -43,6 +44,7 @@ class Source:
     context: int
     tokenizer: Tokenizer
     ends: frozenset[int] = frozenset()
+    beginning: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
 
     Args:
         source: the model.
-        prompts: their texts; an empty one is continued from the token 0.
+        prompts: their texts; an empty one without a beginning is continued from the token 0.
         wish: what is to be written.
         say: gets the number of a prompt and more of its text, while it is written; None at its end.
 
@@ -165,7 +167,7 @@ def _step(writer: Writer, sampling: Sampling, vocabulary: int, params: Params, w
 
 def _encode(source: Source, prompt: str, number: int) -> list[int]:
     try:
-        return source.tokenizer.encode(prompt).tolist() or [0]
+        return [*source.beginning, *source.tokenizer.encode(prompt).tolist()] or [0]
     except UserError as error:
         raise UserError(f"prompt {number + 1}: {error}") from None
 

@@ -90,6 +90,16 @@ def test_a_published_folder(folder: Path) -> None:
     (folder / "generation_config.json").unlink()
 
 
+def test_a_token_before_each_text(folder: Path, tmp_path: Path) -> None:
+    """As the tokenizer of a published model says it: an empty prompt has it, too. A checkpoint was trained without it."""
+    write_tokenizer(tmp_path / "tokenizer.json", LETTERS, first="q")
+    marked, bare = load(folder, None, tmp_path / "tokenizer.json")[0], load(folder, None, None)[0]
+    assert marked.beginning == (LETTERS.index("q"),) and bare.beginning == ()
+    found, figures = texts(marked, ["abc", ""], Wish(20, GREEDY))
+    assert found == texts(bare, ["qabc", "q"], Wish(20, GREEDY))[0]
+    assert figures.read == 5
+
+
 def test_a_checkpoint(workdir: Path) -> None:
     """More prompts than are written together, of several lengths: each text is that of its prompt alone."""
     source, about = load(workdir, None, None)

@@ -54,9 +54,13 @@ def write_arrays(file: Path, arrays: dict[str, Array]) -> None:
     write_safetensors(file, described, arrays.__getitem__, {"format": "pt"})
 
 
-def write_tokenizer(file: Path, letters: str) -> None:
-    """Write a tokenizer.json with a token for each letter."""
+def write_tokenizer(file: Path, letters: str, first: str = "") -> None:
+    """Write a tokenizer.json with a token for each letter, of which a `first` one stands before each text."""
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.Tokenizer(tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []))
     words.decoder = tokenizers.decoders.Fuse()
+    if first:
+        words.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"{first} $A", special_tokens=[(first, letters.index(first))]
+        )
     words.save(str(file))
