@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from .disk_cache import DiskCache, UntrustedError, read_own_file, write_whole
 
@@ -27,6 +28,34 @@ class StoredProgram:
     bytes: int
     seconds: float
     """Time that compiling it took."""
+
+
+class CompileQuery(TypedDict):
+    """A query to the process that compiles, as JSON."""
+
+    target: dict[str, object] | None
+    """The fields of a `Target`; None: the CPUs of a simulated pod."""
+    config: dict[str, object]
+    """The fields of the job's `Config`."""
+    slice: str
+    list: str
+    """Path of the list to write."""
+    answer: str
+    """Path of the file for the answer of a simulated pod."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A program in the answer to a `CompileQuery`."""
+
+    program: StoredProgram
+    is_new: bool
+    """False if it was there before."""
+
+    @classmethod
+    def parse(cls, answer: str) -> list[Made]:
+        """Return the programs of an answer."""
+        return [cls(StoredProgram(**one["program"]), one["is_new"]) for one in json.loads(answer)]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -41,16 +42,8 @@ def render() -> None:
 def jobset(
     ctx: click.Context,
     /,
-    image: str,
-    slice: str | None,
-    num_slices: int | None,
-    workdir: str | None,
-    volume: str | None,
-    accelerator: str | None,
-    name: str | None,
-    namespace: str | None,
-    submit: bool,
     job: tuple[str, ...],
+    **options: Any,
 ) -> None:
     """Print a job as a JobSet of Kubernetes, with a Kubernetes pod for each host.
 
@@ -72,16 +65,8 @@ def jobset(
             JobSetRequest(
                 train=None if program else Path(job[0]),
                 overrides=job if program else job[1:],
-                image=image,
-                slice=slice,
-                num_slices=num_slices,
-                name=name,
-                namespace=namespace,
-                workdir=workdir,
-                volume=volume,
-                accelerator=accelerator,
-                submit=submit,
                 program=program,
+                **options,
             )
         )
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.config import Config, Launch
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.program_list import CompileQuery, Made
 from podrun.runtime.target import Target
 
 from ..inventory.pod_request import PodRequest
@@ -63,7 +63,7 @@ def compile_job(request: CompileRequest) -> int:
         )
     target = _target(spec.pod.slice, request.gpu)
     with _alone(stored), tempfile.TemporaryDirectory(prefix="podrun-compile-") as folder:
-        query = {
+        query: CompileQuery = {
             "target": asdict(target) if target else None,
             "config": spec.job.model_dump(mode="json"),
             "slice": spec.pod.slice.name,
@@ -129,20 +129,19 @@ def _alone(stored: Stored) -> Iterator[None]:
         yield
 
 
-def _for_target(query: dict[str, Any], spec: RunSpec, platform: str) -> list[Any] | int:
+def _for_target(query: CompileQuery, spec: RunSpec, platform: str) -> list[Made] | int:
     """Compile in one process for the devices of TPUs or GPUs. Returns the programs, or the exit code of a failure."""
     launch = spec.job.launch
     env = with_presets({**spec.pod.env, **launch.env}, launch.xla, platform)
     process = QueryProcess(_python(spec), _PROGRAM, query_environment(env, is_for_hosts=True), "compiled the programs")
     try:
-        made: list[Any] = json.loads(process.ask(query))
+        return Made.parse(process.ask(query))
     except QueryError as error:
         print(f"podrun: the programs cannot be compiled: {error}", file=sys.stderr)
         return ExitCode.FAILED
-    return made
 
 
-def _in_pod(query: dict[str, Any], spec: RunSpec, folder: Path) -> list[Any] | int:
+def _in_pod(query: CompileQuery, spec: RunSpec, folder: Path) -> list[Made] | int:
     """Compile on a simulated pod of CPUs, which ends then. Returns the programs, or the exit code of a failure."""
     file = folder / "query.json"
     file.write_text(json.dumps(query))
@@ -160,8 +159,7 @@ def _in_pod(query: dict[str, Any], spec: RunSpec, folder: Path) -> list[Any] | i
     if code:
         return code
     remove(old_run(directory))
-    made: list[Any] = json.loads(Path(query["answer"]).read_text())
-    return made
+    return Made.parse(Path(query["answer"]).read_text())
 
 
 class _Silent(NoConsole):
@@ -176,16 +174,16 @@ def _python(spec: RunSpec) -> str:
     return (spec.job.launch.python if spec.pod.traits.files_are_here else None) or sys.executable
 
 
-def _as_text(train: Path, slice: Slice, made: Sequence[Any], stored: Stored) -> str:
+def _as_text(train: Path, slice: Slice, made: Sequence[Made], stored: Stored) -> str:
     """Return what was compiled, how long it took, how large it is, and where it is kept."""
-    new = [one for one in made if one["is_new"]]
+    new = [one for one in made if one.is_new]
     rows = []
-    for name in dict.fromkeys(one["program"]["name"] for one in made):
-        these = [one for one in made if one["program"]["name"] == name]
-        seconds = sum(one["program"]["seconds"] for one in these)
-        took = f"{seconds:.1f} s" if any(one["is_new"] for one in these) else "there already"
+    for name in dict.fromkeys(one.program.name for one in made):
+        these = [one for one in made if one.program.name == name]
+        seconds = sum(one.program.seconds for one in these)
+        took = f"{seconds:.1f} s" if any(one.is_new for one in these) else "there already"
         count = f" ({len(these)} processes)" if len(these) > 1 else ""
-        rows.append(f"  {name + count:<30}{took:>14}{size(sum(one['program']['bytes'] for one in these)):>10}")
+        rows.append(f"  {name + count:<30}{took:>14}{size(sum(one.program.bytes for one in these)):>10}")
     what = "all programs are there already; nothing was compiled" if not new else f"{len(new)} of {len(made)} compiled"
     lines = [f"{train.name} for {slice.name}: {what}", *rows, f"kept in {stored.path.parent}"]
     if slice.kind == "gpu":

@@ -7,12 +7,56 @@ import json
 import sys
 from array import array
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 from .model import Chart, Series, Strips
 
 
-def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> dict[str, Any]:
+class SeriesData(TypedDict):
+    """A curve. Its numbers are base64 of binary arrays."""
+
+    name: str
+    style: str
+    colour: int | None
+    x: int
+    """Index into `PageData.places`."""
+    y: str
+    low: str | None
+    high: str | None
+
+
+class ChartData(TypedDict):
+    """Curves with common axes."""
+
+    key: str
+    unit: str
+    axis: str
+    smooth: bool
+    most: float | None
+    marks: list[tuple[float, str]]
+    series: list[SeriesData]
+
+
+class StripsData(TypedDict):
+    """Rows over the same time axis: the name of each, and its pairs of a kind and a number of columns in one list."""
+
+    key: str
+    kinds: list[str]
+    seconds: float
+    columns: int
+    rows: list[tuple[str, list[int]]]
+
+
+class PageData(TypedDict):
+    """The data of a page, in the form that `charts.js` and `strips.js` read."""
+
+    places: list[str]
+    """Values of x, which many curves share."""
+    charts: list[ChartData]
+    strips: list[StripsData]
+
+
+def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> PageData:
     """Return the data of all charts and strips, as JSON values."""
     places: dict[str, int] = {}  # many curves share their x values
     charts = [_chart(chart, places) for chart in shown]
@@ -28,19 +72,19 @@ def in_element(data: Any) -> str:
     return text
 
 
-def _chart(chart: Chart, places: dict[str, int]) -> dict[str, Any]:
+def _chart(chart: Chart, places: dict[str, int]) -> ChartData:
     return {
         "key": chart.key,
         "unit": chart.unit,
         "axis": chart.axis,
         "smooth": chart.smooth,
         "most": chart.most,
-        "marks": [[mark.x, mark.kind] for mark in chart.marks],
+        "marks": [(mark.x, mark.kind) for mark in chart.marks],
         "series": [_series(series, places) for series in chart.series],
     }
 
 
-def _series(series: Series, places: dict[str, int]) -> dict[str, Any]:
+def _series(series: Series, places: dict[str, int]) -> SeriesData:
     return {
         "name": series.name,
         "style": series.style,
@@ -52,13 +96,13 @@ def _series(series: Series, places: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _strips(strips: Strips) -> dict[str, Any]:
+def _strips(strips: Strips) -> StripsData:
     return {
         "key": strips.key,
         "kinds": strips.kinds,
         "seconds": strips.seconds,
         "columns": strips.columns,
-        "rows": [[row.name, [number for pair in row.runs for number in pair]] for row in strips.rows],
+        "rows": [(row.name, [number for pair in row.runs for number in pair]) for row in strips.rows],
     }
 
 

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import UserError
 
 from ..view.printable import without_colours
 from ..view.times import size
-from .encode import drawn_data, in_element
+from .encode import PageData, drawn_data, in_element
 from .model import Chart, Log, Page, Share, StepTimes, Strips, Table, Verdict
 
 _SCRIPTS = ("charts.js", "strips.js", "page.js")
@@ -37,8 +36,8 @@ class Live:
     """HTML below the title."""
     style: str
     script: str
-    data: dict[str, Any]
-    """Data for the script, merged with the charts' data."""
+    data: dict[str, str | int]
+    """Data for the script, beside the charts' data."""
 
 
 def write_page(file: Path, html: str) -> None:
@@ -62,7 +61,7 @@ def html_of(page: Page, live: Live | None = None) -> str:
 
 
 def document(
-    title: str, subtitle: str, parts: dict[str, str], data: dict[str, Any], made: str, live: Live | None = None
+    title: str, subtitle: str, parts: dict[str, str], data: PageData, made: str, live: Live | None = None
 ) -> str:
     """Return an HTML document of `parts`, which are HTML by key. `data`: result of `drawn_data` for the scripts."""
     style = _file("page.css") + (live.style if live else "")
@@ -81,7 +80,7 @@ def document(
             "<main>",
             *(f'<div data-part="{key}">{html}</div>' for key, html in parts.items()),
             f"</main><footer>Made by podrun at {text_of(made)}.</footer>",
-            f'<script type="application/json" id="data">{in_element(data | (live.data if live else {}))}</script>',
+            f'<script type="application/json" id="data">{in_element({**data, "live": live.data} if live else data)}</script>',
             f"<script>{script}</script></body></html>\n",
         ]
     )

@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from podrun.runtime.contract import EventKind, UserError, output_stream
 
-from ..agent.base.schema import Malformed, count, each, loads, record, table, text
+from ..agent.base.schema import Malformed, loads, record, text
 from ..plan.plan import LaunchPlan
 from ..plan.program import OWN_PYTHON, Program
 from ..plan.spec import RunSpec
@@ -25,10 +25,9 @@ from ..pod.pod import Host, Pod
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, EndEvent, Event, StartEvent, parse_event
+from .records import AttemptRecord, SupervisorRecord, parse_attempt, parse_supervisor
 from .run_state import reduce_events
 
-_ATTEMPT = record({"attempt": count, "log_sizes": table(count)}, {"hosts": each(text)})
-_SUPERVISOR = record({"pid": count}, {"machine": text})
 _JOB = record({"job": text})
 _SPEC = record({"pod": record({"transport": text})})
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
@@ -153,7 +152,7 @@ class RunDirectory:
         logs = [host.log_name(process) for host in plan.hosts for process in host.processes]
         sizes = {name: _size(self.log(name)) for name in logs}
         names = [h.host.name for h in plan.hosts]
-        begun = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
+        begun: AttemptRecord = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
         self._write("attempt.json", json.dumps(begun).encode())
 
     @property
@@ -164,20 +163,20 @@ class RunDirectory:
     def attempt(self) -> int | None:
         """Return the number of the last attempt. Raises UserError if its record is damaged."""
         begun = self._begun()
-        return None if begun is None else int(begun["attempt"])
+        return None if begun is None else begun["attempt"]
 
     def hosts(self, pod: Pod) -> tuple[Host, ...]:
         """Return the hosts of the last attempt, which may be fewer than the pod's, or include spares. Raises UserError."""
-        names = (self._begun() or {}).get("hosts")
+        begun = self._begun()
+        names = begun.get("hosts") if begun else None
         by_name = {host.name: host for host in pod.all_hosts}
         return pod.hosts if names is None else tuple(by_name[name] for name in names if name in by_name)
 
-    def _begun(self) -> dict[str, Any] | None:
+    def _begun(self) -> AttemptRecord | None:
         """Return the record of `begin`; None before the first attempt. Raises UserError if it is damaged."""
         path = self.path / "attempt.json"
         try:
-            begun: dict[str, Any] = loads(path.read_bytes(), LIMIT)
-            _ATTEMPT(begun)
+            return parse_attempt(path.read_bytes(), LIMIT)
         except FileNotFoundError:
             return None
         except (OSError, Malformed) as error:
@@ -185,11 +184,11 @@ class RunDirectory:
                 f"run {self.run_id}: cannot read {path} ({getattr(error, 'strerror', None) or error}), so nobody can take "
                 f"the run over: end what is left of it on its hosts by hand, then remove {self.path}"
             ) from None
-        return begun
 
     def adoption(self, plan: LaunchPlan) -> Adoption:
         """Return the records of the running attempt, for a supervisor that takes it over."""
-        log_sizes: dict[str, int] = (self._begun() or {"log_sizes": {}})["log_sizes"]
+        begun = self._begun()
+        log_sizes = begun["log_sizes"] if begun else {}
         offsets: dict[str, dict[str, int]] = {}
         for host in plan.hosts:
             for process in host.processes:
@@ -264,30 +263,30 @@ class RunDirectory:
             raise UserError(f"run {self.run_id} is supervised by another podrun ({who})") from None
         try:
             os.ftruncate(file, 0)
-            os.pwrite(file, json.dumps({"pid": os.getpid(), "machine": socket.gethostname()}).encode(), 0)
+            holder: SupervisorRecord = {"pid": os.getpid(), "machine": socket.gethostname()}
+            os.pwrite(file, json.dumps(holder).encode(), 0)
             yield
         finally:
             os.close(file)
 
     def supervisor(self) -> int | None:
         """Return the pid of the run's supervisor; None if it has none. The pid may be on another machine, `elsewhere`."""
-        return int(holder["pid"]) or None if (holder := self._holder()) else None  # 0 would signal a process group
+        return holder["pid"] or None if (holder := self._holder()) else None  # 0 would signal a process group
 
     def elsewhere(self) -> str | None:
         """Return the name of the supervisor's machine if it is another one; None if it is this one, or there is none."""
-        machine = (self._holder() or {}).get("machine")
-        return None if machine in (None, socket.gethostname()) else str(machine)
+        holder = self._holder()
+        machine = holder.get("machine") if holder else None
+        return None if machine == socket.gethostname() else machine
 
-    def _holder(self) -> dict[str, Any] | None:
+    def _holder(self) -> SupervisorRecord | None:
         """Return the record of the supervisor that holds the run's lock; None if nobody holds it."""
         try:
             with (self.path / "supervisor.json").open("rb") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except OSError:
-                    holder: dict[str, Any] = loads(file.read(LIMIT), LIMIT)
-                    _SUPERVISOR(holder)
-                    return holder
+                    return parse_supervisor(file.read(LIMIT), LIMIT)
         except (OSError, Malformed):
             pass
         return None

@@ -8,15 +8,34 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol, TypedDict
+
+from ..report.encode import PageData
 
 POLL_SECONDS = 0.5  # seconds between two polls of a page's source
 KEEPALIVE_SECONDS = 2.0  # seconds without messages after which the connection to a browser is tested
 _PAGE_SECONDS = 1.0  # seconds for which a rendered page is reused; its browsers then receive the messages since
 _MAX_MESSAGES = 256  # messages kept; a browser that missed more reloads the page
 
-Message = dict[str, Any]
-"""Changes of a page, in the form that `live.js` reads."""
+
+class Message(TypedDict, total=False):
+    """Changes of a page, in the form that `live.js` reads."""
+
+    parts: dict[str, str]
+    """HTML of the parts that have changed."""
+    order: list[str]
+    """Keys of all parts."""
+    data: PageData
+    """Charts in place of those with the same key."""
+    points: PageData
+    """Points to append to the charts."""
+    marks: list[tuple[float, str]]
+    """Marks to add to the charts of steps."""
+    made: str
+    state: str
+    removed: str
+    """The folder of the run has been removed."""
+    notice: str
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ import time
 
 from podrun.runtime.contract import UserError
 
+from ..report.encode import drawn_data
 from ..report.write_html import document, section, text_of
 from ..rundir.run_summary import Summary, summarize
 from ..rundir.runs import RunDirectory, all_runs
@@ -42,9 +43,10 @@ class IndexSource:
         return {"parts": {"runs": shown}, "order": ["runs"], "made": moment(time.time())}
 
     def html(self, number: int) -> str:
-        nothing: dict[str, list[str]] = {"places": [], "charts": [], "strips": []}
         subtitle = "The latest runs of this user on this machine"
-        return document("Runs", subtitle, {"runs": self._shown}, nothing, moment(time.time()), live_index(number))
+        return document(
+            "Runs", subtitle, {"runs": self._shown}, drawn_data([], []), moment(time.time()), live_index(number)
+        )
 
     def _html(self) -> str:
         runs = all_runs()[:_MAX_RUNS]

@@ -28,7 +28,7 @@ def live_overlay(runs: list[str], number: int) -> Live:
 
 def _live(links: str, data: dict[str, str | int]) -> Live:
     header = f'<p class="live"><span id="live" class="quiet" role="status">Live</span>{links}</p>'
-    return Live(header, _file("live.css"), _file("live.js"), {"live": data})
+    return Live(header, _file("live.css"), _file("live.js"), data)
 
 
 def _file(name: str) -> str:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
 
 from ..report.curves import curves
 from ..report.encode import drawn_data
@@ -37,7 +36,7 @@ class OverlaySource:
         self._followers = followers
         self._known: list[tuple[int, int, int]] = []
         self._parts: dict[str, str] = {}
-        self._data: dict[str, Any] = {}
+        self._data = drawn_data([], [])
         self._due = -math.inf
 
     def poll(self) -> Message:

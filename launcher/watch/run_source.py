@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any
 
 from podrun.runtime.contract import EventKind
 
@@ -78,9 +77,12 @@ class RunSource:
 
     def _points(self, charts: list[Chart], events: list[Event]) -> Message:
         """Return the new points of the page's curves."""
-        marks = [[mark.x, mark.kind] for mark in marks_of(events)]
-        points: dict[str, Any] = {"points": drawn_data(charts, [])} if charts else {}
-        return points | ({"marks": marks} if marks else {})
+        message: Message = {}
+        if charts:
+            message["points"] = drawn_data(charts, [])
+        if marks := marks_of(events):
+            message["marks"] = [(mark.x, mark.kind) for mark in marks]
+        return message
 
     def _is_due(self, is_news: bool, events: list[Event]) -> bool:
         now = time.monotonic()

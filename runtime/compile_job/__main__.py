@@ -10,18 +10,19 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..worker.query import answer_query
 
 if TYPE_CHECKING:
-    from .make import Job, Made
+    from ..program_list import CompileQuery, Made
+    from .make import Job
 
 _WAIT = 20 * 60
 """Seconds that process 0 waits for the program of another process."""
 
 
-def _for_target(query: dict[str, Any]) -> str:
+def _for_target(query: CompileQuery) -> str:
     """Compile for the devices of a topology, and return the programs."""
     import jax
 
@@ -30,15 +31,17 @@ def _for_target(query: dict[str, Any]) -> str:
     from .make import Compiler
 
     jax.config.update("jax_threefry_partitionable", True)
+    assert query["target"] is not None
     compiler = Compiler(_job(query), devices_of(Target.of(query["target"])))
     made = compiler.of_the_pod()
     compiler.write_list(made)
     return _answer(made)
 
 
-def _in_pod(query: dict[str, Any]) -> None:
+def _in_pod(query: CompileQuery) -> None:
     """Compile for the devices of the pod that this process joins; process 0 writes the answer to a file."""
     from ..distributed import configure_jax, initialize
+    from ..program_list import Made
     from ..worker.blocked import pod_store
     from .make import Compiler
 
@@ -52,12 +55,12 @@ def _in_pod(query: dict[str, Any]) -> None:
         return
     made = compiler.of_the_pod() + made
     for process in range(1, env.num_processes):
-        made += _made(json.loads(store.blocking_key_value_get(f"podrun/compiled/{process}", _WAIT * 1000)))
+        made += Made.parse(store.blocking_key_value_get(f"podrun/compiled/{process}", _WAIT * 1000))
     compiler.write_list(made)
     Path(query["answer"]).write_text(_answer(made))
 
 
-def _job(query: dict[str, Any]) -> Job:
+def _job(query: CompileQuery) -> Job:
     from ..config import Config
     from .make import Job
 
@@ -66,13 +69,6 @@ def _job(query: dict[str, Any]) -> Job:
 
 def _answer(made: list[Made]) -> str:
     return json.dumps([asdict(one) for one in made])
-
-
-def _made(answer: list[dict[str, Any]]) -> list[Made]:
-    from ..program_list import StoredProgram
-    from .make import Made
-
-    return [Made(StoredProgram(**one["program"]), one["is_new"]) for one in answer]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
-from ..program_list import ProgramList, StoredProgram, compiled_beside
+from ..program_list import Made, ProgramList, StoredProgram, compiled_beside
 from ..programs.executable import compile_anew, pack
 from ..programs.key import built_for, program_key
 from ..storage.bucket_data import load_data
@@ -39,15 +39,6 @@ class Job:
     slice: str
     path: Path
     """The list of the programs."""
-
-
-@dataclass(frozen=True)
-class Made:
-    """A program of the job."""
-
-    program: StoredProgram
-    is_new: bool
-    """False if it was there before."""
 
 
 class Compiler:
