@@ -59,7 +59,7 @@ def _evaluate(request: EvaluateRequest, source: ModelSource) -> int:
                 done, total = json.loads(line)
                 change(f"evaluating: batch {done:,} of {total:,}")
 
-            answer = process.ask(query, on_part)
+            answer = source.named(process.ask(query, on_part))
     except QueryError as error:
         print(f"podrun: the model cannot be evaluated: {error}", file=sys.stderr)
         return ExitCode.FAILED

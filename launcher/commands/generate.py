@@ -106,7 +106,7 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource)
                 output.add(number, text)
                 change(f"{output.ended:,} of {len(prompts):,} texts")
 
-            figures = json.loads(process.ask(query, on_part))
+            figures = json.loads(source.named(process.ask(query, on_part)))
     except QueryError as error:
         print(f"podrun: no text can be written: {error}", file=sys.stderr)
         return ExitCode.FAILED

@@ -36,12 +36,18 @@ class ModelSource:
         step: step of the checkpoint.
         python: the interpreter with the job's libraries.
         cwd: folder that the job's relative paths and modules are in; None: the current one.
+        url: the workdir in a bucket that the folder was downloaded from, if it was.
     """
 
     folder: Path
     step: Step
     python: str
     cwd: Path | None = None
+    url: str | None = None
+
+    def named(self, text: str) -> str:
+        """Return a text about the model that names the bucket in place of the folder on this machine."""
+        return text if self.url is None else text.replace(str(self.folder), self.url)
 
 
 @contextmanager
@@ -66,7 +72,7 @@ def model_here(target: str, step: Step) -> Iterator[ModelSource]:
     with tempfile.TemporaryDirectory(prefix="podrun-model-") as folder:
         here = Path(folder, source.folder.name)
         _bring(bucket, source.step, here)
-        yield replace(source, folder=here)
+        yield replace(source, folder=here, url=bucket)
 
 
 def _find(target: str, step: Step) -> ModelSource:
