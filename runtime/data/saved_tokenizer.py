@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from .base import Dataset, Tokenizer
 from .tokenizers import BytePairs, Bytes, Characters
 
-Saved = dict[str, Any]
-"""JSON: {"name": "byte"}, {"name": "char", "code_points": [10, 32, ...]} or {"name": "bpe", "file": a tokenizer.json}."""
+
+class SavedBytes(TypedDict):
+    """A tokenizer of bytes."""
+
+    name: Literal["byte"]
+
+
+class SavedCharacters(TypedDict):
+    """A tokenizer of characters."""
+
+    name: Literal["char"]
+    code_points: list[int]
+
+
+class SavedBytePairs(TypedDict):
+    """A tokenizer of byte pairs."""
+
+    name: Literal["bpe"]
+    file: str
+    """Text of a tokenizer.json."""
+
+
+Saved = SavedBytes | SavedCharacters | SavedBytePairs
+"""A tokenizer as JSON."""
 
 _LAST_CODE_POINT = 0x10FFFF
 
@@ -36,8 +58,8 @@ def check_saved(saved: Any) -> None:
         if not points or points != sorted(set(points)):
             raise ValueError("the characters of the tokenizer are not in order")
     elif name == "bpe":
-        tokens = _parts(saved["file"])["vocabulary"]
-        if not all(isinstance(index, int) for index in tokens.values()):
+        vocabulary = _parts(saved["file"]).vocabulary
+        if not all(isinstance(index, int) for index in vocabulary.values()):
             raise TypeError("the tokenizer's ids are not integers")
     elif name != "byte":
         raise ValueError(f"unknown tokenizer {name!r:.40}")
@@ -47,7 +69,7 @@ def restored_tokenizer(saved: Saved) -> Tokenizer:
     """Return the tokenizer saved by `saved_form`. Raises UserError if its library is missing or rejects it."""
     if saved["name"] == "char":
         return Characters.of(saved["code_points"])
-    return Bytes() if saved["name"] == "byte" else BytePairs.from_json(saved["file"])
+    return BytePairs.from_json(saved["file"]) if saved["name"] == "bpe" else Bytes()
 
 
 def with_saved_tokenizer(data: Dataset, saved: Saved | None) -> Dataset:
@@ -63,9 +85,11 @@ def difference(saved: Saved | None, now: Saved | None) -> str | None:
         return None
     if saved["name"] != now["name"]:
         return f"{saved['name']} in the checkpoint, {now['name']} in this job"
-    if saved["name"] == "char":
+    if saved["name"] == "char" and now["name"] == "char":
         return _other_characters(set(saved["code_points"]), set(now["code_points"]))
-    return _other_pairs(_parts(saved["file"]), _parts(now["file"]))
+    if saved["name"] == "bpe" and now["name"] == "bpe":
+        return _other_pairs(_parts(saved["file"]), _parts(now["file"]))
+    return None
 
 
 def _other_characters(before: set[int], after: set[int]) -> str:
@@ -77,20 +101,30 @@ def _other_characters(before: set[int], after: set[int]) -> str:
     return f"its characters: {', '.join(rows)}"
 
 
-def _other_pairs(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    old, new = ({index: token for token, index in tokens["vocabulary"].items()} for tokens in (before, after))
+class _Parts(NamedTuple):
+    """The parts of a tokenizer.json that determine a text's ids."""
+
+    vocabulary: dict[str, int]
+    merges: list[Any]
+    normalizer: Any
+    pre_tokenizer: Any
+    decoder: Any
+
+
+def _other_pairs(before: _Parts, after: _Parts) -> str | None:
+    old, new = ({index: token for token, index in parts.vocabulary.items()} for parts in (before, after))
     others = sorted(index for index in old.keys() | new.keys() if old.get(index) != new.get(index))
     if others:
         first = others[0]
         tokens = [json.dumps(side[first]) if first in side else "none" for side in (old, new)]
         where = f"{first} is {tokens[0]} in the checkpoint, {tokens[1]} in this job"
         return f"{len(others)} of {len(old)} tokens differ: {where}"
-    keys = [key for key in before if before[key] != after[key]]
+    keys = [key for key, one, other in zip(_Parts._fields, before, after, strict=True) if one != other]
     return f"its {', '.join(keys)}" if keys else None
 
 
-def _parts(file: str) -> dict[str, Any]:
-    """Return the parts of a tokenizer.json that determine a text's ids. Raises ValueError, KeyError or TypeError."""
+def _parts(file: str) -> _Parts:
+    """Parse a tokenizer.json. Raises ValueError, KeyError or TypeError."""
     given = json.loads(file)
     model, added = given["model"], {token["content"]: token["id"] for token in given.get("added_tokens") or []}
     pairs = [
@@ -98,5 +132,5 @@ def _parts(file: str) -> dict[str, Any]:
     ]  # versions of the library differ
     if not isinstance(model["vocab"], dict):
         raise TypeError("the tokenizer's vocabulary is not a mapping")
-    rules = {key: given.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")}
-    return {"vocabulary": {**model["vocab"], **added}, "merges": pairs, **rules}
+    rules = [given.get(key) for key in ("normalizer", "pre_tokenizer", "decoder")]
+    return _Parts({**model["vocab"], **added}, pairs, *rules)

@@ -58,10 +58,11 @@ def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Rep
     model = SavedModel(folder)
     if form == HF:
         return _write_folder(model, output)
-    if (model.meta.get("tokenizer") or {}).get("name") == "bpe":
+    saved = model.meta.get("tokenizer")
+    if saved and saved["name"] == "bpe":
         _check_new(_tokenizer_path(output))
     written = _write(model, form, output)
-    tokenizer = _write_tokenizer(output, model.meta.get("tokenizer"))
+    tokenizer = _write_tokenizer(output, saved)
     return Report(str(output), model.step, model.weights, *written, output.stat().st_size, tokenizer, model.is_verified)
 
 
