@@ -141,14 +141,16 @@ def test_layers_of_one_kind_are_stacked(layers: int, types: list[str], period: i
 def test_remat() -> None:
     """Losses and gradients are those without, whether layers are alike or not; dropout is the same in both passes."""
 
+    keys = {"layers": 4, "dropout": 0.3, "layer_types": ["sliding", "full"], "window": 3}
+    params = initial(decoder(**keys))
+
     def trained(remat: str) -> Any:
-        keys = {"layers": 4, "dropout": 0.3, "layer_types": ["sliding", "full"], "window": 3}
         model, rngs = decoder(remat=remat, **keys), {"dropout": jax.random.key(1)}
 
         def loss(params: Params) -> jax.Array:
             return (model.apply({"params": params}, TOKENS, False, rngs=rngs) ** 2).mean()
 
-        return jax.jit(jax.value_and_grad(loss))(initial(model))
+        return jax.jit(jax.value_and_grad(loss))(params)
 
     expected = trained("none")
     for remat in ("block", "dots"):
