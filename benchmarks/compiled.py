@@ -1,9 +1,11 @@
-"""Compile the step of a GPT-2 for a slice by podrun and by MaxText, and compare what one compiler makes of them.
+"""Compile the step of a model for a slice by podrun and by MaxText, and compare what one compiler makes of them.
 
-    python benchmarks/compiled.py [--slice v5e-16] [--layers 12] [--width 768] [--heads 12] [--context 1024]
-                                  [--batch 5] [--vocabulary 50304] [--peer FOLDER [--python PYTHON]]
+    python benchmarks/compiled.py [--slice v5e-16] [--model gpt2|llama-1b|llama-8b|tiny] [--context 1024] [--batch 5]
+                                  [--peer FOLDER [--python PYTHON]]
 
-Both train with AdamW in bfloat16, parameters and moments in float32, `--batch` examples on each device, without dropout.
+`gpt2` has 124M parameters, the others the sizes of Llama 3.2 1B and 3.1 8B; `tiny` is for a test. podrun's `decoder` keeps
+only the input of each layer (`remat: block`), as MaxText does by default. Both train with AdamW in bfloat16, parameters and
+moments in float32, `--batch` examples on each device, without dropout.
 Without `--peer` this Python compiles podrun's steps alone; for TPUs it needs libtpu (docs/compile.md). With it MaxText and
 podrun are installed into an environment in FOLDER, unless they are there already (3 GB to download), and all steps are
 compiled in it. PYTHON, at least 3.12, makes the environment; by default the newest of pyenv. MaxText runs by its own command
@@ -31,6 +33,32 @@ from typing import Any
 from setting import ROOT, print_setting
 
 MAXTEXT = "0.2.5"
+VOCABULARY = 50304
+"""Token ids of gpt2."""
+LLAMA = {
+    "kv_heads": 8,
+    "mlp": "swiglu",
+    "norm": "rms",
+    "norm_epsilon": 1e-5,
+    "rope": {"theta": 500_000},
+    "vocabulary": 128_256,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {
+        "layers": 12,
+        "width": 768,
+        "heads": 12,
+        "mlp": "gelu",
+        "norm": "layer",
+        "bias": "all",
+        "positions": "learned",
+        "vocabulary": VOCABULARY,
+    },
+    "tiny": {"layers": 1, "width": 32, "heads": 2, "vocabulary": 256},
+    "llama-1b": {"layers": 16, "width": 2048, "heads": 32, "mlp_width": 8192, "tied_head": True, **LLAMA},
+    "llama-8b": {"layers": 32, "width": 4096, "heads": 32, "mlp_width": 14336, "tied_head": False, **LLAMA},
+}
+"""Keys of podrun's `decoder`."""
 COMPILE = "maxtext.trainers.pre_train.train_compile"
 ALONE = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
 """Environment of a process that only compiles."""
@@ -40,13 +68,12 @@ GIB = 2**30
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--slice", default="v5e-16")
-    sizes = {"layers": 12, "width": 768, "heads": 12, "context": 1024, "batch": 5, "vocabulary": 50304}
-    for name, size in sizes.items():
-        parser.add_argument(f"--{name}", type=int, default=size)
+    parser.add_argument("--model", choices=MODELS, default="gpt2")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=5)
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--python", type=Path)
     arguments = parser.parse_args()
-    sizes = {name: getattr(arguments, name) for name in sizes}
     print_setting()
     python = Path(sys.executable)
     if arguments.peer:
@@ -54,11 +81,11 @@ def main() -> None:
     print(f"compiler: {ask(python, 'versions')}\n", flush=True)
     devices = int(ask(python, "devices", arguments.slice))
     print(
-        f"{arguments.slice}: GPT-2 with {', '.join(f'{name} {size}' for name, size in sizes.items())} a device\n\n"
+        f"{arguments.slice}: {arguments.model}, {arguments.batch} x {arguments.context} tokens a device\n\n"
         f"{'':<38}{'arguments':>10}{'temporaries':>13}{'sent':>8}{'compiler':>11}{'model':>9}",
         flush=True,
     )
-    for name, step in steps(python, arguments, sizes, devices):
+    for name, step in steps(python, arguments, devices):
         print(
             f"{name:<38}{step['arguments'] / GIB:>10.2f}{step['temporaries'] / GIB:>13.2f}"
             f"{sum(step['sent'].values()) / GIB:>8.2f}{step['flops'] / 1e9:>11.1f}{step['model'] / 1e9:>9.1f}\n"
@@ -67,27 +94,44 @@ def main() -> None:
         )
 
 
-def steps(
-    python: Path, arguments: argparse.Namespace, sizes: dict[str, int], devices: int
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def steps(python: Path, arguments: argparse.Namespace, devices: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name of each step, and its figures."""
-    for fsdp in (1, devices):
-        job = json.dumps({**sizes, "slice": arguments.slice, "fsdp": fsdp})
-        yield f"podrun, jit{f', fsdp {fsdp}' * (fsdp > 1)}", json.loads(ask(python, "podrun", job))
-    if arguments.peer:
-        for remat in ("full", "minimal"):
-            yield (
-                f"MaxText, fsdp {devices}, remat {remat}",
-                compile_peer(python, arguments.slice, sizes, [f"remat_policy={remat}"]),
-            )
+    is_small = not arguments.model.startswith("llama")  # the others do not fit whole
+    decoder = {"name": "decoder", **MODELS[arguments.model], "remat": "block"}
+    layouts: list[tuple[str, dict[str, Any], int]] = [("decoder, remat block, ", decoder, devices)]
+    if is_small:
+        gpt2 = {"name": "gpt2", **{key: decoder[key] for key in ("layers", "width", "heads")}}
+        layouts = [("gpt2, remat none, ", gpt2, 1), ("decoder, remat block, ", decoder, 1), *layouts]
+    for name, model, fsdp in layouts:
+        job = json.dumps(
+            {
+                "slice": arguments.slice,
+                "fsdp": fsdp,
+                "batch": arguments.batch,
+                "model": model,
+                "context": arguments.context,
+            }
+        )
+        yield (
+            f"podrun, {name}{f'fsdp {fsdp}' if fsdp > 1 else f'data {devices}'}",
+            json.loads(ask(python, "podrun", job)),
+        )
+    if not arguments.peer:
+        return
+    for remat in ("full", "minimal") if is_small else ("full",):
+        yield f"MaxText, fsdp {devices}, remat {remat}", compile_peer(python, arguments, [f"remat_policy={remat}"])
+    if is_small:
         layout = [f"ici_data_parallelism={devices}", "ici_fsdp_parallelism=1"]
-        yield f"MaxText, data {devices}, remat full", compile_peer(python, arguments.slice, sizes, layout)
+        yield f"MaxText, data {devices}, remat full", compile_peer(python, arguments, layout)
 
 
 def in_words(step: dict[str, Any]) -> str:
     """Return the collectives of a step."""
     parts = [f"{step['count'][kind]} {kind} of {sent / GIB:.2f} GiB" for kind, sent in step["sent"].items()]
-    return ", ".join(parts) or "nothing is sent"
+    unknown = (
+        f"; the turns of {step['unknown_loops']} loops are unknown, so they count once" if step["unknown_loops"] else ""
+    )
+    return (", ".join(parts) or "nothing is sent") + unknown
 
 
 # --- the peer -------------------------------------------------------------------------------------------------------
@@ -116,27 +160,41 @@ def newest_python() -> Path:
     return newest
 
 
-def compile_peer(python: Path, slice: str, sizes: dict[str, int], options: list[str]) -> dict[str, Any]:
-    """Compile MaxText's step by its own command, for GPT-2's sizes."""
+def peer_model(model: str, context: int) -> list[str]:
+    """Return MaxText's own words for a model."""
+    keys = MODELS[model]
+    words = [
+        "model_name=default",
+        f"base_emb_dim={keys['width']}",
+        f"base_num_query_heads={keys['heads']}",
+        f"base_num_kv_heads={keys.get('kv_heads', keys['heads'])}",
+        f"head_dim={keys['width'] // keys['heads']}",
+        f"base_mlp_dim={keys.get('mlp_width', 4 * keys['width'])}",
+        f"base_num_decoder_layers={keys['layers']}",
+        f"vocab_size={keys['vocabulary']}",
+        f"logits_via_embedding={str(keys.get('tied_head', True)).lower()}",
+    ]
+    if model == "gpt2":
+        return [
+            *words,
+            "decoder_block=gpt3",
+            "mlp_activations=['gelu']",
+            "fused_qkv=true",
+            f"trainable_position_size={context}",
+        ]
+    return [*words, "decoder_block=llama2", "mlp_activations=['silu','linear']", "rope_max_timescale=500000"]
+
+
+def compile_peer(python: Path, arguments: argparse.Namespace, options: list[str]) -> dict[str, Any]:
+    """Compile MaxText's step by its own command."""
+    slice, context = arguments.slice, arguments.context
     with tempfile.TemporaryDirectory() as folder:
         words = [
             f"compile_topology={slice}",
             "compile_topology_num_slices=1",
-            "model_name=default",
-            "decoder_block=gpt3",
-            f"base_emb_dim={sizes['width']}",
-            f"base_num_query_heads={sizes['heads']}",
-            f"base_num_kv_heads={sizes['heads']}",
-            f"head_dim={sizes['width'] // sizes['heads']}",
-            f"base_mlp_dim={4 * sizes['width']}",
-            "mlp_activations=['gelu']",
-            "fused_qkv=true",
-            f"base_num_decoder_layers={sizes['layers']}",
-            f"vocab_size={sizes['vocabulary']}",
-            "logits_via_embedding=true",
-            f"trainable_position_size={sizes['context']}",
-            f"max_target_length={sizes['context']}",
-            f"per_device_batch_size={sizes['batch']}",
+            *peer_model(arguments.model, context),
+            f"max_target_length={context}",
+            f"per_device_batch_size={arguments.batch}",
             "dtype=bfloat16",
             "opt_type=adamw",
             "dataset_type=synthetic",
@@ -226,7 +284,7 @@ def pod_of(slice: str) -> Any:
 
 
 def compile_podrun(job: str) -> str:
-    """Compile the step of podrun's GPT-2, and return its figures as JSON."""
+    """Compile podrun's step, and return its figures as JSON."""
     import jax
     import numpy as np
 
@@ -235,6 +293,7 @@ def compile_podrun(job: str) -> str:
     from podrun.runtime.data.pipeline import batch_shapes
     from podrun.runtime.inspect_job.compiled import compile_step
     from podrun.runtime.measure.flops import step_flops
+    from podrun.runtime.models.attention import resolve
     from podrun.runtime.optim import make_optimizer
     from podrun.runtime.parallel import make_strategy
     from podrun.runtime.tasks import make_task
@@ -244,16 +303,18 @@ def compile_podrun(job: str) -> str:
     pod = pod_of(sizes["slice"])
     with tempfile.TemporaryDirectory() as folder:
         tokens = Path(folder, "tokens.bin")
-        np.zeros(sizes["context"] * 10, np.uint16).tofile(tokens)
+        np.zeros(sizes["context"] * 10, np.uint32).tofile(tokens)
+        model = sizes["model"]
         config = Config.model_validate(
             {
                 "task": "language_model",
-                "model": {"name": "gpt2", **{k: sizes[k] for k in ("layers", "width", "heads", "context")}},
+                "model": {**model, "context": sizes["context"]},
                 "data": {
                     "name": "tokens",
                     "path": tokens,
                     "validation_path": tokens,
-                    "vocabulary": sizes["vocabulary"],
+                    "vocabulary": model.get("vocabulary", VOCABULARY),
+                    "dtype": "uint32",
                 },
                 "optimizer": "adamw",
                 "precision": "bfloat16",
@@ -262,13 +323,14 @@ def compile_podrun(job: str) -> str:
                 "parallel": {"name": "jit", **({"mesh": {"fsdp": sizes["fsdp"]}} if sizes["fsdp"] > 1 else {})},
             }
         )
+        config, _ = resolve(config, pod)
         data = load_dataset(config)
         task = make_task(config, data)
         strategy = make_strategy(config, task, *make_optimizer(config, config.steps), pod)
         shapes = batch_shapes(data.train, config.batch_size)
         batch = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in shapes.items()}
         initial = jax.eval_shape(lambda key: first_parameters(task, key), jax.random.key(0))
-        model = step_flops(task, initial, batch).work / pod.count
+        flops = step_flops(task, initial, batch).work / pod.count
         step = compile_step(strategy, strategy.lowered(batch))
         if step.program is None or step.memory is None:
             raise SystemExit(step.too_large)
@@ -277,7 +339,8 @@ def compile_podrun(job: str) -> str:
                 "arguments": step.memory.arguments,
                 "temporaries": step.memory.temporaries,
                 "flops": step.program.cost_analysis()["flops"],
-                "model": model,
+                "model": flops,
+                "unknown_loops": step.unknown_loops,
                 **summed(step.traffic),
             }
         )
@@ -288,10 +351,12 @@ def sent_by(slice: str, program: str) -> str:
     import numpy as np
 
     from podrun.runtime.inspect_job import hlo
+    from podrun.runtime.inspect_job.loops import unknown_loops
     from podrun.runtime.inspect_job.traffic import PodMesh, traffic
 
     mesh = PodMesh(("device",), np.array(pod_of(slice).all))
-    return json.dumps(summed(traffic(hlo.read(Path(program).read_text()), mesh)))
+    text = hlo.read(Path(program).read_text())
+    return json.dumps({**summed(traffic(text, mesh)), "unknown_loops": unknown_loops(text)})
 
 
 def summed(traffic: Any) -> dict[str, dict[str, int]]:

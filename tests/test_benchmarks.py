@@ -29,7 +29,7 @@ SMALLEST = {
     "chaos_bucket": ["--runs=1"],
     "checkpoint": ["--rounds=1 --gigabytes=0.01"],
     "checkpoint_beside": ["--rounds=1 --layers=1 --width=64", "--rounds=1 --manifest --megabytes=10"],
-    "compiled": ["--slice=cpu-1x2 --layers=1 --width=32 --heads=2 --context=16 --vocabulary=256"],
+    "compiled": ["--slice=cpu-1x2 --model=tiny --context=16"],
     "compile_time": ["--rounds=1 --parameters=4 --strategies=pmap --devices=2"],
     "detection": ["--runs=1"],
     "fanout": ["--hosts 2 --rounds=1"],
