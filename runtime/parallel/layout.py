@@ -26,9 +26,8 @@ from ..worker.quiet import without_gloo_lines
 
 DATA, FSDP, MODEL = SHARES, "fsdp", "model"
 BATCH_AXES = (DATA, FSDP)
-SMALL = (
-    1 << 14
-)  # elements: arrays up to this size are not divided over fsdp, since gathering them costs more than their memory
+SMALL = 1 << 14
+"""Elements: fsdp divides no arrays up to this size, since gathering them costs more than their memory."""
 
 
 @dataclass(frozen=True)
