@@ -15,6 +15,7 @@ from . import plugins
 from .config import Config, Plugin
 from .config.optimizer import LBFGS, SGD, Adafactor, Adam, AdamW, FirstOrder, Lion, Muon, OptimizerSection, Schedule
 from .contract import UserError
+from .trainable import select, trained
 from .weights import Weight, weights
 
 Decaying = AdamW | Lion | Muon
@@ -67,8 +68,17 @@ def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> A
     return mask
 
 
-def updates_of(section: OptimizerSection, params: Any, stacked: Sequence[str] = ()) -> list[str]:
-    """Describe the update of each parameter, as `muon, decayed`; empty if the optimizer treats all of them alike."""
+def updates_of(config: Config, params: Any, stacked: Sequence[str] = ()) -> list[str]:
+    """Describe the update of each parameter, as `muon, decayed` or `frozen`; empty if all of them are treated alike."""
+    mask = trained(params, config.trainable)
+    updates = _updates_of_trained(config.optimizer, select(params, mask), stacked)
+    if config.trainable is None:
+        return updates
+    rest = iter(updates or [""] * sum(jax.tree.leaves(mask)))
+    return [next(rest) or "trained" if is_trained else "frozen" for is_trained in jax.tree.leaves(mask)]
+
+
+def _updates_of_trained(section: OptimizerSection, params: Any, stacked: Sequence[str]) -> list[str]:
     if not isinstance(section, Decaying):
         return []
     every: list[Weight] = jax.tree.leaves(weights(params, stacked))

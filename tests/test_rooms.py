@@ -69,6 +69,7 @@ FLOORS = {
             "data",
             "tasks",
             "weights",
+            "trainable",
             "optim",
         ),
         *(

@@ -12,7 +12,7 @@ from ..data.saved_tokenizer import Saved, difference
 from ..state import StateDict
 from .metadata import JobMeta, Shapes
 
-_SECTIONS = ("task", "model", "optimizer", "parallel", "ema")
+_SECTIONS = ("task", "model", "trainable", "optimizer", "parallel", "ema")
 _SHOWN = 8
 
 Row = tuple[str, Any, Any]

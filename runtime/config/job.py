@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ..contract import UserError
 from .attention import named_conflict
 from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData, TextData
 from .model import GPT2Model, Model
-from .optimizer import AdamW, FirstOrder, Optimizer, Schedule
+from .optimizer import AdamW, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
 from .sections import Checkpoint, Eval, LaunchSection, Log, Sample
 from .task import TASKS, TaskName, examples_of
@@ -28,6 +28,11 @@ class Config(Section):
     model: Model = Field(GPT2Model(), description="The network; each task has a default.")
     data: Data = Field(PythonSourceData(), description="Source of the examples; each task has a default.")
     optimizer: Optimizer = Field(AdamW(), description="How parameters are updated; each task has a default.")
+    trainable: Annotated[str | None, AfterValidator(checked_regex)] = Field(
+        None,
+        description="Regular expression that matches the full names of the parameters to train, such as `.*bias|lm_head.*`; "
+        "the others are frozen: they stay as they are, and need no memory for gradients and optimizer state. null: all.",
+    )
     schedule: Schedule = Field(Schedule(), description="Learning rate by step; not for lbfgs.")
     parallel: Parallel = Field(
         Pmap(), description="Parallelism strategy: how state and batch are divided over the devices."

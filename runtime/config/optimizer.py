@@ -40,7 +40,7 @@ class OptimizerSection(Section):
 Clip = Annotated[PositiveFloat | None, Tunable(set_or_null=True)]  # clipping adds a part to the state
 
 
-def _checked_regex(value: str | None) -> str | None:
+def checked_regex(value: str | None) -> str | None:
     try:
         re.compile(value or "")
     except (re.error, OverflowError, RecursionError) as error:
@@ -48,7 +48,7 @@ def _checked_regex(value: str | None) -> str | None:
     return value
 
 
-Decay = Annotated[str | None, AfterValidator(_checked_regex), Tunable()]
+Decay = Annotated[str | None, AfterValidator(checked_regex), Tunable()]
 
 _RATE = "Peak learning rate; the schedule gives the rate at each step."
 _CLIP = "Global norm that gradients are clipped to; null: no clipping. Lower it if the loss jumps."

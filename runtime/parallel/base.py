@@ -25,6 +25,7 @@ from ..plugins import hook
 from ..programs.pod_programs import Programs
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
+from ..trainable import merge, select, trained
 from .arrays import merge_model_states, microbatches, put_global, strip_weak_types
 from .initial import SEED, InitialState
 from .layout import Partition
@@ -272,7 +273,8 @@ class Strategy(ABC):
 
     def _first_state(self, params: Params, model_state: Any = None) -> TrainState:
         ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
-        return strip_weak_types(TrainState(jnp.int32(0), params, self.optimizer.init(params), ema, model_state))
+        opt_state = self.optimizer.init(self.trained(params))
+        return strip_weak_types(TrainState(jnp.int32(0), params, opt_state, ema, model_state))
 
     def init_from(self, load: Callable[[Params], Params]) -> TrainState:
         """Return the initial state of given parameters, placed on the devices.
@@ -284,6 +286,12 @@ class Strategy(ABC):
         layout = jax.tree.map(lambda array: array.sharding, form)
         make = jax.jit(self._first_state, donate_argnums=0, out_shardings=layout)
         return self.place(to_dict(make(load(form.params))))
+
+    def trained(self, params: Params) -> Params:
+        """Return a tree like the parameters without those that are frozen."""
+        if self.config.trainable is None:
+            return params
+        return select(params, trained(params, self.config.trainable))
 
     @cached_property
     def initial(self) -> InitialState:
@@ -332,20 +340,26 @@ class Strategy(ABC):
     def gradients(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Results:
         """Return the mean gradients and metrics over a batch, [B, ...], and the model's new state.
 
+        Gradients are those of the parameters that are trained.
         With `accumulate` they are computed in microbatches one after another, each from the model state before the step.
         """
-        grad = jax.value_and_grad(self.loss, has_aux=True)
+
+        def loss(part: Params, *rest: Any) -> Loss:
+            return self.loss(merge(part, params), *rest)
+
+        grad = jax.value_and_grad(loss, has_aux=True)
+        part = self.trained(params)
         if self.accumulate == 1:
-            (loss, (metrics, after)), grads = grad(params, model_state, batch, key)
+            (loss, (metrics, after)), grads = grad(part, model_state, batch, key)
             return (grads, {"loss": loss, **metrics}), after
         parts, keys = self.split(batch, key)
 
-        def add(total: Any, part: Any) -> tuple[Any, Any]:
-            (loss, (metrics, after)), grads = grad(params, model_state, part[0], part[1])
+        def add(total: Any, micro: Any) -> tuple[Any, Any]:
+            (loss, (metrics, after)), grads = grad(part, model_state, *micro)
             return jax.tree.map(jnp.add, total, (grads, {"loss": loss, **metrics})), after
 
         first = jax.tree.map(lambda x: x[0], parts)
-        (loss, (metrics, _)), grads = jax.eval_shape(lambda: grad(params, model_state, first, keys[0]))
+        (loss, (metrics, _)), grads = jax.eval_shape(lambda: grad(part, model_state, first, keys[0]))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), (grads, {"loss": loss, **metrics}))
         total, states = jax.lax.scan(add, self.empty_sum(zero), (parts, keys))
         mean: tuple[Params, Scalars] = jax.tree.map(lambda x: x / self.accumulate, total)
@@ -355,7 +369,8 @@ class Strategy(ABC):
         """Return the gradients of a step: what the last line search has stored, otherwise what `compute` returns."""
         if not self.uses_line_search:
             return compute()
-        loss, grads = optax.value_and_grad_from_state(objective)(state.params, state=state.opt_state)
+        of_part = self._of_trained(objective, state.params)
+        loss, grads = optax.value_and_grad_from_state(of_part)(self.trained(state.params), state=state.opt_state)
         return (grads, {"loss": loss}), None
 
     def update(
@@ -370,17 +385,26 @@ class Strategy(ABC):
             objective: the loss, for a line search; None if `updates_outside`.
             model_state: the model's new state, the same on all devices.
         """
+        before = self.trained(state.params)
+        of_part = None if objective is None else self._of_trained(objective, state.params)
         updates, opt_state = self.optimizer.update(
-            grads, state.opt_state, state.params, value=metrics["loss"], grad=grads, value_fn=objective
+            grads, state.opt_state, before, value=metrics["loss"], grad=grads, value_fn=of_part
         )
-        params = optax.apply_updates(state.params, updates)
-        ema = None if self.ema is None else optax.incremental_update(params, state.ema, 1 - self.ema)
+        after = optax.apply_updates(before, updates)
+        params = merge(after, state.params)
+        ema = state.ema
+        if ema is not None and self.ema is not None:
+            ema = merge(optax.incremental_update(after, self.trained(ema), 1 - self.ema), ema)
         length = optax.tree.get(opt_state, "learning_rate") if self.uses_line_search else self.schedule(state.step)
         length = jnp.asarray(length, jnp.float32)
         metrics = {**metrics, "grad_norm": optax.tree.norm(grads), "learning_rate": length}
         return strip_weak_types(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(
             metrics
         )
+
+    def _of_trained(self, objective: Objective, params: Params) -> Objective:
+        """Return the objective as a function of the parameters that are trained."""
+        return lambda part: objective(merge(part, params))
 
     def update_outside(
         self, compute: Callable[[TrainState, Batch], Results], state: TrainState, batch: Batch

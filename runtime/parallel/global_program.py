@@ -94,7 +94,7 @@ class GlobalProgram(MeshStrategy):
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
         )
-        grads = self.constrain(grads, self.layout.params)
+        grads = self.constrain(grads, self.trained(self.layout.params))
         after = self.constrain(after, self.layout.model_state)
         if not self.updates_outside:
             return self.update(state, grads, metrics, objective, after)
@@ -163,7 +163,7 @@ class GlobalProgram(MeshStrategy):
 
     def empty_sum(self, zeros: tuple[Params, Scalars]) -> tuple[Params, Scalars]:
         grads, metrics = zeros
-        return self.constrain(grads, self.layout.params), metrics
+        return self.constrain(grads, self.trained(self.layout.params)), metrics
 
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
         """Split each share into `accumulate` microbatches: [accumulate, shares, B / shares / accumulate, ...]."""

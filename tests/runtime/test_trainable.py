@@ -1,0 +1,145 @@
+"""The key `trainable`: parameters that it does not match are frozen, under every strategy."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+from pydantic import ValidationError
+
+from podrun.runtime.checkpoint.same_job import obstacles
+from podrun.runtime.config import Config, saved_config
+from podrun.runtime.contract import UserError, Workdir
+from podrun.runtime.data.base import Dataset
+from podrun.runtime.models.adapter import name_of
+from podrun.runtime.optim import make_optimizer, updates_of
+from podrun.runtime.parallel import layout, make_strategy
+from podrun.runtime.parallel.base import Strategy
+from podrun.runtime.state import Batch
+from podrun.runtime.tasks import make_task
+
+from .parallel.reference import batches, text, text_job, text_reference
+from .strategies import assert_close, dataset, every_strategy_in_parts, job, make, train
+from .training import train as train_run
+
+HEAD = "head.*"
+MLP = r"layers\.block_1\.mlp\..*kernel"
+
+
+def arrays(tree: Any) -> dict[str, np.ndarray[Any, Any]]:
+    return {name_of(path): np.array(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def unrestricted(config: Config, data: Dataset, trainable: str) -> Strategy:
+    """Return a strategy that trains all, with an optimizer that ignores the gradients of frozen parameters."""
+    task = make_task(config, data)
+    inner, schedule = make_optimizer(config, config.total_steps(1), task.stacked)
+
+    def of_trained(gradients: Any, _: Any) -> Any:
+        return jax.tree.map_with_path(lambda path, x: x * bool(re.fullmatch(trainable, name_of(path))), gradients)
+
+    return make_strategy(config, task, optax.chain(optax.stateless(of_trained), inner), schedule)
+
+
+def check(config: Config, data: Dataset, given: list[Batch], trainable: str) -> None:
+    """Check that losses and parameters are those of the reference, and that frozen ones stay and have no moments."""
+    plain = unrestricted(config.model_copy(update={"parallel": job("single").parallel}), data, trainable)
+    expected, wanted = train(plain, plain.init(), given)
+    one = make(config.model_copy(update={"trainable": trainable}), data)
+    state = one.init()
+    before = arrays(state.params)
+    state, found = train(one, state, given)
+    assert [metrics["loss"] for metrics in found] == pytest.approx([metrics["loss"] for metrics in wanted], rel=1e-5)
+    assert_close(state.params, expected.params)
+    after = arrays(state.params)
+    ema = arrays(state.ema)
+    moments = {name for name in arrays(state.opt_state) if name.endswith(tuple(before))}
+    for name, value in before.items():
+        frozen = re.fullmatch(trainable, name) is None
+        assert (after[name].tobytes() == value.tobytes()) == frozen
+        assert any(moment.endswith(name) for moment in moments) != frozen
+        assert not ema or (ema[name].tobytes() == value.tobytes()) == frozen
+    assert moments
+
+
+@every_strategy_in_parts
+def test_training(name: str, accumulate: int) -> None:
+    check(job(name, accumulate=accumulate, ema=0.9 if accumulate == 2 else None), dataset(), batches(3), HEAD)
+
+
+@pytest.mark.parametrize("name", ["pmap", "jit fsdp 2", "explicit fsdp 4"])
+def test_stacked_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block of each two is trained, in a loop over stacked layers with divided parameters and batches in two parts."""
+    monkeypatch.setattr(layout, "SMALL", 100)
+    check(text_job(name, "decoder"), text(), text_reference("decoder")[1], MLP)
+
+
+def test_members_of_an_ensemble() -> None:
+    """Each keeps its own initial values in what is frozen."""
+    one = make(job("ensemble", trainable=HEAD), dataset())
+    state = one.init()
+    before = arrays(state.params)
+    after = arrays(train(one, state, batches(2))[0].params)
+    same = {name for name, value in before.items() if after[name].tobytes() == value.tobytes()}
+    assert same == {"dense_0.bias", "dense_0.kernel"}
+
+
+def test_line_search() -> None:
+    """L-BFGS evaluates the loss again in its update."""
+    config = job("pmap", optimizer="lbfgs", schedule={}, batch_size="all", trainable=HEAD)
+    one = make(config, dataset())
+    state = one.init()
+    before = arrays(state.params)
+    state, found = train(one, state, batches(1) * 3)
+    assert found[2]["loss"] < found[1]["loss"] < found[0]["loss"]
+    after = arrays(state.params)
+    assert {name for name in before if np.array_equal(after[name], before[name])} == {"dense_0.bias", "dense_0.kernel"}
+
+
+def test_no_weight_decay() -> None:
+    """Frozen parameters do not decay, and inspect names them."""
+    config = job("jit", optimizer={"name": "adamw", "weight_decay": 10.0}, trainable=HEAD)
+    one = make(config, dataset())
+    state = one.init()
+    assert updates_of(config, state.params) == ["frozen", "frozen", "trained", "decayed"]
+    before = arrays(state.params)
+    after = arrays(train(one, state, batches(2))[0].params)
+    assert after["dense_0.kernel"].tobytes() == before["dense_0.kernel"].tobytes()
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(UserError, match=r"trainable 'layers' matches no parameter's full name.*dense_0.bias") as error:
+        make(job("jit", trainable="layers"), dataset()).init()
+    assert "'.*layers.*' matches anywhere" in str(error.value)
+
+
+def test_not_a_regular_expression() -> None:
+    with pytest.raises(ValidationError, match=r"trainable\n.*'\(' is not a regular expression"):
+        job("jit", trainable="(")
+
+
+def test_another_regular_expression_is_another_job() -> None:
+    before = {"config": saved_config(job("jit")), "fingerprint": "", "shapes": {}}
+    rows = obstacles(before, job("pmap", trainable=HEAD), b"", {})  # type: ignore[arg-type]
+    assert rows == [("trainable", 'null in the checkpoint, "head.*" in this job')]
+
+
+def test_resume_under_another_strategy(tmp_path: Path) -> None:
+    """Losses do not depend on a stop in the middle, after which the run goes on under another strategy."""
+    keys = {"steps": 6, "trainable": "head.*", "batch_size": 8, "checkpoint": {"every": 3}, "ema": 0.5}
+    train_run(tmp_path / "whole", parallel="pmap", **keys)
+    train_run(tmp_path / "parts", until=3, parallel="pmap", **keys)
+    train_run(tmp_path / "parts", parallel={"name": "jit", "mesh": {"fsdp": 4}}, **keys)
+    whole, parts = losses(tmp_path / "whole"), losses(tmp_path / "parts")
+    assert len(whole) == 6 and parts == pytest.approx(whole, rel=1e-5)
+
+
+def losses(workdir: Path) -> list[float]:
+    records = map(json.loads, Workdir(workdir).metrics.read_text().splitlines())
+    return [record["loss"] for record in records if record["kind"] == "train"]
