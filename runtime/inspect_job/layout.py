@@ -67,19 +67,27 @@ def _axes(sharding: Sharding, dimensions: list[int]) -> str:
 
 
 def draw(array: Any, width: int, most: int = _DRAWN) -> str:
-    """Return JAX's picture of the sharding of the first two dimensions; empty if it is too large or not possible."""
+    """Return JAX's picture of the sharding of two dimensions; empty if it is too large or not possible.
+
+    The dimensions are those that are divided, and otherwise the last: of an array that is stacked over layers, one layer.
+    """
     shape, sharding = tuple(array.shape), array.sharding
     part = sharding.shard_shape(shape)
     parts, on = _parts(shape, part), len(sharding.device_set)
-    if not shape or on == 1 or parts > most or on // parts > most or part[2:] != shape[2:]:
+    divided = [i for i in range(len(shape)) if part[i] != shape[i]]
+    if not shape or on == 1 or parts > most or on // parts > most or len(divided) > 2:
         return ""
     if len(shape) > 2:
         if not isinstance(sharding, NamedSharding):
             return ""
-        sharding = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:2]))
+        others = [i for i in range(len(shape)) if i not in divided]
+        drawn = sorted([*divided, *others[len(divided) - 2 :][: 2 - len(divided)]])
+        entries = [*sharding.spec, *[None] * len(shape)]
+        sharding = NamedSharding(sharding.mesh, PartitionSpec(*[entries[i] for i in drawn]))
+        shape = tuple(shape[i] for i in drawn)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        jax.debug.visualize_sharding(shape[:2], sharding, use_color=False, scale=0.4, max_width=width)
+        jax.debug.visualize_sharding(shape, sharding, use_color=False, scale=0.4, max_width=width)
     return out.getvalue().rstrip()
 
 

@@ -67,12 +67,12 @@ class MeshStrategy(Strategy):
         for rule in given or [None]:
             only = partition if rule is None else replace(partition, rules={rule: given[rule]})
             if not any(only.gathered(name, shape) for name, shape in matrices.items()):
-                what = "no rule of the model" if rule is None else f"parallel.partition_rules {{{rule}: {given[rule]}}}"
+                what = "the model's rules divide" if rule is None else f"the rule {{{rule}: {given[rule]}}} divides"
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in [*matrices.items()][:_SHOWN])
                 more = f" and {len(matrices) - _SHOWN} more" if len(matrices) > _SHOWN else ""
                 raise UserError(
-                    f"{what} divides a parameter by parallel.mesh.model {grid.model}: it must match the end of a name, and "
-                    f"the dimension must be a multiple of {grid.model}; there are {shown}{more}"
+                    f"parallel.partition_rules: {what} no parameter by parallel.mesh.model {grid.model}: a rule must match "
+                    f"the end of a name, and the dimension be a multiple of {grid.model}; there are {shown}{more}"
                 )
         return partition
 

@@ -104,7 +104,7 @@ def test_pictures() -> None:
     """JAX's own, of what has two dimensions that are split; none of what is whole on one device, or has no dimension."""
     assert "CPU 0,2" in draw(array((8, 8), None, "fsdp"), 70)
     assert draw(array((4, 3, 8), "data"), 70).count("CPU") == 2
-    assert draw(array((4, 3, 8), None, None, "data"), 70) == ""
+    assert draw(array((4, 3, 8), None, None, "data"), 70).count("CPU") == 2
     assert draw(array(()), 70) == ""
     assert draw(jax.ShapeDtypeStruct((2,), np.float32, sharding=SingleDeviceSharding(jax.devices()[0])), 70) == ""
 

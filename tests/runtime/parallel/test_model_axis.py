@@ -229,7 +229,9 @@ def test_a_model_without_rules() -> None:
         Config.model_validate({**fields, "parallel": {"name": "jit", "mesh": {"model": 2}}})
     parallel = {"name": "jit", "mesh": {"model": 2}, "partition_rules": {r"dense_0\.kernel": 1, "out": 0}}
     config = Config.model_validate({**fields, "parallel": parallel})
-    with pytest.raises(UserError, match=r"\{out: 0\} divides a parameter .* there are dense_0.kernel \[8, 64\]"):
+    with pytest.raises(
+        UserError, match=r"the rule \{out: 0\} divides no parameter .* there are dense_0.kernel \[8, 64\]"
+    ):
         make(config, load_dataset(config))
 
 
