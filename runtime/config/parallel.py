@@ -35,12 +35,12 @@ class Mesh(Section):
         keys = "fsdp" if self.model == 1 else "model" if self.fsdp == 1 else "fsdp x model"
         if slices > 1 and (devices // slices) % copy:
             return (
-                f"parallel.mesh: {keys} {copy} does not divide the {devices // slices} devices of each of the {slices} "
+                f"parallel.mesh.{keys} {copy} does not divide the {devices // slices} devices of each of the {slices} "
                 f"slices, so layers would wait for the network between slices; it can be {_divisors(devices // slices)}"
             )
         if self.data == -1 and devices % copy:
             return (
-                f"parallel.mesh: {keys} {copy} does not divide the {devices} devices of the slice; it can be "
+                f"parallel.mesh.{keys} {copy} does not divide the {devices} devices of the slice; it can be "
                 f"{_divisors(devices)}"
             )
         if self.data != -1 and self.data * copy != devices:

@@ -26,7 +26,10 @@ from .completing import complete
         (("train.yaml", "opt"), ["optimizer."]),
         (("run", "train.yaml", "optimizer.learning_r"), ["optimizer.learning_rate="]),
         (("inspect", "train.yaml", "steps=5", "data.tok"), ["data.tokenizer.", "data.tokenizer_file="]),
-        (("compare", "train.yaml", "parallel.mesh."), ["parallel.mesh.data=", "parallel.mesh.fsdp="]),
+        (
+            ("compare", "train.yaml", "parallel.mesh."),
+            ["parallel.mesh.data=", "parallel.mesh.fsdp=", "parallel.mesh.model="],
+        ),
         (("train.yaml", "parallel=s"), ["parallel=shard_map", "parallel=single"]),
         (("train.yaml", "drop_last="), ["drop_last=true", "drop_last=false"]),
         (("train.yaml", "steps", "=", "5", "parallel", "=", "s"), ["shard_map", "single"]),
