@@ -162,7 +162,7 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        """Whether the run is in progress. Valid in forked processes as well."""
+        """True if the run is in progress. Valid in forked processes as well."""
         return self._process.poll() is None if os.getpid() == self._owner else self._is_supervised()
 
     def events(self) -> Iterator[dict[str, Any]]:

@@ -96,13 +96,13 @@ class NoteEvent(_Timed):
 
     event: Literal[EventKind.NOTE]
     host: NotRequired[str]
-    """Of a worker's note, like `process`. The launcher has notes as well."""
+    """Given for a worker's note, like `process`. The launcher has notes as well."""
     process: NotRequired[Count]
     message: str
     injected: NotRequired[str]
     """The fault that was injected."""
     sent: NotRequired[dict[str, list[str]]]
-    """What was sent to each host."""
+    """Files that were sent to each host."""
 
 
 class ProfileEvent(OfWorker):

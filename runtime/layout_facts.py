@@ -29,7 +29,7 @@ class Survey:
     examples: int
     """Number of examples in the training set."""
     whole_batch: bool
-    """Whether the task needs the whole batch at once, so that it cannot be accumulated."""
+    """True if the task needs the whole batch at once, so that it cannot be accumulated."""
     held: tuple[Held, ...]
     """By strategy, in the order of the question."""
 

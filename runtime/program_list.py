@@ -64,7 +64,7 @@ class ProgramList:
 
     slice: str
     built_for: dict[str, str]
-    """What they were compiled for and with, besides their text, by name: versions, devices, flags."""
+    """Versions, devices and flags that they were compiled for and with, by name."""
     programs: tuple[StoredProgram, ...]
 
     @property

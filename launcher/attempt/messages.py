@@ -40,7 +40,7 @@ class Opened:
 
     host: str
     error: str | None
-    """Why the agent could not be started."""
+    """Reason why the agent could not be started."""
 
 
 @dataclass(frozen=True)

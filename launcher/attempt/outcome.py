@@ -79,7 +79,7 @@ class Outcome:
     cause: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
     others: str = ""
-    """What the other processes were doing when the cause ended the attempt."""
+    """Work of the other processes when the cause ended the attempt."""
     interrupted_by: int | None = None
     saved_step: int | None = None
     """Step of the newest reported checkpoint."""
@@ -87,7 +87,7 @@ class Outcome:
     """True if the attempt has looked for a checkpoint and found none."""
     left_behind: list[str] = field(default_factory=list)
     over: str = ""
-    """What has taken the hosts away meanwhile: it may be behind the cause, or the interrupt."""
+    """Reason why the hosts were taken away meanwhile: it may be behind the cause, or the interrupt."""
     finished: bool = False
     """True if all processes have finished their work, even if something failed later."""
     unprepared: bool = False

@@ -63,7 +63,7 @@ class HostState:
     left: list[int] | None = None
     """Pids that its agent has left running, or that may have outlived it; None if that is not known."""
     reason: str = ""
-    """Why its agent stopped or was lost."""
+    """Reason why its agent stopped or was lost."""
 
     @property
     def is_over(self) -> bool:

@@ -70,7 +70,7 @@ class _Search:
 
     @property
     def _names_hosts(self) -> bool:
-        """Whether the command line names the hosts."""
+        """True if the command line names the hosts."""
         return bool(self._request.listing)
 
     @property

@@ -37,12 +37,12 @@ class PodRequest:
 
     @property
     def complete(self) -> bool:
-        """Whether the request names the hosts, so that most mistakes can be found without train.yaml."""
+        """True if the request names the hosts, so that most mistakes can be found without train.yaml."""
         return bool(self.pod or self.listing or (self.simulation and self.slice))
 
     @property
     def names_pod(self) -> bool:
-        """Whether any option about the pod was given."""
+        """True if any option about the pod was given."""
         return bool(self.pod or self.slice or self.num_slices or self.inventories or self.refinements)
 
     @property

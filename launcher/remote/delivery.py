@@ -33,7 +33,7 @@ class Lost(TypedDict):
     silence: float
     """Seconds since the agent last sent anything."""
     trouble: str
-    """Why it could not be reached again."""
+    """Reason why it could not be reached again."""
     ended: float | None
     """Time (time.monotonic()) at which the last connection ended on which it was heard."""
 

@@ -32,7 +32,7 @@ class FileFailedError(Exception):
     def __init__(self, reason: str, gone: bool) -> None:
         super().__init__(reason)
         self.gone = gone
-        """Whether the file no longer exists."""
+        """True if the file no longer exists."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,6 @@ class Adoption:
     events: dict[tuple[str, int], int]
     """Number of recorded events, by host and process."""
     started: bool
-    """Whether the processes have been started."""
+    """True if the processes have been started."""
     phases: frozenset[tuple[str, str, int | None]] = frozenset()
     """Recorded phases of the start: (host, phase, process), without a process for phases of the host."""

@@ -64,7 +64,7 @@ class HostEvent(_OfLauncher):
     host: str
     phase: str
     process: NotRequired[Count]
-    """Of a worker that has `started`, like `pid` and `standby`."""
+    """Given if a worker has `started`, like `pid` and `standby`."""
     pid: NotRequired[Count]
     """Also of an agent that says `hello`."""
     standby: NotRequired[bool]
@@ -72,7 +72,7 @@ class HostEvent(_OfLauncher):
     message: NotRequired[str]
     """Progress of a preparation."""
     reason: NotRequired[str]
-    """Why it is `stopped` or `lost`."""
+    """Reason why it is `stopped` or `lost`."""
     left: NotRequired[list[Count] | None]
     """Pids of processes that are left then; None if that is not known."""
 

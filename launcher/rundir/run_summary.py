@@ -24,7 +24,7 @@ _LOOK_BACK = 2000  # number of last events that are searched for the last step
 
 
 class RunStatus(StrEnum):
-    """Whether a run continues, or how it has ended."""
+    """State of a run: that it continues, or how it has ended."""
 
     PENDING = "pending"  # its job waits in a queue
     RUNNING = "running"

@@ -19,11 +19,11 @@ class StoredFiles:
     """Files in podrun's folder on this machine that are no run's."""
 
     kind: str
-    """What they are, in the plural."""
+    """Their name, in the plural."""
     folder: Path
     files: list[Path]
     due: bool
-    """Whether they may go."""
+    """True if they may go."""
 
     @property
     def bytes(self) -> int:

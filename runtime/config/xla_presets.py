@@ -14,7 +14,7 @@ class Preset:
     """Flags that belong together."""
 
     source: str
-    """Where they were published, and under which name."""
+    """Project that published them, and their name there."""
     flags: tuple[str, ...]
 
 

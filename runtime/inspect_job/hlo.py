@@ -51,7 +51,7 @@ class Instruction:
     called: dict[str, tuple[str, ...]]
     """Computations that it calls, by how: `calls`, `body`, `condition`, ..."""
     trips: int | None
-    """How often a loop's body runs; None if the compiler does not write it."""
+    """Turns of a loop; None if the compiler does not write it."""
     is_root: bool
     text: str
 

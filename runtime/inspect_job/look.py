@@ -55,7 +55,7 @@ class Excess:
     needed: int | None
     """Bytes that a device needs; None: unknown."""
     is_least: bool
-    """Whether a device needs that at least."""
+    """True if a device needs that at least."""
     usable: int | None
     """Bytes of a device's memory that programs can use."""
     buffers: tuple[Buffer, ...]
@@ -116,9 +116,9 @@ class Report:
     samples: tuple[Layout, ...]
     """A large matrix and a small vector of the parameters."""
     divided: Divided | None
-    """Which arrays fsdp divides; None without fsdp."""
+    """Arrays that fsdp divides; None without fsdp."""
     divided_by_model: DividedByModel | None
-    """Which matrices the axis `model` divides; None without it."""
+    """Matrices that the axis `model` divides; None without it."""
     outputs: tuple[Layout, ...]
     """Shardings of a step's outputs; those of the state only if they differ from before the step."""
     pictures: dict[str, str]
@@ -131,7 +131,7 @@ class Report:
     buffers: tuple[Buffer, ...]
     """The largest temporaries when most memory is needed; none if the step is compiled for CPU."""
     traffic: tuple[Traffic, ...]
-    """What the devices send each other in a step; none if it is compiled for CPU."""
+    """Data that the devices send each other in a step; none if it is compiled for CPU."""
     roofline: Roofline | None
     """Lower bounds of a step's time; None if it is compiled for CPU."""
     attention: Choice | None

@@ -24,7 +24,7 @@ class Bandwidths:
     links: dict[str, float]
     """By name of the link: `ICI`, `DCN`, `NVLink`, `PCIe`, `network`. A link without a published figure is missing."""
     sources: tuple[str, ...]
-    """Where the numbers are published."""
+    """Address of the page that publishes the numbers."""
 
 
 def bandwidths_of(device_kind: str) -> Bandwidths | None:

@@ -25,7 +25,7 @@ class Peak:
     bfloat16: float
     float32: float
     source: str
-    """Where the numbers are published."""
+    """Address of the page that publishes the numbers."""
 
     def flops(self, precision: str) -> float:
         """Return the peak FLOP/s of a job at `precision`."""

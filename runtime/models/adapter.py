@@ -30,7 +30,7 @@ class Model(ABC):
     name: str
     """Name of the model in the config."""
     has_head = False
-    """Whether a language model offers its two halves, `hidden` and `head`."""
+    """True if a language model offers its two halves, `hidden` and `head`."""
     stacked: tuple[str, ...] = ()
     """Names of the outermost parameters whose arrays have a leading axis of layers, and which `layers.scan_layers` gets."""
     partition_rules: Mapping[str, int] = {}

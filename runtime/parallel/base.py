@@ -53,13 +53,13 @@ class Strategy(ABC):
     """
 
     divides_batch = True
-    """Whether each device computes a share of the global batch; False if each computes all of it."""
+    """True if each device computes a share of the global batch; False if each computes all of it."""
 
     in_shares = True
-    """Whether the loss of each device's share of a batch is computed apart."""
+    """True if the loss of each device's share of a batch is computed apart."""
 
     model_per_device = False
-    """Whether each device trains its own model."""
+    """True if each device trains its own model."""
 
     is_one_program = False
     """True if `_step` and `_evaluate` are programs that all processes run together: one of them can compile for all."""
@@ -68,7 +68,7 @@ class Strategy(ABC):
     """Division of the state's arrays."""
 
     saves_in_parts = False
-    """Whether each process holds only a part of the state, so that all of them write a checkpoint."""
+    """True if each process holds only a part of the state, so that all of them write a checkpoint."""
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ class Programs:
 
     @property
     def _are_used(self) -> bool:
-        """Whether JAX's own cache does not do as well: it does for a single process."""
+        """True if JAX's own cache does not do as well: it does for a single process."""
         return self._stored is not None or (self._store is not None and jax.process_count() > 1)
 
     def get(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:

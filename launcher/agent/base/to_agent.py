@@ -35,7 +35,7 @@ else:
 
 
 class Container(Message):
-    """How to start a command in a container image."""
+    """Words that start a command in a container image."""
 
     command: List[str]
     """The engine's command, which precedes that of the worker."""
@@ -50,7 +50,7 @@ class Container(Message):
 
 
 class Program(Message):
-    """What to execute."""
+    """Program to execute."""
 
     argv: Command
     env: Dict[str, str]
@@ -206,7 +206,7 @@ TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
 ATTACH: Frames = {"attach": TO_AGENT["attach"]}
-"""What begins `rest`."""
+"""Checks of the frame that begins the rest of a conversation."""
 
 
 # --- requests ---
@@ -374,7 +374,7 @@ class BringRequest(Message):
     home: str
     set: str
     secret: Hex
-    """Of this transfer: a host that knows it may ask for pieces."""
+    """Secret of this transfer: a host that knows it may ask for pieces."""
     names: List[NameAndFile]
     files: List[DataFile]
     internal: Optional[str]

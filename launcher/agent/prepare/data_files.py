@@ -122,7 +122,7 @@ class DataFiles:
 
     @property
     def ended(self) -> bool:
-        """Whether `end` was called."""
+        """True if `end` was called."""
         return self._end.is_set()
 
     # --- reading and writing ---

@@ -163,7 +163,7 @@ class _ReportedEvents:
         self.error: ErrorEvent | None = None
         """The first error."""
         self.has_phases = False
-        """Whether it reports phases: it is podrun's runtime, or uses `podrun.steps`."""
+        """True if it reports phases: it is podrun's runtime, or uses `podrun.steps`."""
 
     def read(self) -> None:
         """Read new events."""

@@ -70,7 +70,7 @@ class Job:
     start: str = ""
     """Expected start of a pending job, as SLURM writes it; empty if unknown."""
     has_ended: bool = False
-    """Whether its end time is in the past. It is not for a job that is being requeued."""
+    """True if its end time is in the past. It is not for a job that is being requeued."""
 
     @property
     def is_pending(self) -> bool:

@@ -69,7 +69,7 @@ class Queued:
     """Accelerator type, such as `v5litepod-16`; empty if unknown."""
     cost: Cost
     by_user: bool
-    """Whether a user, not Google, has caused its state."""
+    """True if a user, not Google, has caused its state."""
     reason: str
     """Google's message about a failure, on one line; empty if there is none."""
     created: float | None
