@@ -155,8 +155,12 @@ def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Pat
     """Ctrl-C twice: what came of a line is in the log as it was printed, and nothing is written into its middle."""
     events: list[dict[str, Any]] = []
 
+    plan = plan_of("cpu-1x1", tmp_path, "sh", "-c", "head -c 50000000 /dev/zero | tr '\\0' x; sleep 60")
+    printed = Path(plan.hosts[0].spec["dir"]) / "0.out"
+
     def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
         def stop_twice() -> None:
+            wait_until(lambda: printed.stat().st_size == 50_000_000, "all is printed")
             supervisor.interrupt(signal.SIGINT)
             supervisor.interrupt(signal.SIGINT)
 
@@ -164,8 +168,7 @@ def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Pat
         logs.began = stop_twice
 
     with PatientLogs(folder) as logs:
-        command = "head -c 50000000 /dev/zero | tr '\\0' x; sleep 60"
-        outcome = run_supervisor(plan_of("cpu-1x1", tmp_path, "sh", "-c", command), logs, react)
+        outcome = run_supervisor(plan, logs, react)
     assert outcome.code == 128 + signal.SIGINT
     assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
     assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")
