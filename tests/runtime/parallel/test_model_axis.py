@@ -161,6 +161,7 @@ class Device:
     id: int
     process_index: int
     platform: str = "cpu"
+    device_kind: str = "cpu"
 
 
 def shards(processes: list[int], data: int, fsdp: int, model: int) -> list[tuple[int, int]]:
