@@ -61,7 +61,7 @@ class Delivery:
         return self.next, dict(self.offsets)
 
     def attach(self) -> Attach:
-        """Return the frame that asks for what has not been delivered."""
+        """Return the frame that asks the agent for all frames and output that have not been delivered."""
         return {"type": "attach", "next": self.next, "offsets": dict(self.offsets)}
 
     def close(self) -> Close:

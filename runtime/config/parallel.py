@@ -94,11 +94,16 @@ class _WholeState(ParallelSection):
 _MESH = "How the devices are arranged; give fsdp, or fsdp and model, for a model that is too large for one device."
 
 
+def rule_pattern(rule: str) -> str:
+    """Return the regular expression of names, keys with dots, whose end a rule matches."""
+    return rf"(^|\.)(?:{rule})$"
+
+
 def _check_rules(rules: dict[str, int]) -> dict[str, int]:
     for rule in rules:
         try:
-            re.compile(rule)
-        except re.error as error:
+            re.compile(rule_pattern(rule))
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"{rule!r} is no regular expression: {error}") from None
     return rules
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from .. import plugins
 from ..array_names import places
+from ..config.parallel import rule_pattern
 from ..contract import UserError
 from ..state import Params, Variables
 from .shares import SHARES, of_one_share
@@ -164,12 +165,20 @@ def stacked_of(model: Any) -> tuple[str, ...]:
 
 
 def rules_of(model: Any) -> dict[str, int]:
-    """Return the attribute `partition_rules` of a user's model, if it has one and that is numbers by names."""
+    """Return the attribute `partition_rules` of a user's model, if it has one and that is numbers by regular expressions."""
     given = getattr(model, "partition_rules", {})
     is_rules = isinstance(given, Mapping) and all(
         isinstance(rule, str) and isinstance(number, int) for rule, number in given.items()
     )
-    return dict(given) if is_rules else {}
+    return dict(given) if is_rules and all(map(_is_regex, given)) else {}
+
+
+def _is_regex(rule: str) -> bool:
+    try:
+        re.compile(rule_pattern(rule))
+    except (re.error, OverflowError, RecursionError):
+        return False
+    return True
 
 
 # --- trees as nested dictionaries ---

@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..config.parallel import Mesh as Grid
+from ..config.parallel import rule_pattern
 from ..devices import Devices
 from ..models.adapter import name_of
 from ..models.shares import SHARES
@@ -78,7 +79,7 @@ class Partition:
         """Return the dimension that `model` divides; None: it divides none."""
         if self.model == 1 or len(shape) < 2:
             return None
-        along = next((n for rule, n in self.rules.items() if re.search(rf"(^|\.)(?:{rule})$", name)), None)
+        along = next((n for rule, n in self.rules.items() if re.search(rule_pattern(rule), name)), None)
         if along is None or not -len(shape) <= along < len(shape) or shape[along] % self.model:
             return None
         return along % len(shape)

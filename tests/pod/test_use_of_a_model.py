@@ -23,7 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sandbox, str]:
     """A pod of two hosts that has trained a model whose state is divided over all devices; what it printed."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("use"))
     keys = ("ema=0.5", "eval={every: 3, batches: 1}", "checkpoint={every: 3}", "model.context=256", FSDP)
-    done = sandbox.podrun("--slice", "cpu-2x2", "--simulate", "-w", "work", "train.yaml", *keys)
+    done = sandbox.podrun("--slice", "cpu-2x2", "--simulate", "-w", "trained", "train.yaml", *keys)
     assert done.returncode == 0, done.stdout + done.stderr
     return sandbox, done.stdout
 
@@ -34,7 +34,7 @@ def test_the_lines_at_the_end(trained: tuple[Sandbox, str]) -> None:
     sandbox, said = trained
     lines = dict(line.split(maxsplit=1) for line in said.splitlines() if line.startswith(("evaluate", "generate")))
     evaluate = shlex.split(lines["evaluate"])[1:]
-    written = sandbox.metrics("work", "eval")
+    written = sandbox.metrics("trained", "eval")
     assert written[3]["loss"] != written[6]["loss"]
     for step in ("6", "3", "best"):
         done = sandbox.podrun(*evaluate, "--json", "--step", step)
@@ -48,8 +48,8 @@ def test_the_lines_at_the_end(trained: tuple[Sandbox, str]) -> None:
     assert done.stdout.splitlines()[2].split() == ["loss", f"{loss:.6g}"]
     (elsewhere := sandbox.path / "elsewhere").mkdir(exist_ok=True)
     folder = Sandbox(elsewhere)
-    assert folder.podrun("evaluate", "../work").returncode == 2
-    moved = folder.podrun("evaluate", "../work/checkpoints/6", "--data", "../text.txt", "--json")
+    assert folder.podrun("evaluate", "../trained").returncode == 2
+    moved = folder.podrun("evaluate", "../trained/checkpoints/6", "--data", "../text.txt", "--json")
     found = json.loads(moved.stdout)
     assert {**found, "about": ""} == {**json.loads(sandbox.podrun(*evaluate, "--json").stdout), "about": ""}
 
@@ -65,7 +65,7 @@ def writing(trained: tuple[Sandbox, str]) -> Iterator[tuple[subprocess.Popen[str
     """`podrun generate` that has written the first of many texts, and the process that writes them."""
     sandbox, _ = trained
     (sandbox.path / "prompts.txt").write_text("".join(f"{n} green bottles\n" for n in range(5000)))
-    command = [*sandbox.command, "generate", "work", "--batch", "prompts.txt", "-n", "200"]
+    command = [*sandbox.command, "generate", "trained", "--batch", "prompts.txt", "-n", "200"]
     with subprocess.Popen(
         command, cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

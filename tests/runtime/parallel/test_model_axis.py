@@ -207,6 +207,11 @@ def test_rules() -> None:
         ({"mesh": {"model": 3}}, DECODER, "does not divide the model's heads 8 and kv_heads 4"),
         ({"mesh": {"model": 8}}, DECODER, "does not divide the model's kv_heads 4; it can be 1, 2, 4"),
         ({"mesh": {"model": 2}, "partition_rules": {"(": 0}}, DECODER, "'(' is no regular expression"),
+        (
+            {"mesh": {"model": 2}, "partition_rules": {"(?i)kernel": 0}},
+            DECODER,
+            "'(?i)kernel' is no regular expression",
+        ),
         ({"partition_rules": {"kernel": 0}}, DECODER, "partition_rules are for an axis `model`"),
         ({"mesh": {"model": 0}}, DECODER, "greater than 0"),
         ({"mesh": {"model": 3}}, MODELS["gpt2"], "does not divide the model's heads 4; it can be 1, 2, 4"),
