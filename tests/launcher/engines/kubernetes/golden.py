@@ -1,4 +1,4 @@
-"""JobSets of well-known slices, and where they are kept: `python -m tests.launcher.kubernetes.golden` writes them anew."""
+"""JobSets of well-known slices, and where they are kept: `python -m tests.launcher.engines.kubernetes.golden` writes them anew."""
 
 from __future__ import annotations
 

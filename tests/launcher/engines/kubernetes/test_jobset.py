@@ -39,7 +39,7 @@ def train(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_a_jobset_is_as_it_was(name: str) -> None:
-    """If the change is meant: `python -m tests.launcher.kubernetes.golden`, and read the difference."""
+    """If the change is meant: `python -m tests.launcher.engines.kubernetes.golden`, and read the difference."""
     assert MANIFESTS[name] == file_of(name).read_text(encoding="utf-8")
 
 
