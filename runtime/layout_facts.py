@@ -57,6 +57,8 @@ class Measured:
     compile_seconds: float
     memory_here: int
     """Bytes of this machine's memory that compiling took."""
+    attention: str = ""
+    """The kernel of the model's attention that was compiled, and why; empty if the model has no choice."""
 
     @property
     def seconds(self) -> float | None:

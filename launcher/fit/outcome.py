@@ -56,7 +56,7 @@ class Outcome:
             lines += ["", self._table(best), "", *_BOUND]
             if any(not layout.keys(self.config) for layout in best):
                 lines.append("*: the job as it is now.")
-        for line in (*self._uncounted(best), *self._others()):
+        for line in (*self._attention(best), *self._uncounted(best), *self._others()):
             lines += wrap(line, width, rest="  ")
         return "\n".join([*lines, *(["", self.command()] if best else [])])
 
@@ -139,6 +139,7 @@ class Outcome:
             "spare": one.spare,
             "sent": one.sent,
             "unknown_loops": one.unknown_loops,
+            "attention": one.attention,
             "compile_seconds": one.compile_seconds,
         }
 
@@ -168,6 +169,15 @@ class Outcome:
             "unknown" if one.spare is None else in_bytes(one.spare),
             in_bytes(one.sent),
         )
+
+    def _attention(self, layouts: Sequence[Layout]) -> Iterator[str]:
+        """Yield which kernel of the model's attention was compiled, and why; with the layouts if they differ."""
+        names: dict[str, list[str]] = {}
+        for layout in layouts:
+            names.setdefault(self.known.measured[layout].attention, []).append(layout.name(self.config))
+        for text, some in names.items():
+            if text:
+                yield text if len(names) == 1 else f"{_some(some)}: {text}"
 
     def _uncounted(self, layouts: Sequence[Layout]) -> Iterator[str]:
         """Yield a sentence about layouts whose bounds and bytes may be too low, if there are any."""

@@ -48,6 +48,7 @@ def page_of_excess(excess: Report, problem: str, name: str, made: str) -> str:
     """
     needed, usable, least = excess["needed"], excess["usable"], "at least " * excess["is_least"]
     title = "It does not fit"
+    attention = _attention(excess)
     memory = ""
     if needed and usable:
         over = needed - usable
@@ -66,7 +67,7 @@ def page_of_excess(excess: Report, problem: str, name: str, made: str) -> str:
     buffers = _buffers(excess["buffers"], f"The largest temporaries with batch_size={excess['buffers_batch']}")
     advice = f'<p class="cause">{text_of(problem.splitlines()[-1])}</p>'
     parts = {
-        "verdict": f'<section id="verdict" class="verdict failed"><h2>{text_of(title)}</h2>{advice}</section>',
+        "verdict": f'<section id="verdict" class="verdict failed"><h2>{text_of(title)}</h2>{advice}{attention}</section>',
         "memory": section("Memory of each device", memory, buffers) if memory or buffers else "",
     }
     return _document(excess, parts, name, made)
@@ -95,7 +96,16 @@ def _verdict(report: Report) -> str:
     if bounds and bounds["bound"]:
         least = f"A step takes at least {_seconds(bounds['bound'])}, limited by {bounds['limited_by']}."
         text = f'<p class="cause">{text_of(least)}</p>'
+    text += _attention(report)
     return f'<section id="verdict" class="verdict done"><h2>{text_of(title)}</h2>{text}</section>'
+
+
+def _attention(report: Report) -> str:
+    """Return which kernel of the model's attention was compiled, and why; empty if the model has no choice."""
+    choice = report["attention"]
+    if not choice:
+        return ""
+    return f'<p class="quiet">Attention: {text_of(choice["kernel"])}, {text_of(choice["reason"])}.</p>'
 
 
 def _tiles(report: Report) -> list[tuple[str, str]]:

@@ -62,6 +62,8 @@ class Excess:
     """The largest temporaries when most memory is needed."""
     buffers_batch: int | str
     """Batch size of the step that has them."""
+    attention: Choice | None
+    """The kernel of the model's attention; None if it has no choice."""
 
 
 class TooLarge(UserError):
@@ -323,6 +325,7 @@ def _does_not_fit(
         usable=available,
         buffers=smaller.buffers,
         buffers_batch=size,
+        attention=kernel,
     )
     return TooLarge("\n".join(lines), excess)
 

@@ -12,7 +12,7 @@ from ..device_memory import device_memory
 from ..devices import Devices
 from ..layout_facts import Held, Measured, Survey
 from ..measure.flops import step_flops
-from ..models.attention import resolve
+from ..models.attention import Choice, resolve
 from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
@@ -43,7 +43,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     working: list[tuple[Config, Strategy]] = []
     for config in configs:
         try:
-            strategy = _strategy(config, data, pod)
+            strategy, _ = _strategy(config, data, pod)
         except UserError as error:
             held.append(Held(problem=str(error)))
             continue
@@ -64,7 +64,7 @@ def measure(config: Config, pod: Devices) -> Measured:
     """Compile the step of a job, and return what the compiler says about it."""
     config = with_architecture(config)
     data = load_data(config)
-    strategy = _strategy(config, data, pod)
+    strategy, kernel = _strategy(config, data, pod)
     batch = step_batch(config, data, strategy)
     initial = strategy.initial.shapes
     given = variables(initial.params, initial.model_state)
@@ -82,11 +82,13 @@ def measure(config: Config, pod: Devices) -> Measured:
         unknown_loops=step.unknown_loops,
         compile_seconds=step.seconds,
         memory_here=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        attention=str(kernel or ""),
     )
 
 
-def _strategy(config: Config, data: Dataset, pod: Devices) -> Strategy:
-    config, _ = resolve(config, pod)
+def _strategy(config: Config, data: Dataset, pod: Devices) -> tuple[Strategy, Choice | None]:
+    """Return the strategy of a job, and the kernel of its attention. Raises UserError."""
+    config, kernel = resolve(config, pod)
     task = make_task(config, data)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
-    return make_strategy(config, task, optimizer, schedule, pod)
+    return make_strategy(config, task, optimizer, schedule, pod), kernel

@@ -11,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -61,7 +62,8 @@ fits = needed <= given["survey"]["usable"]
 compute = repeated * job["batch_size"] / 1000
 bounds = {"compute": compute, "HBM": 0.001 * job["accumulate"], "ICI": 0.0001 * fsdp} if fits else {}
 answer = {"fits": fits, "needed": needed, "usable": given["survey"]["usable"], "bounds": bounds,
-          "sent": 1000 * fsdp, "unknown_loops": int(fsdp == 4), "compile_seconds": 1.0, "memory_here": 1000}
+          "sent": 1000 * fsdp, "unknown_loops": int(fsdp == 4), "compile_seconds": 1.0, "memory_here": 1000,
+          "attention": given["attention"].get(str(fsdp), "attention: xla")}
 print(json.dumps({"answer": answer, "files": [str(folder / "given.json")]}))
 """
 
@@ -78,12 +80,24 @@ class Compiler:
         self.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)
 
     def given(
-        self, state: dict[int, float], per_example: int, broken: tuple[int, ...] = (), slow: tuple[int, ...] = ()
+        self,
+        state: dict[int, float],
+        per_example: int,
+        broken: tuple[int, ...] = (),
+        slow: tuple[int, ...] = (),
+        attention: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         """Set the answers. `state`: GiB by fsdp."""
         held = {fsdp: asdict(Held(int(size * GIB), int(size * GIB / 4))) for fsdp, size in state.items()}
         survey = asdict(Survey("TPU v5 lite", USABLE, {}, 1000, False, ()))
-        answers = {"survey": survey, "held": held, "broken": broken, "slow": slow, "per_example": per_example}
+        answers = {
+            "survey": survey,
+            "held": held,
+            "broken": broken,
+            "slow": slow,
+            "per_example": per_example,
+            "attention": dict(attention),
+        }
         path = self.folder / "given.json"
         path.write_text(json.dumps(answers))
         self._old += 100
@@ -133,6 +147,18 @@ def test_the_fewest_parts_that_fit_and_the_fastest_first(compiler: Compiler) -> 
     *_, command = text.splitlines()
     assert shlex.split(command)[:4] == ["podrun", "--slice", "v5litepod-4", str(compiler.folder / "train.yaml")]
     assert command.endswith(" parallel.name=jit parallel.mesh.fsdp=4 accumulate=2")
+
+
+def test_the_kernel_of_attention_is_named(compiler: Compiler) -> None:
+    """Once if all layouts have the same; otherwise with their names."""
+    outcome = compiler.search("parallel=jit")
+    assert outcome.text(120).count("attention: xla") == 1
+    compiler.given({1: 1, 2: 1, 4: 1}, 1, attention={2: "attention: splash, which", 4: ""})
+    outcome = compiler.search("parallel=jit")
+    assert "\njit fsdp=2: attention: splash, which\n" in outcome.text(120)
+    assert "\njit: attention: xla\n" in outcome.text(120)
+    kernels = {one["fsdp"]: one["attention"] for one in outcome.as_json()["layouts"]}
+    assert kernels == {1: "attention: xla", 2: "attention: splash, which", 4: ""}
 
 
 def test_a_second_search_compiles_nothing_until_the_job_changes(compiler: Compiler) -> None:

@@ -39,6 +39,7 @@ MADE: dict[str, Any] = {
         {"kind": "all-reduce", "count": 2, "bytes": 3 * GIB, "axes": "batch", "devices": 16, "link": "ICI"},
         {"kind": "all-reduce", "count": 1, "bytes": GIB, "axes": "", "devices": 2, "link": "DCN"},
     ],
+    "attention": {"kernel": "xla", "reason": "though a run takes <cudnn>", "of_run": "cudnn"},
     "unknown_loops": 0,
     "batch": [{"name": "batch.tokens", "array": "int32[64, 257]", "where": "split over batch"}],
     "samples": [],
@@ -70,6 +71,14 @@ def test_the_memory_is_a_bar_against_that_of_a_device() -> None:
     for row in ("parameters</td><td class=number>2.00 GiB", "temporaries</td><td class=number>1.00 GiB"):
         assert row in page
     assert "4 x bf16[4]" in page and "512.0 MiB" in page
+
+
+def test_the_kernel_of_attention_is_named() -> None:
+    """On the page of a job that does not fit as well; a model that has no choice has no such line."""
+    for page in (made(), page_of_excess(EXCESS, PROBLEM, "a", "14:05:09")):
+        assert "Attention: xla, though a run takes &lt;cudnn&gt;." in page
+    for page in (made(attention=None), page_of_excess({**EXCESS, "attention": None}, PROBLEM, "a", "14:05:09")):
+        assert "Attention:" not in page
 
 
 def test_bounds_are_bars_against_the_largest() -> None:
@@ -106,6 +115,7 @@ EXCESS: dict[str, Any] = {
     "usable": 16 * GIB,
     "buffers": MADE["buffers"],
     "buffers_batch": 64,
+    "attention": MADE["attention"],
 }
 PROBLEM = "the step does not fit v5litepod-16: ...\nwith batch_size=64 it fits, <b>with</b> 1.0 GiB to spare"
 
