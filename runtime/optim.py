@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 import optax.contrib
 
 from . import plugins
 from .config import Config, Plugin
-from .config.optimizer import LBFGS, SGD, Adafactor, Adam, AdamW, FirstOrder, Lion, Muon, OptimizerSection, Schedule
+from .config.optimizer import (
+    LBFGS,
+    SGD,
+    WSD,
+    Adafactor,
+    Adam,
+    AdamW,
+    Constant,
+    Cosine,
+    FirstOrder,
+    Linear,
+    Lion,
+    Muon,
+    OptimizerSection,
+    Schedule,
+    SchedulePlugin,
+)
 from .contract import UserError
 from .trainable import select, trained
 from .weights import Weight, weights
@@ -29,18 +47,44 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
 
     The rate rises linearly over `warmup_steps` steps, from `peak / warmup_steps` in the first step to `peak`, then follows
     the curve to `schedule.final` in the last step, number `steps - 1`.
+
+    Raises:
+        UserError: a user's schedule is not such a function.
     """
+    if isinstance(schedule, Plugin):
+        return _users_schedule(schedule, peak, steps)
     warmup = max(1, schedule.warmup_steps)
-    decay_steps = max(1, steps - warmup)
-    if schedule.name == "cosine":
-        curve = optax.cosine_decay_schedule(peak, decay_steps, alpha=schedule.final / peak)
-    elif schedule.name == "linear":
-        curve = optax.linear_schedule(peak, schedule.final, decay_steps)
-    else:
-        curve = optax.constant_schedule(peak)
+    after = max(1, steps - warmup)
+    match schedule:
+        case Cosine():
+            curve = optax.cosine_decay_schedule(peak, after, alpha=schedule.final / peak)
+        case Linear():
+            curve = optax.linear_schedule(peak, schedule.final, after)
+        case WSD():
+            decay = min(after, schedule.decay_steps or math.ceil(steps / 10))
+            curve = optax.linear_schedule(peak, schedule.final, decay, transition_begin=after - decay)
+        case Constant():
+            curve = optax.constant_schedule(peak)
     if warmup == 1:
         return curve
     return optax.join_schedules([optax.linear_schedule(peak / warmup, peak, warmup - 1), curve], [warmup - 1])
+
+
+def _users_schedule(schedule: SchedulePlugin, peak: float, steps: int) -> optax.Schedule:
+    rate = plugins.call(schedule.name, "schedule.name", options=schedule.options, peak=peak, steps=steps)
+    plugins.check_call(rate, schedule.name, "schedule.name", ["step"], part="result")
+    try:
+        shape = jax.eval_shape(
+            lambda step: jnp.asarray(rate(step), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+        ).shape
+    except Exception as error:
+        problem = f"its result, called with a step as JAX traces it, fails with {type(error).__name__}: {error}"
+        plugins.refuse(schedule.name, "schedule.name", f"{problem}; use jax.numpy in it, and no `if` on the step")
+    if shape:
+        plugins.refuse(
+            schedule.name, "schedule.name", f"its result returns an array of shape {shape}, expected a number"
+        )
+    return lambda step: jnp.asarray(rate(step), jnp.float32)
 
 
 def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> Any:

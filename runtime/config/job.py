@@ -13,7 +13,7 @@ from .attention import named_conflict
 from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData, TextData
 from .model import GPT2Model, Model
-from .optimizer import AdamW, FirstOrder, Optimizer, Schedule, checked_regex
+from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
 from .sections import Checkpoint, Eval, LaunchSection, Log, Sample
 from .task import TASKS, TaskName, examples_of
@@ -33,7 +33,7 @@ class Config(Section):
         description="Regular expression that matches the full names of the parameters to train, such as `.*bias|lm_head.*`; "
         "the others are frozen: they stay as they are, and need no memory for gradients and optimizer state. null: all.",
     )
-    schedule: Schedule = Field(Schedule(), description="Learning rate by step; not for lbfgs.")
+    schedule: Schedule = Field(Cosine(), description="Learning rate by step; not for lbfgs.")
     parallel: Parallel = Field(
         Pmap(), description="Parallelism strategy: how state and batch are divided over the devices."
     )
@@ -109,7 +109,7 @@ class Config(Section):
         assert self.epochs is not None
         goal = max(1, math.ceil(self.epochs * self.epoch_size(examples) - 1e-6))
         steps = step + max(0, math.ceil((goal - position) / self._batch(examples)))
-        if problem := _warmup_problem(self, steps, f"the {steps} steps that epochs {self.epochs:g} are"):
+        if problem := _schedule_problem(self, steps, f"the {steps} steps that epochs {self.epochs:g} are"):
             raise UserError(problem)
         return steps
 
@@ -183,17 +183,20 @@ def _task_problems(config: Config) -> list[str]:
 def _optimizer_problems(config: Config) -> list[str]:
     schedule, optimizer = config.schedule, config.optimizer
     problems = []
+    if isinstance(optimizer, Plugin) and schedule != Cosine():
+        problems.append(f"schedule: {optimizer.name} returns its own schedule; remove this one")
     if not optimizer.whole_set:
-        if config.steps is not None and (problem := _warmup_problem(config, config.steps, f"steps {config.steps}")):
+        if config.steps is not None and (problem := _schedule_problem(config, config.steps, f"steps {config.steps}")):
             problems.append(problem)
-        if isinstance(optimizer, FirstOrder) and schedule.final > optimizer.learning_rate:
+        has_both = isinstance(optimizer, FirstOrder) and isinstance(schedule, Curve)
+        if has_both and schedule.final > optimizer.learning_rate:
             problems.append(
                 f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
                 "it is the learning rate at the end, as a number; give a lower one"
             )
         return problems
     name = optimizer.name
-    if schedule != Schedule():
+    if schedule != Cosine():
         problems.append(f"schedule: {name} determines the size of its steps itself; remove the schedule")
     if config.batch_size != "all":
         problems.append(
@@ -210,11 +213,10 @@ def _optimizer_problems(config: Config) -> list[str]:
     return problems
 
 
-def _warmup_problem(config: Config, steps: int, what: str) -> str | None:
-    warmup = config.schedule.warmup_steps
-    if warmup < steps or config.optimizer.whole_set:
+def _schedule_problem(config: Config, steps: int, what: str) -> str | None:
+    if config.optimizer.whole_set or not isinstance(config.schedule, Curve):
         return None
-    return f"schedule.warmup_steps {warmup} must be below {what}: give fewer, or train longer"
+    return config.schedule.problem(steps, what)
 
 
 def _batch_problems(config: Config) -> list[str]:
@@ -260,7 +262,7 @@ def train_schema() -> dict[str, Any]:
     schema = Config.model_json_schema()
     for section in (schema, *schema["$defs"].values()):
         for key, value in section.get("properties", {}).items():
-            if key in ("model", "data", "tokenizer", "optimizer", "parallel") and "oneOf" in value:
+            if key in ("model", "data", "tokenizer", "optimizer", "schedule", "parallel") and "oneOf" in value:
                 described = {k: value.pop(k) for k in ("default", "description") if k in value}
                 section["properties"][key] = {"anyOf": [{"type": "string"}, value], **described}
     length = {"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}

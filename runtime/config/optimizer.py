@@ -180,15 +180,61 @@ class OptimizerPlugin(Plugin, OptimizerSection):
 Optimizer = Annotated[AdamW | Adam | SGD | Lion | Adafactor | Muon | LBFGS | OptimizerPlugin, Choice("adamw"), Named]
 
 
-class Schedule(Section):
-    """Learning rate by step: linear warm-up to the peak, then the curve `name` down to `final` at the last step."""
+class Curve(Section):
+    """Base of the built-in schedules: a linear warm-up to the peak, then a curve down to `final` at the last step."""
 
-    name: Literal["cosine", "linear", "constant"] = Field(
-        "cosine", description="Curve from optimizer.learning_rate down to final; constant: stay at the peak."
-    )
     warmup_steps: Natural = Field(
         0, description="Steps in which the rate rises to its peak; raise it if the loss jumps at the start."
     )
-    final: NaturalFloat = Field(
-        0.0, description="Learning rate at the last step, as a number (not a ratio); ignored with constant."
+    final: NaturalFloat = Field(0.0, description="Learning rate at the last step, as a number (not a ratio).")
+
+    def problem(self, steps: int, what: str) -> str | None:
+        """Return why the schedule does not fit a training of `steps` steps, which `what` describes; None: it does."""
+        if self.warmup_steps < steps:
+            return None
+        return f"schedule.warmup_steps {self.warmup_steps} must be below {what}: give fewer, or train longer"
+
+
+class Cosine(Curve):
+    """From the peak down to `final` along half a cosine."""
+
+    name: Literal["cosine"] = Field("cosine", description=SELECTS)
+
+
+class Linear(Curve):
+    """From the peak down to `final` along a straight line."""
+
+    name: Literal["linear"] = Field("linear", description=SELECTS)
+
+
+class Constant(Curve):
+    """Stay at the peak after the warm-up."""
+
+    name: Literal["constant"] = Field("constant", description=SELECTS)
+    final: NaturalFloat = Field(0.0, description="Ignored.")
+
+
+class WSD(Curve):
+    """Warm-up, stable, decay (Hu et al. 2024, MiniCPM): stay at the peak, then fall to `final` along a straight line.
+
+    As the rate does not depend on the number of steps before the decay, a checkpoint from there can be trained for longer.
+    """
+
+    name: Literal["wsd"] = Field("wsd", description=SELECTS)
+    decay_steps: Positive | None = Field(
+        None, description="Last steps, in which the rate falls from its peak to final; null: a tenth of all steps."
     )
+
+    def problem(self, steps: int, what: str) -> str | None:
+        """Also compare warm-up and decay together with the number of steps."""
+        if self.decay_steps is None or self.warmup_steps + self.decay_steps <= steps:
+            return super().problem(steps, what)
+        both = f"{self.warmup_steps} of warm-up and {self.decay_steps} of decay"
+        return f"schedule: {both} are more than {what}: give smaller warmup_steps or decay_steps, or train longer"
+
+
+class SchedulePlugin(Plugin):
+    """The user's own schedule, called as `attribute(options, peak, steps)`. It returns the rate as a function of the step."""
+
+
+Schedule = Annotated[Cosine | Linear | Constant | WSD | SchedulePlugin, Choice("cosine"), Named]

@@ -20,7 +20,7 @@ from flax.traverse_util import flatten_dict
 
 from podrun.runtime.config import Config
 from podrun.runtime.config.model import GPT2Model
-from podrun.runtime.config.optimizer import AdamW, Schedule
+from podrun.runtime.config.optimizer import WSD, AdamW, Constant, Cosine, Linear, Schedule, SchedulePlugin
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.gpt2 import GPT2
@@ -56,34 +56,74 @@ def linear(peak: float, final: float, steps: int) -> list[float]:
 @pytest.mark.parametrize(
     ("schedule", "expected"),
     [
-        (Schedule(name="cosine"), cosine(0.8, 0, 9)),
-        (Schedule(name="cosine", final=0.2), cosine(0.8, 0.2, 9)),
-        (Schedule(name="cosine", warmup_steps=4, final=0.2), [0.2, 0.4, 0.6, *cosine(0.8, 0.2, 6)]),
-        (Schedule(name="cosine", warmup_steps=9), [0.8 * n / 9 for n in range(1, 9)] + [0.8, 0]),
-        (Schedule(name="linear"), linear(0.8, 0, 9)),
-        (Schedule(name="linear", warmup_steps=1, final=0.2), linear(0.8, 0.2, 9)),
-        (Schedule(name="linear", warmup_steps=2, final=0.4), [0.4, *linear(0.8, 0.4, 8)]),
-        (Schedule(name="linear", final=0.8), [0.8] * 10),
-        (Schedule(name="constant"), [0.8] * 10),
-        (Schedule(name="constant", warmup_steps=4), [0.2, 0.4, 0.6] + [0.8] * 7),
+        (Cosine(), cosine(0.8, 0, 9)),
+        (Cosine(final=0.2), cosine(0.8, 0.2, 9)),
+        (Cosine(warmup_steps=4, final=0.2), [0.2, 0.4, 0.6, *cosine(0.8, 0.2, 6)]),
+        (Cosine(warmup_steps=9), [0.8 * n / 9 for n in range(1, 9)] + [0.8, 0]),
+        (Linear(), linear(0.8, 0, 9)),
+        (Linear(warmup_steps=1, final=0.2), linear(0.8, 0.2, 9)),
+        (Linear(warmup_steps=2, final=0.4), [0.4, *linear(0.8, 0.4, 8)]),
+        (Linear(final=0.8), [0.8] * 10),
+        (Constant(), [0.8] * 10),
+        (Constant(warmup_steps=4), [0.2, 0.4, 0.6] + [0.8] * 7),
+        (WSD(), [0.8] * 9 + [0]),
+        (WSD(decay_steps=4, final=0.2), [0.8] * 6 + [0.65, 0.5, 0.35, 0.2]),
+        (WSD(warmup_steps=4, decay_steps=4), [0.2, 0.4, 0.6] + [0.8] * 3 + [0.6, 0.4, 0.2, 0]),
+        (WSD(warmup_steps=6, decay_steps=4), [0.8 * n / 6 for n in range(1, 6)] + [0.8, 0.6, 0.4, 0.2, 0]),
+        (WSD(decay_steps=10), linear(0.8, 0, 9)),
     ],
-    ids=lambda value: f"{value.name}-{value.warmup_steps}-{value.final}" if isinstance(value, Schedule) else "",
+    ids=str,
 )
 def test_schedule(schedule: Schedule, expected: list[float]) -> None:
     """The first of w warm-up steps has peak / w, the last has the peak, and the last step has `final`."""
     assert rates(schedule, 0.8, 10) == pytest.approx(expected, rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("name", ["cosine", "linear"])
-def test_schedule_after_its_end(name: str) -> None:
+@pytest.mark.parametrize("section", [Cosine, Linear, WSD])
+def test_schedule_after_its_end(section: type[Cosine | Linear | WSD]) -> None:
     """The rate stays `final`: it never rises again."""
-    curve = make_schedule(Schedule.model_validate({"name": name, "warmup_steps": 2, "final": 0.1}), 0.8, 10)
+    curve = make_schedule(section(warmup_steps=2, final=0.1), 0.8, 10)
     assert [float(curve(step)) for step in (10, 11, 15, 1000)] == pytest.approx([0.1] * 4)
 
 
 def test_one_step() -> None:
     """The shortest job has the full rate."""
-    assert rates(Schedule(), 0.8, 1)[0] == pytest.approx(0.8)
+    assert rates(Cosine(), 0.8, 1)[0] == pytest.approx(0.8)
+
+
+def users_schedule(options: dict[str, Any], peak: float, steps: int) -> optax.Schedule:
+    """Falls from the peak to 0 as the `power` of what is left."""
+    return lambda step: peak * (1 - step / steps) ** options["power"]
+
+
+def of_python_numbers(options: dict[str, Any], peak: float, steps: int) -> Any:
+    return lambda step: peak if step < 5 else 0.0
+
+
+def of_arrays(options: dict[str, Any], peak: float, steps: int) -> Any:
+    return lambda step: jnp.full(2, peak)
+
+
+def no_function(options: dict[str, Any], peak: float, steps: int) -> Any:
+    return peak
+
+
+def test_users_schedule() -> None:
+    section = SchedulePlugin(name=f"{__name__}:users_schedule", options={"power": 2})
+    assert rates(section, 0.8, 10) == pytest.approx([0.8 * (1 - step / 10) ** 2 for step in range(10)], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("of_python_numbers", "fails with TracerBoolConversionError"),
+        ("of_arrays", r"returns an array of shape \(2,\), expected a number"),
+        ("no_function", "its `result` is float, which cannot be called with"),
+    ],
+)
+def test_what_is_no_schedule(function: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_schedule(SchedulePlugin(name=f"{__name__}:{function}"), 0.8, 10)
 
 
 # --- weight decay ---------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ TRAIN_YAML = [
         yaml="steps: 0\nbatch_size: 1.5\nmodel: {layer: 2}\nschedule: {name: cos}\n",
         also=(
             "line 2: batch_size: must be a whole number or 'all' (it is 1.5)",
-            "'cosine', 'linear' or 'constant' (it is 'cos')",
+            "one of cosine, linear, constant, wsd, or package.module:attribute (it is 'cos')",
         ),
     ),
     Case(

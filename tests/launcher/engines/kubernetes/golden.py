@@ -1,4 +1,4 @@
-"""JobSets of well-known slices, and where they are kept: `python -m tests.launcher.engines.kubernetes.golden` writes them anew."""
+"""JobSets of well-known slices. `python -m tests.launcher.engines.kubernetes.golden` writes their files anew."""
 
 from __future__ import annotations
 
