@@ -10,7 +10,6 @@ The order within a step matters:
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +25,7 @@ from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batche
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
+from .finite import FiniteCheck
 from .measure.epochs import EpochMeans
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
@@ -129,6 +129,7 @@ class Trainer:
         self._scores: dict[int, dict[str, float]] = {}  # by step in flight
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[tuple[int, StepMetrics]] = deque()
+        self._finite = FiniteCheck(config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None)
         self._stop = StopRequest()
         self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
@@ -289,14 +290,12 @@ class Trainer:
             self._record(*self._complete_oldest())
 
     def _record(self, step: int, metrics: StepMetrics, values: dict[str, float]) -> None:
-        """Record a completed step. Raises NotFiniteError if its loss or gradient on this process is not finite."""
-        if not (math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0))):
+        """Record a completed step. Raises NotFiniteError if it is not finite, and no more steps may be skipped."""
+        try:
+            is_finite = self._finite.passes(step, values)
+        except NotFiniteError:
             self._reporter.step = step
-            shown = "  ".join(f"{k} {v:g}" for k, v in values.items())
-            raise NotFiniteError(
-                f"the loss or its gradient is not finite in step {step} ({shown}); "
-                "a lower learning rate, warm-up steps, or clipping may help"
-            )
+            raise
         logged = self._is_logged(step)
         if not logged and self._means is None:
             return
@@ -304,18 +303,24 @@ class Trainer:
         if averaged is not metrics:
             values = averaged.read()
         values = {**values, **self._scores.pop(step, {})}
-        if logged:
+        if logged and is_finite:
             seen = self._task.units_seen(self._position - (self._step - step) * self._consumed)
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
             self._results.write(step, "train", record)
             self._reporter.progress(step, self._steps, record)
         if self._means is not None:
-            self._means.add(values)
-            if epoch := self._ended_epochs.pop(step, None):
-                means = {"epoch": epoch, **self._task.train_metrics(self._means.take())}
-                epochs = self._config.epochs
-                assert epochs is not None
-                self._results.report({"event": EventKind.EPOCH, "step": step, "epoch": epoch, "epochs": epochs}, means)
+            self._count_in_epoch(self._means, step, values if is_finite else {})
+
+    def _count_in_epoch(self, means: EpochMeans, step: int, values: dict[str, float]) -> None:
+        """Add a step's metrics to the means of its epoch, which are reported if it ends with this step."""
+        means.add(values)
+        epoch = self._ended_epochs.pop(step, None)
+        if epoch is None or not means.sums:  # all steps of the epoch may have been skipped
+            return
+        record = {"epoch": epoch, **self._task.train_metrics(means.take())}
+        epochs = self._config.epochs
+        assert epochs is not None
+        self._results.report({"event": EventKind.EPOCH, "step": step, "epoch": epoch, "epochs": epochs}, record)
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps

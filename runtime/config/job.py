@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from ..contract import UserError
 from .attention import named_conflict
-from .base import Natural, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
+from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData, TextData
 from .model import GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
@@ -61,6 +61,16 @@ class Config(Section):
     ema: Probability | None = Field(
         None,
         description="Decay per step of an exponential moving average of the parameters, which evaluation uses; null: none.",
+    )
+    z_loss: NaturalFloat = Field(
+        0.0,
+        description="Weight of log²Z, the square of the logarithm of the softmax's denominator, added to the loss of a "
+        "language model (PaLM has 1e-4), so that logits do not drift; 0: none.",
+    )
+    skip_nonfinite: Natural = Field(
+        0,
+        description="Steps in a row that may have a gradient that is not finite: these change nothing but the position in "
+        "the data, and the schedule does not count them; one more ends the run. 0: the first one ends it.",
     )
     seed: Natural = Field(0, description="Seed of initial parameters, order of examples, dropout and sampling.")
     log: Log = Field(Log(), description="Where metrics are written, and how often.")
@@ -150,6 +160,7 @@ class Config(Section):
             *_task_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
+            *_loss_problems(self),
             *filter(None, [self.parallel.conflict(self.model, self.optimizer), named_conflict(self)]),
         ]
         if problems:
@@ -223,6 +234,18 @@ def _batch_problems(config: Config) -> list[str]:
     if config.batch_size == "all" and examples_of(config.task) == "tokens":
         return ["batch_size: all needs examples that stay the same, but a text is cut into new windows in every epoch"]
     return []
+
+
+def _loss_problems(config: Config) -> list[str]:
+    problems = []
+    if config.z_loss and examples_of(config.task) not in ("tokens", None):
+        problems.append(f"z_loss: only task language_model has it, and the task is {config.task}; remove it")
+    if config.skip_nonfinite and config.optimizer.uses_line_search:
+        name = config.optimizer.name
+        problems.append(
+            f"skip_nonfinite: a step of {name} begins with the loss of the step before, and would fail again; remove it"
+        )
+    return problems
 
 
 def writes_text(config: Config) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -378,6 +378,8 @@ class Strategy(ABC):
     ) -> tuple[TrainState, StepMetrics]:
         """Apply the gradients of the global batch, and add `grad_norm` and `learning_rate` to the metrics.
 
+        With `skip_nonfinite`, gradients that are not finite change nothing but the number of the step.
+
         Args:
             state: the state before the step.
             grads: gradients of the global batch.
@@ -395,12 +397,25 @@ class Strategy(ABC):
         ema = state.ema
         if ema is not None and self.ema is not None:
             ema = merge(optax.incremental_update(after, self.trained(ema), 1 - self.ema), ema)
-        length = optax.tree.get(opt_state, "learning_rate") if self.uses_line_search else self.schedule(state.step)
-        length = jnp.asarray(length, jnp.float32)
-        metrics = {**metrics, "grad_norm": optax.tree.norm(grads), "learning_rate": length}
-        return strip_weak_types(TrainState(state.step + 1, params, opt_state, ema, model_state)), StepMetrics.of(
-            metrics
-        )
+        norm = optax.tree.norm(grads)
+        metrics = {**metrics, "grad_norm": norm, "learning_rate": self._step_size(state, opt_state)}
+        updated = TrainState(state.step + 1, params, opt_state, ema, model_state)
+        if self.config.skip_nonfinite:
+            # By the gradient only: it is the same on all devices, while the loss may be that of a device's share.
+            choose = partial(jnp.where, jnp.isfinite(norm))
+            chosen = jax.tree.map(choose, replace(updated, step=None), replace(state, step=None))
+            updated = replace(chosen, step=updated.step)
+        return strip_weak_types(updated), StepMetrics.of(metrics)
+
+    def _step_size(self, state: TrainState, opt_state: Any) -> jax.Array:
+        """Return the learning rate of a step, float32[], from the states before it and the optimizer's after it."""
+        if self.uses_line_search:
+            return jnp.asarray(optax.tree.get(opt_state, "learning_rate"), jnp.float32)
+        taken = state.step
+        if self.config.skip_nonfinite and not isinstance(self.config.optimizer, Plugin):
+            # The optimizer's own count, which leaves out skipped steps. All counts in its state are equal.
+            taken = optax.tree.get_all_with_path(state.opt_state, "count")[0][1]
+        return jnp.asarray(self.schedule(taken), jnp.float32)
 
     def _of_trained(self, objective: Objective, params: Params) -> Objective:
         """Return the objective as a function of the parameters that are trained."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,19 @@ _PIECE = 64 << 20
 """Bytes of the logits, float32, that a device computes at once."""
 _Window = tuple[jax.Array, jax.Array]
 """The last tokens, int32[context], and their number, int32[]."""
-Losses = tuple[jax.Array, jax.Array]
-"""Losses in nats, float32[B, T], and 1 where the target is the most likely token, float32[B, T]."""
+
+
+class Losses(NamedTuple):
+    """What is computed of each token, float32[B, T] each."""
+
+    loss: jax.Array
+    """The cross-entropy, in nats."""
+    correct: jax.Array
+    """1 where the target is the most likely token, else 0."""
+    log_z: jax.Array
+    """Logarithm of the sum of the exponentials of the logits."""
+
+
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -94,14 +105,18 @@ class LanguageModel(Task):
         return _in_pieces(lambda x, y: _next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        losses, correct = self._next_tokens(params, batch["tokens"], key)
-        # One mean for both: in a program over several devices each separate sum is a synchronisation.
-        each = jnp.stack([losses.mean(-1), correct.mean(-1)])
+        tokens = self._next_tokens(params, batch["tokens"], key)
+        z_loss = self.config.z_loss
+        # One mean for all: in a program over several devices each separate sum is a synchronisation.
+        each = jnp.stack([x.mean(-1) for x in (tokens.loss, tokens.correct, *([tokens.log_z**2] if z_loss else []))])
         weights = batch.get("weights")
         if weights is not None and weights.ndim == 1:  # two axes: weights of tokens, for evaluation
             each = each * weights
-        loss, accuracy = each.mean(-1)
-        return loss, {"accuracy": accuracy}
+        loss, accuracy, *squares = each.mean(-1)
+        if not squares:
+            return loss, {"accuracy": accuracy}
+        added = z_loss * squares[0]
+        return loss + added, {"accuracy": accuracy, "z_loss": added}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         return _sums(self._next_tokens(params, batch["tokens"]), batch["weights"])
@@ -124,7 +139,7 @@ class LanguageModel(Task):
         return sampled or self.config.task_is_users  # a user's subclass may do something else
 
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        return {**metrics, "perplexity": _perplexity(metrics["loss"])}
+        return {**metrics, "perplexity": _perplexity(metrics["loss"] - metrics.get("z_loss", 0.0))}
 
     def after_training(self, params: Params, reporter: Reporter) -> str | None:
         """Return a text of `sample.tokens` tokens that continues the prompt."""
@@ -193,8 +208,7 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
         rest = x[:, whole:], targets[:, whole:]
         of_rest, _ = jax.closure_convert(losses, *rest)
         parts.append(jax.checkpoint(of_rest)(*rest, *weights))
-    first, second = (jnp.concatenate(values, 1) for values in zip(*parts, strict=True))
-    return first, second
+    return jax.tree.map(lambda *values: jnp.concatenate(values, 1), *parts)
 
 
 @jax.custom_batching.custom_vmap
@@ -227,13 +241,13 @@ _of_each_share.defvjp(lambda weights, x: (_repeated(weights, x), None), lambda _
 def _next_token(logits: jax.Array, targets: jax.Array) -> Losses:
     """Return the losses of logits, float32[B, T, V]."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    log_z = jax.nn.logsumexp(logits, axis=-1)
     # A maximum, not an argmax, because XLA vectorises it on CPU.
-    return jax.nn.logsumexp(logits, axis=-1) - picked, (picked >= logits.max(-1)).astype(jnp.float32)
+    return Losses(log_z - picked, (picked >= logits.max(-1)).astype(jnp.float32), log_z)
 
 
 def _sums(each: Losses, weights: jax.Array) -> Scalars:
-    losses, correct = each
-    return {"loss": (losses * weights).sum(), "correct": (correct * weights).sum(), "count": weights.sum()}
+    return {"loss": (each.loss * weights).sum(), "correct": (each.correct * weights).sum(), "count": weights.sum()}
 
 
 def _perplexity(loss: float) -> float:

@@ -150,3 +150,30 @@ def test_an_empty_prompt() -> None:
     data = dataset()
     data = Dataset(data.train, data.validation, b"", 256, Bytes())
     assert make_task(job(tokens=5, prompt=""), data).units_per_example == CONTEXT
+
+
+# --- z-loss ---------------------------------------------------------------------------------------------------------
+
+
+def test_z_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It adds the mean of log²Z to the loss of training, in one piece and in several; perplexity is without it."""
+    batch = dataset().train.gather(np.arange(4), np.zeros(4, np.int64))
+    plain, with_z = (make_task(job().model_copy(update={"z_loss": z}), dataset()) for z in (0.0, 0.01))
+    logits = np.concatenate([np.asarray(apply()(row[None])) for row in batch["tokens"][:, :-1]])
+    log_z = np.log(np.exp(logits.astype(np.float64)).sum(-1))
+    for piece in (1 << 30, 256):
+        monkeypatch.setattr(f"{type(plain).__module__}._PIECE", piece)
+        loss, _ = plain.loss(params(), batch, jax.random.key(0))
+        total, metrics = with_z.loss(params(), batch, jax.random.key(0))
+        assert float(metrics["z_loss"]) == pytest.approx(0.01 * (log_z**2).mean(), rel=1e-5)
+        assert float(total - loss) == pytest.approx(float(metrics["z_loss"]), rel=1e-4)
+    shown = with_z.train_metrics({"loss": float(total), "z_loss": float(metrics["z_loss"])})
+    assert shown["perplexity"] == pytest.approx(math.exp(float(loss)), rel=1e-4)
+    whole = {**batch, "weights": np.ones((4, CONTEXT), np.float32)}
+    found, wanted = (jax.tree.map(float, task.evaluate(params(), whole)) for task in (with_z, plain))
+    assert found == wanted
+
+
+def test_z_loss_needs_tokens() -> None:
+    with pytest.raises(ValueError, match="z_loss: only task language_model has it, and the task is classification"):
+        Config.model_validate({"task": "classification", "steps": 1, "batch_size": 4, "z_loss": 1e-4})
