@@ -199,8 +199,11 @@ def _optimizer_problems(config: Config) -> list[str]:
     if not optimizer.whole_set:
         if config.steps is not None and (problem := _schedule_problem(config, config.steps, f"steps {config.steps}")):
             problems.append(problem)
-        has_both = isinstance(optimizer, FirstOrder) and isinstance(schedule, Curve)
-        if has_both and schedule.final > optimizer.learning_rate:
+        if (
+            isinstance(optimizer, FirstOrder)
+            and isinstance(schedule, Curve)
+            and schedule.final > optimizer.learning_rate
+        ):
             problems.append(
                 f"schedule.final {schedule.final:g} is above optimizer.learning_rate {optimizer.learning_rate:g}: "
                 "it is the learning rate at the end, as a number; give a lower one"

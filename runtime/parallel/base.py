@@ -403,8 +403,8 @@ class Strategy(ABC):
         if self.config.skip_nonfinite:
             # By the gradient only: it is the same on all devices, while the loss may be that of a device's share.
             choose = partial(jnp.where, jnp.isfinite(norm))
-            chosen = jax.tree.map(choose, replace(updated, step=None), replace(state, step=None))
-            updated = replace(chosen, step=updated.step)
+            chosen: TrainState = jax.tree.map(choose, updated, state)
+            updated = replace(chosen, step=state.step + 1)
         return strip_weak_types(updated), StepMetrics.of(metrics)
 
     def _step_size(self, state: TrainState, opt_state: Any) -> jax.Array:
