@@ -108,14 +108,15 @@ def test_dropped_connection_is_no_fault(start: Start, sandbox: Sandbox) -> None:
 
 
 def test_interpreter_that_does_not_exist(start: Start, sandbox: Sandbox) -> None:
-    """The process that cannot be started is named with the reason."""
+    """The process that cannot be started is named with the reason; it is neither bad input nor a failed training."""
     broken = sandbox.path / "python"
     broken.write_text("#!/nowhere/python3\n")
     broken.chmod(0o755)
     run = start(*POD, f"launch.python={broken}")
     assert run.end() == 69
-    assert "could not be started" in run.last_line
+    assert re.match(r"failed: host-(\d) \(process \1\): could not be started:", run.last_line), run.last_line
     assert f"the interpreter that the first line of {broken} names is not on this host" in run.last_line
+    assert "Traceback" not in run.stderr
     assert processes_of(sandbox) == {}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -25,9 +25,6 @@ from podrun.launcher.attempt.cause import (
 from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
 
 from ..attempts import exit_of
-
-if TYPE_CHECKING:
-    from tests.conftest import Sandbox
 
 
 def error(kind: ErrorKind, message: str, **fields: Any) -> dict[str, Any]:
@@ -252,19 +249,6 @@ def test_a_program_that_saves_and_stops() -> None:
 def test_a_host_without_a_process() -> None:
     """A failure of the host itself names no process."""
     assert str(UNREACHED) == "host-3: its agent is gone"
-
-
-def test_a_worker_that_cannot_be_executed_never_started(sandbox: Sandbox) -> None:
-    """An exec error is neither bad input nor a failed training: it has its own exit code, and names the program."""
-    program = sandbox.path / "python"
-    program.write_text("#!/no/such/interpreter\n")
-    program.chmod(0o755)
-    done = sandbox.podrun("-s", "cpu-1x1", "--simulate", "train.yaml", f"launch.python={program}")
-    last = done.stderr.splitlines()[-1]
-    assert done.returncode == ExitCode.UNAVAILABLE
-    assert last.startswith("podrun: failed: host-0 (process 0): could not be started:")
-    assert str(program) in last
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

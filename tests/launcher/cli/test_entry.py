@@ -11,7 +11,7 @@ from ...conftest import Sandbox
 from ...tiers import mostly_long
 
 GOOD = ("slices", "v5")
-BAD = ("--slice", "cpu-1x1", "--simulate", "nothing.yaml")
+BAD = ("inspect", "nothing.yaml")
 
 
 def shell(sandbox: Sandbox, arguments: tuple[str, ...], how: str, buffered: bool) -> subprocess.CompletedProcess[str]:

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 
+import pytest
+
 from ...conftest import Sandbox
 from ..preflight.pods import VERSION
 
@@ -51,6 +53,7 @@ def test_podrun_check_without_hosts_says_where_it_looked(sandbox: Sandbox) -> No
     assert "no hosts: looked for --simulate, --pod FILE" in done.stderr
 
 
+@pytest.mark.long
 def test_an_all_reduce_of_all_devices_has_a_bandwidth(sandbox: Sandbox) -> None:
     done = sandbox.podrun("check", "--simulate", "--slice", "cpu-2x2", "--bandwidth")
     assert (done.returncode, done.stderr) == (0, "")

@@ -73,7 +73,7 @@ def test_our_clock_is_judged_by_the_surest_host() -> None:
     assert len(about("clock", "cpu-2x1", changes)) == 1
 
 
-@pytest.mark.parametrize(("workdir", "tried"), [("gs://bucket/x", []), (None, []), ("/shared/x", ["/shared/x"])])
+@pytest.mark.parametrize(("workdir", "tried"), [("gs://bucket/x", []), ("/shared/x", ["/shared/x"])])
 def test_a_bucket_is_not_tried_as_a_folder(
     local: tuple[LocalTransport, Pod], monkeypatch: pytest.MonkeyPatch, workdir: str | None, tried: list[str]
 ) -> None:

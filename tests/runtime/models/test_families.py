@@ -59,15 +59,16 @@ def golden(name: str) -> Golden:
     return Golden(config, section, weights, params, values["tokens"], values["logits"], values["loss"], gradients)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def logits(section: DecoderModel, params: Params, tokens: Array) -> jax.Array:
     found: jax.Array = Decoder(section, VOCABULARY, jnp.dtype("float32")).apply({"params": params}, tokens)
     return found
 
 
-def loss(section: DecoderModel, params: Params, tokens: Array) -> jax.Array:
-    log_p = jax.nn.log_softmax(logits(section, params, tokens)[:, :-1])
-    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean()
+def loss(params: Params, section: DecoderModel, tokens: Array) -> tuple[jax.Array, jax.Array]:
+    """Return the mean loss, and the logits."""
+    found = logits(section, params, tokens)
+    log_p = jax.nn.log_softmax(found[:, :-1])
+    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean(), found
 
 
 def closely(found: Any, expected: Array, name: str = "") -> None:
@@ -78,8 +79,9 @@ def closely(found: Any, expected: Array, name: str = "") -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_logits_loss_and_gradients(name: str) -> None:
     one = golden(name)
-    closely(logits(one.section, one.params, one.tokens), one.logits)
-    mean, gradients = jax.jit(jax.value_and_grad(lambda params: loss(one.section, params, one.tokens)))(one.params)
+    train = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (mean, found), gradients = train(one.params, one.section, one.tokens)
+    closely(found, one.logits)
     closely(mean, one.loss)
     for (path, gradient), expected in zip(
         jax.tree.leaves_with_path(gradients), jax.tree.leaves(one.gradients), strict=True
@@ -117,6 +119,7 @@ def only(params: Params, shapes: Params) -> Params:
     return {k: only(params[k], v) if isinstance(v, dict) else params[k] for k, v in shapes.items()}
 
 
+@pytest.mark.long  # it is about the golden files, which hardly ever change
 @pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in MATTERS.items() for key in keys])
 def test_every_part_matters(name: str, key: str) -> None:
     """With another value of the key the logits are others, so the golden files would show a mistake in it."""
@@ -127,7 +130,8 @@ def test_every_part_matters(name: str, key: str) -> None:
     module = Decoder(changed, VOCABULARY, jnp.dtype("float32"))
     shapes = jax.eval_shape(module.init, jax.random.key(0), one.tokens)["params"]
     params = only(params_from(family_of(one.config), stacked_as, one.weights), shapes)
-    assert np.abs(logits(changed, params, one.tokens) - one.logits).max() > 1e-3
+    found = jax.jit(logits, static_argnums=0)(changed, params, one.tokens)
+    assert np.abs(found - one.logits).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -109,7 +109,7 @@ def test_losses_are_the_same(framework: str, name: str) -> None:
     assert "model_state" not in trained[framework, name, False, 0.0, None]
 
 
-@every(SAME_DEVICES, ["nnx", "plain"])
+@every(SAME_DEVICES, ["nnx"])
 def test_losses_with_dropout_and_batch_statistics(framework: str, name: str) -> None:
     """On the same devices. flax's module and plain JAX draw the same masks, the others their own."""
     same = "linen" if framework == "plain" else framework
@@ -141,7 +141,7 @@ AXES = [*(("linen", name) for name in SECTIONS), ("nnx", "explicit fsdp 4"), ("p
     ("framework", "name"),
     mostly_long(
         AXES,
-        lambda _, case: case in [("linen", "pmap"), ("nnx", "explicit fsdp 4"), ("linen", "shard_map")],
+        lambda _, case: case in [("nnx", "explicit fsdp 4"), ("linen", "shard_map")],
         lambda _, case: case[1] in (QUICK, "single"),
     ),
 )
