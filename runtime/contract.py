@@ -181,7 +181,7 @@ CONFIG_FILE = "config.json"
 PART_OF_ANSWER = "\x1e"  # begins a line that a query's process writes before its answer (ASCII's record separator)
 CHECKPOINT_MANIFEST = "podrun-manifest.json"  # in a checkpoint: sizes and digests of its files
 CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user has pinned
-CHECKPOINT_LOSS = "metrics/metrics"  # in a checkpoint: its validation loss, under orbax's name
+CHECKPOINT_METRICS = "metrics/metrics"  # in a checkpoint: the metrics of its evaluation, under orbax's name
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Every process has a `Results`. Process 0 writes everything but the checkpoints, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import jax
@@ -24,6 +24,7 @@ from .distributed import agree, barrier
 from .events import EpochEvent, EvalEvent, WorkerEvent
 from .measure.epochs import SavedMeans
 from .measure.writers import Metrics, Writer, make_writers
+from .ranking import Ranking, SavedBest
 from .state import StateDict
 from .storage import make_storage
 from .storage.base import Storage
@@ -94,6 +95,7 @@ class Results:
             saved_form(data.tokenizer),
             storage,
             published,
+            Ranking.parse(config.eval.best),
         )
         self.saved: int | None = None
         """Step of the restored checkpoint, or of the last save that was started."""
@@ -153,11 +155,17 @@ class Results:
         self._checkpoints.prepare()
 
     def save(
-        self, step: int, state: StateDict, position: int, loss: float | None, epoch_means: SavedMeans | None
+        self,
+        step: int,
+        state: StateDict,
+        position: int,
+        metrics: Mapping[str, Any],
+        epoch_means: SavedMeans | None,
+        best: SavedBest | None,
     ) -> None:
         """Start a save, after waiting for the previous one. Called on all processes. Raises SaveError if either fails."""
         self.report_save(wait=True)
-        self._checkpoints.save(step, state, position, self._config, self._fingerprint, loss, epoch_means)
+        self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, epoch_means, best)
         self.saved = step
 
     def report_save(self, wait: bool = False) -> None:

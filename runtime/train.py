@@ -20,7 +20,7 @@ from .checkpoint.first_model import with_first_model
 from .checkpoint.store import Restored
 from .config import Config
 from .config.model import DecoderModel
-from .contract import EventKind, NotFiniteError, Phase, Workdir, WorkerEnv
+from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
@@ -36,6 +36,7 @@ from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .programs.pod_programs import Programs, StoredPrograms
+from .ranking import BestSoFar, Ranking
 from .replicas import check_initial
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
@@ -139,7 +140,8 @@ class Trainer:
         self._state: TrainState
         self._step = 0
         self._position = 0
-        self._evaluated: tuple[int, float] | None = None  # step and loss of the last evaluation
+        self._evaluated: tuple[int, dict[str, float]] | None = None  # step and metrics of the last evaluation
+        self._best = BestSoFar(Ranking.parse(config.eval.best))
 
     def _make_step(self) -> None:
         """Make the task and the strategy for `self._steps` steps."""
@@ -160,7 +162,7 @@ class Trainer:
         if (raised := self._strategy.raised) and self._process == 0:
             self._reporter.note(_raised_note(raised))
         self._results.open(self._step)
-        if self._step < self._steps:
+        if self._step < self._steps and not self._ends_early:
             self._batches = self._train_batches()
 
     def _begin(self) -> None:
@@ -183,6 +185,7 @@ class Trainer:
     def _resume(self, restored: Restored) -> None:
         """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""
         self._step, self._position = restored.step, restored.position
+        self._best.restore(restored.best)
         if self._means is not None:
             self._means.restore(restored.epoch_means)
             if self._config.drop_last:
@@ -207,7 +210,9 @@ class Trainer:
         """Run the remaining steps, up to step `until` if it is given."""
         config = self._config
         if self._batches is None:
-            if self._process == 0:
+            if self._ends_early:
+                self._tell_early_end()
+            elif self._process == 0:
                 self._reporter.note(f"already at step {self._step} of {self._steps}: nothing left to train")
             return
         self._reporter.phase(Phase.COMPILE)
@@ -243,12 +248,16 @@ class Trainer:
             self._results.report_save()
             if _due(step, config.eval.every):
                 self._evaluate()
+                if self._ends_early and step < self._steps:
+                    break
             if _due(step, config.checkpoint.every) and step < self._steps:
                 self._save()
             if self._stop.reached():
                 self._save_and_stop()
         self._profiler.end()
         self._drain()
+        if self._ends_early and self._step < self._steps:
+            self._tell_early_end()
 
     def finish(self) -> None:
         """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters."""
@@ -332,9 +341,30 @@ class Trainer:
         self._reporter.phase(Phase.EVALUATE)
         with self._clock.paused("evaluation"):
             metrics = self._strategy.validate(self._state, self._evaluation_batches())
-        self._evaluated = (self._step, metrics["loss"])
+        numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
+        self._evaluated = self._step, numbers
+        if self._best.ranking.metric not in numbers:
+            names = ", ".join(numbers)
+            raise UserError(f"eval.best: an evaluation has no metric {self._best.ranking.metric!r}; it has {names}")
+        self._best.add(self._step, numbers)
         self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
         self._reporter.phase(Phase.TRAIN)
+
+    @property
+    def _ends_early(self) -> bool:
+        patience = self._config.eval.patience
+        return patience is not None and self._best.since >= patience
+
+    def _tell_early_end(self) -> None:
+        best, text = self._best, f"training ends early at step {self._step} of {self._steps}"
+        if best.value is None:
+            why = f"{best.since} evaluations had no finite {best.ranking.metric}"
+        else:
+            why = (
+                f"the best {best.ranking.metric} is {best.value:.5g} of step {best.step}, {best.since} evaluations ago"
+            )
+        if self._process == 0:
+            self._reporter.note(f"{text}: {why} (eval.patience; a higher one, or null, goes on)")
 
     def _evaluation_batches(self) -> Iterator[Batch]:
         """Yield the batches of an evaluation, sharded over the devices. Raises Preempted if the pod stops meanwhile."""
@@ -352,9 +382,9 @@ class Trainer:
         self._drain()
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
-            loss = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else None
-            means = self._means.saved() if self._means else None
-            self._results.save(self._step, self._strategy.savable(self._state), self._position, loss, means)
+            metrics = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else {}
+            means, best = self._means.saved() if self._means else None, self._best.saved()
+            self._results.save(self._step, self._strategy.savable(self._state), self._position, metrics, means, best)
         self._reporter.phase(Phase.TRAIN)
 
     def _save_and_stop(self) -> None:

@@ -35,7 +35,7 @@ _step = click.option(
     "--step",
     callback=_parse_step,
     metavar="N|best",
-    help="The checkpoint of this step; best: of the lowest validation loss.  [default: the newest]",
+    help="The checkpoint of this step; best: of the best evaluation (eval.best).  [default: the newest]",
 )
 
 

@@ -23,7 +23,7 @@ from ..view.overwritten import OverwrittenLine
 from .pull import bucket_of
 
 Step = int | Literal["best"] | None
-"""Step of a checkpoint, or that of the lowest validation loss; None: the newest."""
+"""Step of a checkpoint, or that of the best evaluation; None: the newest."""
 _CHECKPOINT = re.compile("[0-9]{1,18}")
 
 
@@ -114,7 +114,7 @@ def _find(target: str, step: Step) -> ModelSource:
 
 
 def _bring(bucket: str, step: Step, folder: Path) -> None:
-    """Download a checkpoint from a bucket into a folder; for `best` all of them, because their losses are in them."""
+    """Download a checkpoint from a bucket into a folder; for `best` all of them, because their metrics are in them."""
     if isinstance(step, int):
         selection = Selection(frozenset(), (step,))
     else:

@@ -30,13 +30,13 @@ from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
-from .retention import remove_incomplete
+from .retention import Retention, remove_incomplete
 from .save import Saves
 
 M = TypeVar("M")
 T = TypeVar("T")
 
-_METADATA = Path(META, "metadata")
+METADATA = Path(META, "metadata")
 _RETRY_DELAY = 1.0  # seconds before a failed read is retried
 
 
@@ -60,8 +60,7 @@ class CheckpointFolder:
     def __init__(
         self,
         directory: Path,
-        keep: int,
-        keep_best: int = 0,
+        retention: Retention,
         in_parts: bool = False,
         storage: Storage = SHARED_FOLDER,
     ) -> None:
@@ -69,8 +68,7 @@ class CheckpointFolder:
 
         Args:
             directory: folder of the checkpoints, created if it does not exist.
-            keep: number of the newest checkpoints to keep.
-            keep_best: number of checkpoints with the lowest validation loss to keep in addition.
+            retention: which checkpoints are kept.
             in_parts: the state is divided over the processes; otherwise process 0 has all of it.
             storage: the storage that the folder belongs to.
 
@@ -84,7 +82,7 @@ class CheckpointFolder:
             make_directory(directory)
         if self._primary:
             remove_incomplete(directory)
-        self._saves = Saves(directory, keep, keep_best, in_parts, storage)
+        self._saves = Saves(directory, retention, in_parts, storage)
 
     @property
     def leads(self) -> bool:
@@ -118,19 +116,21 @@ class CheckpointFolder:
         """Return the folder of a checkpoint."""
         return path_of(self.directory, step)
 
-    def write(self, step: int, state: Arrays, meta: Mapping[str, Any], loss: float | None = None) -> None:
+    def write(
+        self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
+    ) -> None:
         """Start a save, after waiting for an earlier save. Called on all processes.
 
         Args:
             step: step of the checkpoint.
             state: arrays to save.
             meta: metadata, as JSON.
-            loss: validation loss at this step, if known.
+            metrics: numbers by name of the evaluation at this step, if there was one.
 
         Raises:
             SaveError: this save or the earlier one failed.
         """
-        self._saves.start(step, state, meta, loss)
+        self._saves.start(step, state, meta, metrics or {})
 
     def prepare(self) -> None:
         """Prepare for the first save in a background thread."""
@@ -178,7 +178,7 @@ class CheckpointFolder:
             self.storage.fetch(self.path(step))
         verification = Verification(step, self.path(step), full=self._primary)
         try:
-            value = use(read_meta(step, self.path(step), _METADATA, parse))
+            value = use(read_meta(step, self.path(step), METADATA, parse))
         except UserError:
             verification.finish()  # damaged metadata may look like another job's
             raise
@@ -187,7 +187,7 @@ class CheckpointFolder:
 
     def no_metadata(self, step: int, error: Exception) -> DamagedCheckpointError:
         """Return the error to raise for metadata whose use failed with `error`."""
-        return DamagedCheckpointError(step, self.path(step) / _METADATA, no_metadata(error))
+        return DamagedCheckpointError(step, self.path(step) / METADATA, no_metadata(error))
 
     def read_state(self, step: int, template: Arrays) -> Arrays:
         """Read the arrays.

@@ -10,14 +10,14 @@ import stat
 import threading
 from pathlib import Path
 
-from ..contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
+from ..contract import CHECKPOINT_MANIFEST, CHECKPOINT_METRICS, CHECKPOINT_PINNED
 from ..manifests import LIMIT, files_in, first_unlisted, parse_manifest
 from .damage import DamagedCheckpointError, HostFaultError, unreadable
 
 _CHUNK = 1 << 20  # bytes per read; hashlib releases the GIL meanwhile
 _SMALL = 1 << 20  # bytes; all processes check the digests of files up to this size, process 0 those of all files
 _NOT_LISTED = {CHECKPOINT_MANIFEST, CHECKPOINT_PINNED}
-_NOT_NEEDED = {CHECKPOINT_LOSS}
+_NOT_NEEDED = {CHECKPOINT_METRICS}
 """Files that are not needed to resume from a checkpoint."""
 
 

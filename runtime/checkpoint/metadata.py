@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict
 
+from .. import ranking
 from ..data import saved_tokenizer
 from ..measure import epochs
 
@@ -23,6 +24,8 @@ class JobMeta(TypedDict):
     shapes: Shapes
     epoch_means: NotRequired[epochs.SavedMeans | None]
     """None unless the job counts epochs."""
+    best: NotRequired[ranking.SavedBest | None]
+    """None before the first evaluation."""
     published: NotRequired[dict[str, Any] | None]
     """The config.json of the model that the first weights came from; None for random ones."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
@@ -43,6 +46,8 @@ def job_meta(meta: Any) -> JobMeta:
         raise TypeError("shapes.params is not of type dict")
     if meta.get("epoch_means") is not None:
         epochs.check_saved(meta["epoch_means"])
+    if meta.get("best") is not None:
+        ranking.check_saved(meta["best"])
     if not isinstance(meta.get("published") or {}, dict):
         raise TypeError("published is not of type dict")
     if meta.get("tokenizer") is not None:

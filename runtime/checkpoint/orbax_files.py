@@ -45,12 +45,12 @@ class CheckpointWriter:
         )
         self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
 
-    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], loss: float | None) -> None:
+    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
         """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""
         items = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
             META: ocp.args.JsonSave(dict(meta)),
-            METRICS: ocp.args.JsonSave({"loss": loss}),
+            METRICS: ocp.args.JsonSave({"loss": None, **metrics}),
         }
         self._checkpointer.save(folder, args=ocp.args.Composite(**items))
 

@@ -18,6 +18,7 @@ from . import trees
 from .folder import CheckpointFolder, Target
 from .process_zero import restore_from_process_zero
 from .restore import newest_readable
+from .retention import Retention
 
 _SHOWN = 8
 
@@ -47,7 +48,7 @@ class ProgramCheckpoints(CheckpointFolder):
         self._kept = trees.kept_as_is(like)
         _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
         in_parts = trees.spans_processes(like)
-        super().__init__(directory, keep, in_parts=in_parts, storage=storage)
+        super().__init__(directory, Retention(keep), in_parts, storage)
         if in_parts and storage.everyone_reads:
             barrier("before the first save")
 

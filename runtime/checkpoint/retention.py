@@ -6,46 +6,65 @@ import json
 import math
 import shutil
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..contract import CHECKPOINT_LOSS, CHECKPOINT_PINNED
+from ..contract import CHECKPOINT_METRICS, CHECKPOINT_PINNED
+from ..ranking import LOWEST_LOSS, Ranking
 
 _REMOVED = ".podrun-removed"
 """Suffix of a checkpoint that is being removed."""
 
 
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints are kept, besides those that the user has pinned."""
+
+    keep: int
+    """Number of the newest ones."""
+    keep_best: int = 0
+    """Number of those with the best evaluations, in addition."""
+    ranking: Ranking = LOWEST_LOSS
+    """What makes an evaluation the best."""
+
+
 def superseded(
-    losses: Mapping[int, float | None], keep: int, keep_best: int = 0, pinned: Collection[int] = ()
+    costs: Mapping[int, float | None], keep: int, keep_best: int = 0, pinned: Collection[int] = ()
 ) -> list[int]:
     """Return the steps of the checkpoints to remove, the oldest first. Pure function.
 
     Args:
-        losses: validation loss of each complete checkpoint by step; None if unknown.
+        costs: for each complete checkpoint by step a number that is lower if its evaluation is better; None if unknown.
         keep: number of the newest checkpoints to keep.
-        keep_best: number of checkpoints with the lowest loss to keep in addition; of equal losses the newer one.
+        keep_best: number of checkpoints with the lowest cost to keep in addition; of equal ones the newer one.
         pinned: steps that the user has pinned.
     """
-    steps = sorted(losses)
-    kept = {*steps[-keep:], *_by_loss(losses)[:keep_best], *pinned}
+    steps = sorted(costs)
+    kept = {*steps[-keep:], *_by_cost(costs)[:keep_best], *pinned}
     return [step for step in steps if step not in kept]
 
 
-def best_step(folders: Mapping[int, Path]) -> int | None:
-    """Return the step of the checkpoint with the lowest validation loss; None if no loss is known."""
-    return next(iter(_by_loss({step: _loss(folder) for step, folder in folders.items()})), None)
+def best_step(folders: Mapping[int, Path], ranking: Ranking) -> int | None:
+    """Return the step of the checkpoint with the best evaluation; None if none is known."""
+    return next(iter(_by_cost(_costs(folders, ranking))), None)
 
 
-def _by_loss(losses: Mapping[int, float | None]) -> list[int]:
-    """Return the steps whose loss is known, the lowest loss first; of equal losses the newer one."""
-    known = {step: loss for step, loss in losses.items() if loss is not None and math.isfinite(loss)}
+def _by_cost(costs: Mapping[int, float | None]) -> list[int]:
+    """Return the steps whose cost is known, the lowest first; of equal ones the newer one."""
+    known = {step: cost for step, cost in costs.items() if cost is not None and math.isfinite(cost)}
     return sorted(known, key=lambda step: (known[step], -step))
 
 
-def remove_superseded(folders: Mapping[int, Path], keep: int, keep_best: int) -> list[Path]:
+def _costs(folders: Mapping[int, Path], ranking: Ranking) -> dict[int, float | None]:
+    return {step: ranking.cost(_metrics(folder)) for step, folder in folders.items()}
+
+
+def remove_superseded(folders: Mapping[int, Path], retention: Retention) -> list[Path]:
     """Remove superseded checkpoints, and return the paths that they had. Raises OSError."""
-    losses = {step: _loss(folder) for step, folder in folders.items()}
+    costs = _costs(folders, retention.ranking)
     pinned = [step for step, folder in folders.items() if (folder / CHECKPOINT_PINNED).exists()]
-    gone = [folders[step] for step in superseded(losses, keep, keep_best, pinned)]
+    gone = [folders[step] for step in superseded(costs, retention.keep, retention.keep_best, pinned)]
     for before in gone:
         after = before.with_name(before.name + _REMOVED)
         shutil.rmtree(after, ignore_errors=True)
@@ -61,11 +80,11 @@ def remove_incomplete(directory: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _loss(folder: Path) -> float | None:
-    """Return the validation loss of a checkpoint; None if it has none or it cannot be read."""
-    path = folder / CHECKPOINT_LOSS
+def _metrics(folder: Path) -> Mapping[str, Any]:
+    """Return the metrics of the evaluation of a checkpoint; none if it has none or they cannot be read."""
+    path = folder / CHECKPOINT_METRICS
     try:
-        loss = json.loads(path.read_bytes())["loss"] if path.is_file() else None  # reading from a pipe may never end
-        return float(loss) if isinstance(loss, (int, float)) else None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return None
+        metrics = json.loads(path.read_bytes()) if path.is_file() else {}  # reading from a pipe may never end
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return metrics if isinstance(metrics, dict) else {}

@@ -26,7 +26,7 @@ from .manifest import flush, write_manifest
 from .names import Arrays
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
-from .retention import remove_superseded
+from .retention import Retention, remove_superseded
 
 if TYPE_CHECKING:
     from .orbax_files import CheckpointWriter
@@ -42,10 +42,10 @@ def writes_at_once() -> bool:
 class Saves:
     """The saves of this process."""
 
-    def __init__(self, directory: Path, keep: int, keep_best: int, in_parts: bool, storage: Storage) -> None:
+    def __init__(self, directory: Path, retention: Retention, in_parts: bool, storage: Storage) -> None:
         """Take `CheckpointFolder`'s arguments. The directory must exist on processes that save."""
         self._directory = directory
-        self._keep, self._keep_best = keep, keep_best
+        self._retention = retention
         self._storage = storage
         self._in_parts = in_parts and storage.everyone_reads
         self._gathers = in_parts and not storage.everyone_reads
@@ -65,7 +65,7 @@ class Saves:
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
-    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], loss: float | None) -> None:
+    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         self.completed(wait=True)
         if self._gathers:
@@ -81,7 +81,7 @@ class Saves:
                 from .orbax_files import CheckpointWriter
 
                 self._writer = CheckpointWriter(self._in_parts)
-            self._writer.start(self._directory / str(step), state, meta, loss)
+            self._writer.start(self._directory / str(step), state, meta, metrics)
         except Exception as error:
             raise self.failure(step, error) from error
         saving = Background(lambda: self._complete(step, written))
@@ -131,7 +131,7 @@ class Saves:
         write_manifest(folder)
         self._storage.after_save(folder)
         checkpoints = {step: path_of(self._directory, step) for step in steps_in(self._directory)}
-        for removed in remove_superseded(checkpoints, self._keep, self._keep_best):
+        for removed in remove_superseded(checkpoints, self._retention):
             self._storage.after_removal(removed)
 
     def failure(self, step: int, error: Exception) -> SaveError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from functools import cached_property
@@ -13,17 +14,18 @@ from pydantic import ValidationError
 
 from ..config import Config
 from ..contract import UserError
+from ..ranking import LOWEST_LOSS, Ranking
 from .damage import DamagedCheckpointError, HostFaultError, read_meta, unreadable
+from .folder import METADATA
 from .manifest import verify
 from .metadata import JobMeta, job_meta
-from .names import META, STATE
+from .names import STATE
 from .retention import best_step
 
 Step = int | Literal["best"] | None
-"""Step of a checkpoint, or that of the lowest validation loss; None: the newest."""
+"""Step of a checkpoint, or that of the best evaluation (`eval.best` of the job); None: the newest."""
 Place = tuple[str, ...]
 """The path of an array in the state."""
-_META = Path(META, "metadata")
 _SHOWN = 12  # most steps in a message
 
 
@@ -48,7 +50,7 @@ class SavedModel:
         self.step = int(folder.name)
         try:
             self.is_verified = verify(self.step, folder, full=True)
-            self.meta: JobMeta = read_meta(self.step, folder, _META, _parse)
+            self.meta: JobMeta = read_meta(self.step, folder, METADATA, _parse)
         except (DamagedCheckpointError, HostFaultError) as error:
             raise self._with_advice(error) from None
         self.weights = "ema" if "ema" in self.meta["shapes"] else "params"
@@ -127,15 +129,24 @@ def find_checkpoint(workdir: Path, step: Step) -> Path:
     if step is None:
         return paths[max(paths)]
     if step == "best":
-        if (best := best_step(paths)) is None:
+        ranking = _ranking(paths[max(paths)])
+        if (best := best_step(paths, ranking)) is None:
             raise UserError(
-                f"no checkpoint in {folder} has a validation loss, because none was saved in a step with an evaluation; give "
-                f"one of {_listed(paths)}"
+                f"no checkpoint in {folder} has a validation {ranking.metric}, because none was saved in a step with an "
+                f"evaluation; give one of {_listed(paths)}"
             )
         return paths[best]
     if step not in paths:
         raise UserError(f"{folder} has no checkpoint of step {step}; there are {_listed(paths)}")
     return paths[step]
+
+
+def _ranking(checkpoint: Path) -> Ranking:
+    """Return the order of evaluations of the job that has saved a checkpoint; by the loss if it is of an older version."""
+    try:
+        return Ranking.parse(json.loads((checkpoint / METADATA).read_bytes())["config"]["eval"]["best"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return LOWEST_LOSS
 
 
 def _listed(steps: Iterable[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
 from ..measure.epochs import SavedMeans
+from ..ranking import LOWEST_LOSS, Ranking, SavedBest
 from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from .folder import CheckpointFolder, Target
 from .metadata import JobMeta, job_meta
+from .retention import Retention
 from .same_job import changes, obstacles, refusal, shapes_of
 
 
@@ -30,6 +32,8 @@ class Restored:
     """`key: before -> after` for every value of this job that differs from the checkpoint's."""
     epoch_means: SavedMeans | None
     """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
+    best: SavedBest | None
+    """The value of `BestSoFar.saved` at the save."""
     tokenizer: Saved | None
     """The saved tokenizer, if the job had a built-in one."""
 
@@ -45,6 +49,7 @@ class Checkpoints(CheckpointFolder):
         tokenizer: Saved | None = None,
         storage: Storage = SHARED_FOLDER,
         published: dict[str, Any] | None = None,
+        ranking: Ranking = LOWEST_LOSS,
     ) -> None:
         """Open the directory.
 
@@ -55,8 +60,9 @@ class Checkpoints(CheckpointFolder):
             tokenizer: this job's tokenizer, saved with each checkpoint and compared with that of a restored one.
             storage: the storage that the folder belongs to.
             published: config.json of the model that the job begins with, saved with each checkpoint.
+            ranking: what makes an evaluation the best.
         """
-        super().__init__(directory, section.keep, section.keep_best, in_parts, storage)
+        super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage)
         self._tokenizer = tokenizer
         self._published = published
 
@@ -67,8 +73,9 @@ class Checkpoints(CheckpointFolder):
         position: int,
         config: Config,
         fingerprint: bytes,
-        loss: float | None,
+        metrics: Mapping[str, Any] | None,
         epoch_means: SavedMeans | None = None,
+        best: SavedBest | None = None,
     ) -> None:
         """Start a save, as `write` does. Called on all processes.
 
@@ -78,8 +85,9 @@ class Checkpoints(CheckpointFolder):
             position: number of examples consumed.
             config: the job.
             fingerprint: digest of the job's data.
-            loss: validation loss at this step, if known.
+            metrics: numbers by name of the evaluation at this step, if there was one.
             epoch_means: value of `EpochMeans.saved`, if the job counts epochs.
+            best: value of `BestSoFar.saved`.
         """
         meta: JobMeta = {
             "config": saved_config(config),
@@ -87,10 +95,11 @@ class Checkpoints(CheckpointFolder):
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
             "epoch_means": epoch_means,
+            "best": best,
             "published": self._published,
             "tokenizer": self._tokenizer,
         }
-        self.write(step, state, meta, loss)
+        self.write(step, state, meta, metrics)
 
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
         """Restore a checkpoint.
@@ -122,6 +131,7 @@ class Checkpoints(CheckpointFolder):
             changed = changes(meta, config, self._tokenizer)
             self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
             self._published = meta.get("published")
-            return Restored(step, state, meta["position"], changed, meta.get("epoch_means"), meta.get("tokenizer"))
+            means, best, tokenizer = meta.get("epoch_means"), meta.get("best"), meta.get("tokenizer")
+            return Restored(step, state, meta["position"], changed, means, best, tokenizer)
 
         return Target(job_meta, accept, template, build)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from ..contract import UserError
+from ..ranking import Ranking
 from .attention import named_conflict
 from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData, TextData
@@ -161,6 +162,7 @@ class Config(Section):
             *_optimizer_problems(self),
             *_batch_problems(self),
             *_loss_problems(self),
+            *_eval_problems(self),
             *filter(None, [self.parallel.conflict(self.model, self.optimizer), named_conflict(self)]),
         ]
         if problems:
@@ -248,6 +250,29 @@ def _loss_problems(config: Config) -> list[str]:
         problems.append(
             f"skip_nonfinite: a step of {name} begins with the loss of the step before, and would fail again; remove it"
         )
+    return problems
+
+
+def _eval_problems(config: Config) -> list[str]:
+    problems = []
+    if config.eval.patience is not None and config.eval.every == 0:
+        problems.append(
+            f"eval.patience {config.eval.patience} counts evaluations, but there are none before the end (eval.every: 0); "
+            "give eval.every"
+        )
+    if config.task_is_users:
+        return problems
+    known = {metric: f"{word} {metric}" for word, metric in map(str.split, TASKS[config.task].metrics)}
+    best = Ranking.parse(config.eval.best)
+    metric = best.metric
+    if config.parallel.model_per_device:
+        metric = metric.removeprefix("mean_member_").removeprefix("best_member_")
+    if metric not in known:
+        names = ", ".join(known)
+        problems.append(f"eval.best: an evaluation of task {config.task} has no metric {best.metric!r}; it has {names}")
+    elif known[metric].split()[0] != str(best).split()[0]:
+        order = known[metric].split()[0]
+        problems.append(f"eval.best: {str(best)!r} is the worst evaluation; write '{order} {best.metric}'")
     return problems
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from ..ranking import Ranking
 from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
 from .launch import Launch
 from .xla_presets import unknown_presets
@@ -22,11 +23,25 @@ class Log(Section):
     wandb: str | None = Field(None, description="Weights & Biases project to report to (podrun[wandb]); null: none.")
 
 
+def _is_ranking(text: str) -> str:
+    return str(Ranking.parse(text))
+
+
 class Eval(Section):
     """Validation during training and after it."""
 
     every: Natural = Field(100, description="Steps between two evaluations; 0: only after training.")
     batches: Positive | Literal["all"] = Field(20, description="Batches per evaluation; all: the whole split, exactly.")
+    best: Annotated[str, AfterValidator(_is_ranking)] = Field(
+        "min loss",
+        description="What makes an evaluation the best: min or max, and one of its metrics, such as max accuracy. It "
+        "decides which checkpoints keep_best keeps, which one --step best is, and when patience ends.",
+    )
+    patience: Positive | None = Field(
+        None,
+        description="Evaluations in a row without a better one than the best so far, after which training ends early; "
+        "null: it never does.",
+    )
 
 
 class Checkpoint(Section):
@@ -36,7 +51,7 @@ class Checkpoint(Section):
         100, description="Steps between two checkpoints, the most that a fault can cost; 0: only at the end."
     )
     keep: Positive = Field(2, description="Newest checkpoints to keep; older ones are removed.")
-    keep_best: Natural = Field(1, description="Checkpoints with the lowest validation loss to keep in addition.")
+    keep_best: Natural = Field(1, description="Checkpoints with the best evaluations (eval.best) to keep in addition.")
 
 
 class Sample(Section):

@@ -23,15 +23,21 @@ class TaskTraits:
     optimizer: str = "adamw"
     batch_size: Literal["all"] | None = None
     """None if there is no default: the job has to give one."""
+    metrics: tuple[str, ...] = ("min loss",)
+    """The metrics of an evaluation, each with min or max, which says what is better."""
     models: tuple[str, ...] = ()
     """The only models that the task trains; empty: all that take its examples."""
 
 
+_CLASSES = ("min loss", "max accuracy")
+
 TASKS = {
-    "language_model": TaskTraits("tokens", "gpt2", "python_source"),
-    "classification": TaskTraits("labels", "cnn", "digits"),
-    "regression": TaskTraits("values", "mlp", "sine"),
-    "logistic_regression": TaskTraits("labels", "linear", "make_classification", "lbfgs", "all", models=("linear",)),
+    "language_model": TaskTraits(
+        "tokens", "gpt2", "python_source", metrics=("min loss", "min perplexity", "max accuracy")
+    ),
+    "classification": TaskTraits("labels", "cnn", "digits", metrics=_CLASSES),
+    "regression": TaskTraits("values", "mlp", "sine", metrics=("min loss", "min rmse")),
+    "logistic_regression": TaskTraits("labels", "linear", "make_classification", "lbfgs", "all", _CLASSES, ("linear",)),
 }
 
 

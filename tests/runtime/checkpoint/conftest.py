@@ -16,6 +16,6 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("saved")
     with opened(folder) as checkpoints:
         for step in (10, 20):
-            checkpoints.save(step, state(step), step * 8, job(), FINGERPRINT, 1.0)
+            checkpoints.save(step, state(step), step * 8, job(), FINGERPRINT, {"loss": 1.0})
             assert checkpoints.completed(wait=True) == step
     return folder

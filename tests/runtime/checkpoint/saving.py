@@ -37,5 +37,5 @@ def opened(folder: Path, in_parts: bool = False, **keys: Any) -> Iterator[Checkp
 
 def save(checkpoints: Checkpoints, step: int, loss: float | None = None, config: Config | None = None) -> None:
     """Saves and waits."""
-    checkpoints.save(step, state(step), step * 8, config or job(), FINGERPRINT, loss)
+    checkpoints.save(step, state(step), step * 8, config or job(), FINGERPRINT, {"loss": loss})
     assert checkpoints.completed(wait=True) == step

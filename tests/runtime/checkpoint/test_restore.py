@@ -35,7 +35,7 @@ def test_a_damaged_checkpoint(tmp_path: Path, saved: Path, kind: str) -> None:
         assert reason in notes[0]
         assert "checkpoint 20" in notes[0]
         assert f"of step 10, and the damaged one is kept as {newest}.damaged-1" in notes[0]
-        checkpoints.save(20, state(20), 160, job(), FINGERPRINT, 1.0)
+        checkpoints.save(20, state(20), 160, job(), FINGERPRINT, {"loss": 1.0})
         assert checkpoints.completed(wait=True) == 20
     with opened(tmp_path) as checkpoints:
         restored, notes = restore(tmp_path, checkpoints)
