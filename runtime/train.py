@@ -25,8 +25,8 @@ from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batche
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
-from .finite import FiniteCheck
 from .measure.epochs import EpochMeans
+from .measure.finite import FiniteCheck
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
 from .models.attention import resolve

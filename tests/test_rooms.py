@@ -54,6 +54,7 @@ FLOORS = {
             "state",
             "array_names",
             "plugins",
+            "ranking",
             "config",
             "worker",
             "distributed",

@@ -16,7 +16,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import NotFiniteError, Workdir, WorkerEnv
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset
-from podrun.runtime.finite import FiniteCheck
+from podrun.runtime.measure.finite import FiniteCheck
 from podrun.runtime.state import Batch
 from podrun.runtime.train import Trainer
 from podrun.runtime.worker.progress import Reporter
@@ -38,7 +38,7 @@ def damaged(batch: Batch) -> Batch:
 
 @every_strategy
 def test_a_skipped_step_changes_nothing(name: str) -> None:
-    """A training with a step that is not finite is the training without it, but for the number of steps."""
+    """Only the number of steps differs from a training without that step."""
     first, second = batches(2)
     one = strategy(name, skip_nonfinite=1, ema=0.9)
     state, found = train(one, one.init(), [first, damaged(first)])
@@ -121,7 +121,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any) -> tuple[lis
 
 
 def test_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has no metrics of the skipped steps, also in the means of an epoch, and says which they were."""
+    """The skipped steps have no metrics, also in the means of an epoch, and the log names them."""
     records, events = run(tmp_path / "a", monkeypatch, epochs=3, skip_nonfinite=2)
     assert [r["step"] for r in records if r["kind"] == "train"] == [s for s in range(1, 16) if s not in SPIKES]
     means = [r["loss"] for r in records if r["kind"] == "epoch"]

@@ -103,7 +103,7 @@ KEYS: dict[str, Any] = {
 
 
 def test_a_training_ends_early(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also one that is resumed, at the same step; with more patience it goes on, and with another metric anew."""
+    """A resumed one ends early too, at the same step; with more patience it goes on, and with another metric anew."""
     assert train(tmp_path / "a", **KEYS)[0] == 15
     text = "training ends early at step 15 of 40: the best loss is"
     assert text in capsys.readouterr().out

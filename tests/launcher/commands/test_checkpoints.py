@@ -71,7 +71,7 @@ def names(answer: dict[str, Any]) -> list[str]:
 def test_names_are_those_of_the_runtime() -> None:
     """The agent runs on hosts without it, and spells them again."""
     agents = (checkpoint_files.MANIFEST, checkpoint_files.PINNED, checkpoint_files.LOSS)
-    assert agents == (contract.CHECKPOINT_MANIFEST, contract.CHECKPOINT_PINNED, contract.CHECKPOINT_LOSS)
+    assert agents == (contract.CHECKPOINT_MANIFEST, contract.CHECKPOINT_PINNED, contract.CHECKPOINT_METRICS)
     workdir = contract.Workdir(Path("w"))
     assert (workdir.checkpoints.name, workdir.lock.name) == (checkpoints.FOLDER, checkpoints.LOCK)
 

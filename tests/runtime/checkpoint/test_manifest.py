@@ -14,7 +14,7 @@ import pytest
 from podrun.runtime.checkpoint import manifest as manifest_module
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError, HostFaultError
 from podrun.runtime.checkpoint.manifest import Verification, verify, write_manifest
-from podrun.runtime.contract import CHECKPOINT_LOSS, CHECKPOINT_MANIFEST, CHECKPOINT_PINNED
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, CHECKPOINT_METRICS, CHECKPOINT_PINNED
 
 from ..strategies import assert_identical
 from .damage import restore, state
@@ -34,7 +34,7 @@ def test_a_bit_that_has_flipped_anywhere(tmp_path: Path, saved: Path) -> None:
     newest = saved / "checkpoints" / "20"
     names = [path.relative_to(newest).as_posix() for path in newest.rglob("*") if path.is_file()]
     assert {"meta/metadata", CHECKPOINT_MANIFEST} < set(names)
-    for n, name in enumerate(sorted(set(names) - {CHECKPOINT_LOSS})):
+    for n, name in enumerate(sorted(set(names) - {CHECKPOINT_METRICS})):
         folder = tmp_path / str(n)
         shutil.copytree(saved / "checkpoints", folder / "checkpoints")
         flip(folder / "checkpoints" / "20" / name)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .contract import NotFiniteError
+from ..contract import NotFiniteError
 
 _NOTED = 5
 _ADVICE = "a lower learning rate, warm-up steps, or clipping may help"
