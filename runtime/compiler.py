@@ -7,37 +7,28 @@ libtpu compiles for any TPU topology, and JAX's CUDA plug-in for any number of G
 from __future__ import annotations
 
 import os
-import re
-from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
 from typing import Any
 
-import jax
 from jax.experimental import topologies
 
+from .compiler_package import CompilerPackage, compiler_package
 from .contract import UserError
 from .device_memory import GPUS
 from .devices import Devices
 from .target import Target
 from .worker.xla_flags import set_xla_flags
 
-_PACKAGES = {"tpu": ("libtpu", "tpu"), "cuda": ("jax_cuda13_plugin", "cuda")}
-"""By platform: the package that has the compiler, and the extra of podrun that installs it."""
-
 
 def devices_of(target: Target) -> Devices:
     """Return the devices of the target, and set the variables of its compiler. Nothing may be compiled before.
 
+    A compiler that podrun keeps is found after `use_kept`.
+
     Raises:
         UserError: its compiler is not installed, or does not know the topology.
     """
-    package, extra = _PACKAGES[target.platform]
-    if find_spec(package) is None:
-        raise UserError(
-            f"{package}, the compiler for {target.slice}, is not installed; install it here with `pip install '.[{extra}]'` "
-            "in podrun's folder"
-        )
-    _check_version(package, extra)
+    package = compiler_package(target.platform)
+    _check(package, target)
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # otherwise libtpu asks Google's metadata server first
     # Otherwise libtpu locks /tmp/libtpu_lockfile, and a second process that compiles is refused.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
@@ -47,7 +38,7 @@ def devices_of(target: Target) -> Devices:
     except Exception as error:  # jax raises JaxRuntimeError and others
         reason = str(error).strip().splitlines()
         raise UserError(
-            f"the compiler for {target.platform} (JAX {jax.__version__}, {package} {_version(package)}) cannot compile for "
+            f"the compiler for {target.platform} (JAX {package.jax}, {package.name} {package.installed}) cannot compile for "
             f"{target.slice}, topology {target.topology}: {reason[0] if reason else type(error).__name__}"
         ) from error
     pod = Devices.of_topology(topology.devices)
@@ -70,27 +61,19 @@ def _description(target: Target) -> dict[str, Any]:
     return {"topology_name": target.gpu, "platform": "cuda", "target_config": config, "topology": target.topology}
 
 
-def _check_version(package: str, extra: str) -> None:
-    """Check that the compiler is the one that this JAX asks for.
+def _check(package: CompilerPackage, target: Target) -> None:
+    """Check that the compiler is there, and is the one that this JAX asks for. Raises UserError.
 
     libtpu of another release compiles without a word, but not as the pod does. Another CUDA plug-in has no memory analysis.
     """
-    if package == "libtpu":
-        pinned = re.search(r"^libtpu==([\d.]+)\.\*", "\n".join(requires("jax") or []), re.MULTILINE)
-        wanted = pinned[1] if pinned else ""
-    else:
-        wanted = version("jaxlib")
-    installed = _version(package)
-    if wanted and installed and not f"{installed}.".startswith(f"{wanted}."):
+    extra = package.platform
+    ways = f"`podrun compile --install {extra}`, or `pip install '.[{extra}]'` in podrun's folder"
+    if package.installed is None:
         raise UserError(
-            f"{package} {installed} does not belong to JAX {jax.__version__}, which asks for {wanted}; "
-            f"install that with `pip install '.[{extra}]'` in podrun's folder"
+            f"{package.module}, the compiler for {target.slice}, is not installed; install it here with {ways}"
         )
-
-
-def _version(package: str) -> str:
-    """Return the installed version; empty if it is unknown."""
-    try:
-        return version(package.replace("_", "-"))
-    except PackageNotFoundError:
-        return ""
+    if not package.is_installed:
+        raise UserError(
+            f"{package.module} {package.installed} does not belong to JAX {package.jax}, which asks for {package.version}; "
+            f"install that with {ways}"
+        )

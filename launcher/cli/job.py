@@ -179,24 +179,48 @@ def inspect(
 )
 @click.option("--pod", type=click.Path(path_type=Path), metavar="FILE", help="Pod file, for its slice and `env`.")
 @click.option("--gpu", metavar="MODEL", help="Which GPUs gpu-2x8 means, for example h100.")
-@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml")
+@click.option(
+    "--install",
+    type=click.Choice(["tpu", "cuda"]),
+    help="Compile nothing, but download the compiler of TPUs or NVIDIA GPUs into podrun's folder.",
+)
+@click.argument("train", type=click.Path(path_type=Path), metavar="[train.yaml]", required=False)
 @click.argument("overrides", nargs=-1, metavar="[key.path=value ...]", shell_complete=complete_job)
 def compile_command(
-    train: Path, overrides: tuple[str, ...], slice: str | None, pod: Path | None, gpu: str | None
+    train: Path | None,
+    overrides: tuple[str, ...],
+    slice: str | None,
+    pod: Path | None,
+    gpu: str | None,
+    install: str | None,
 ) -> None:
     """Compile the programs of a job before it runs, and keep them on this machine; nothing is trained.
 
     A run of the same job on this slice sends them to its hosts with the code, and loads them in place of compiling. Programs
     for TPUs and GPUs are compiled without having any (podrun's extras tpu and cuda); those for CPUs on a simulated pod.
 
+    --install puts such a compiler into podrun's folder instead of your environment: the version that belongs to your JAX, or
+    to that of the train.yaml's launch.python. `inspect`, `fit` and `compile` find it there.
+
     \b
     Examples:
+      podrun compile --install tpu
       podrun compile train.yaml --slice v5e-16
       podrun compile train.yaml --slice gpu-2x8 --gpu h100 model.layers=24
       podrun compile train.yaml --pod pod.yaml
     """
 
     def action() -> int:
+        if install:
+            from ..commands.install_compiler import install_compiler
+
+            if slice or pod or gpu:
+                raise UserError(
+                    "--install is without --slice, --pod and --gpu: the compiler of TPUs or GPUs is for all of them"
+                )
+            return install_compiler(install, train, overrides)
+        if train is None:
+            raise UserError("what is to be compiled? give a train.yaml, or --install tpu for the compiler alone")
         from ..commands.compile_job import CompileRequest, compile_job
 
         return compile_job(CompileRequest(train, overrides, slice, pod, gpu))

@@ -102,8 +102,8 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
     """Remove what finished runs have left behind.
 
     
-    Without a pod: run directories on this machine (logs, events), but no workdirs; compiled programs, and
-                   the kept answers of inspect and fit.
+    Without a pod: run directories on this machine (logs, events), but no workdirs; compiled programs, the
+                   kept answers of inspect and fit, and compilers (compile --install).
     With a pod:    on its hosts, folders and processes of runs that have no agent there any more,
                    and unused bundles, environments and data sets.
     With RUN:      its run directory on this machine, and its folders and processes on its hosts.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.fold import fold
 from ..pod.home import podrun_home
+from ..pod.kept_compilers import FOLDER as COMPILERS
+from ..pod.kept_compilers import compiler_folders
 from ..pod.pod import Host, Pod
 from ..remote.ask import ask
 from ..request.hosts import select_hosts
@@ -117,11 +120,12 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _stored(older_than: float) -> list[StoredFiles]:
-    """Return the compiled programs and kept answers on this machine: those that may go, and the others."""
+    """Return the compiled programs, kept answers and compilers on this machine: those that may go, and the others."""
     stored = []
     for kind, folder, (files, due) in (
         ("compiled programs", PROGRAMS, program_files(older_than)),
         ("kept answers", ANSWERS, answer_files(older_than)),
+        ("compilers of TPUs and GPUs", COMPILERS, compiler_folders(older_than)),
     ):
         kept = [path for path in files if path not in due]
         stored += [StoredFiles(kind, podrun_home() / folder, some, some is due) for some in (due, kept) if some]
@@ -135,7 +139,10 @@ def _remove_stored(stored: Sequence[StoredFiles]) -> list[str]:
         bytes_before = one.bytes
         try:
             for path in one.files:
-                path.unlink(missing_ok=True)
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
         except OSError as error:
             problems.append(f"cannot remove {error.filename}: {error.strerror}")
         else:

@@ -7,18 +7,17 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
 from ..pod.home import private, private_folder
+from ..pod.kept_compilers import has_compiler
 from ..pod.slices import Slice
 from ..pod.target import target_of
 from ..request.request import Request
 from ..staging.stored_programs import FOLDER
 
-_COMPILERS = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
 _LOG = "ahead.log"
 
 
@@ -77,6 +76,6 @@ def _is_possible(slice: Slice) -> bool:
     """Return whether the compiler of the slice is installed here."""
     try:
         target = target_of(slice)
-    except UserError:  # a slice that the compiler knows otherwise
+        return target is not None and has_compiler(target.platform)
+    except UserError:  # a slice that the compiler knows otherwise, or compilers that another user could change
         return False
-    return target is not None and find_spec(_COMPILERS[target.platform]) is not None

@@ -18,13 +18,14 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from podrun.runtime.compiler_package import KEPT_COMPILERS
 from podrun.runtime.contract import UserError
 from podrun.runtime.disk_cache import DiskCache
 
 from ..pod.home import age_of, podrun_home, private_folder
 
 FOLDER = "answers"
-_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME")
+_SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME", KEPT_COMPILERS)
 """Beginnings of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
 _LIMIT = 64 << 20  # bytes of all answers; those not used for longest are removed

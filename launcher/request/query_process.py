@@ -17,7 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from podrun.runtime.compiler_package import KEPT_COMPILERS
 from podrun.runtime.contract import PART_OF_ANSWER, ExitCode, UserError
+
+from ..pod.kept_compilers import kept_compilers
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables of this machine's user that the hosts do not get."""
@@ -47,10 +50,16 @@ def query_environment(env: Mapping[str, str], is_for_hosts: bool = False) -> dic
 
     Args:
         env: variables of the job.
-        is_for_hosts: the question is about TPUs or GPUs of other machines, which do not get the flags of this user.
+        is_for_hosts: the question is about TPUs or GPUs of other machines, which do not get the flags of this user. The
+            process may use the compilers that podrun keeps.
+
+    Raises:
+        UserError: another user could change these compilers.
     """
     given = {name: value for name, value in os.environ.items() if not (is_for_hosts and name in _FLAGS)}
-    return {**given, **env, "JAX_PLATFORMS": "cpu"}
+    compilers = kept_compilers() if is_for_hosts else None
+    kept = {KEPT_COMPILERS: str(compilers)} if compilers else {}
+    return {**given, **env, **kept, "JAX_PLATFORMS": "cpu"}
 
 
 class QueryProcess:

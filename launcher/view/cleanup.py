@@ -22,12 +22,14 @@ class StoredFiles:
     """Their name, in the plural."""
     folder: Path
     files: list[Path]
+    """They may be folders."""
     due: bool
     """True if they may go."""
 
     @property
     def bytes(self) -> int:
-        return sum(path.stat().st_size for path in self.files if path.exists())
+        files = [file for path in self.files for file in (path.rglob("*") if path.is_dir() else [path])]
+        return sum(file.lstat().st_size for file in files if file.exists() and not file.is_dir())
 
     @property
     def age(self) -> float:

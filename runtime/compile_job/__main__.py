@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..compiler_package import use_kept
 from ..worker.query import answer_query
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _WAIT = 20 * 60
 
 def _for_target(query: CompileQuery) -> str:
     """Compile for the devices of a topology, and return the programs."""
+    assert query["target"] is not None
+    use_kept(query["target"]["platform"])
     import jax
 
     from ..compiler import devices_of
@@ -31,7 +34,6 @@ def _for_target(query: CompileQuery) -> str:
     from .make import Compiler
 
     jax.config.update("jax_threefry_partitionable", True)
-    assert query["target"] is not None
     compiler = Compiler(_job(query), devices_of(Target.of(query["target"])))
     made = compiler.of_the_pod()
     compiler.write_list(made)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..compiler_package import use_kept
 from ..contract import UserError
 from ..worker.query import answer_query
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 
 def _answer(request: dict[str, Any]) -> str:
+    if target := request.get("target"):
+        use_kept(target["platform"])
     import jax
 
     if "arrays" in request:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib.metadata import distributions
 from pathlib import Path
 
+from ..compiler_package import KEPT_COMPILERS
+
 _NO_FILES = ("/proc/", "/sys/", "/dev/", "/etc/", "/run/")
 
 
@@ -28,6 +30,9 @@ def recorded() -> Callable[[], list[str]]:
     def paths() -> list[str]:
         packages = {os.path.realpath(str(one.locate_file(""))) for one in distributions()} - {os.getcwd()}
         installed = {*packages, *(os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))}
+        packages |= {
+            path for path in [os.environ.get(KEPT_COMPILERS)] if path
+        }  # the next answer may be of another compiler
         modules = [name for module in [*sys.modules.values()] if (name := getattr(module, "__file__", None))]
         # Without bytecode, which Python writes beside the source when that is imported for the first time.
         files = {os.path.abspath(name) for name in (*(one for one in opened if not one.endswith(".pyc")), *modules)}

@@ -81,5 +81,5 @@ def test_without_the_compiler_of_the_slice(small: Sandbox) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "podrun: libtpu, the compiler for v5litepod-4, is not installed; "
-        "install it here with `pip install '.[tpu]'` in podrun's folder\n"
+        "install it here with `podrun compile --install tpu`, or `pip install '.[tpu]'` in podrun's folder\n"
     )

@@ -249,7 +249,7 @@ def test_what_a_slice_cannot_be_compiled_for(in_process: Command, arguments: tup
 @pytest.mark.skipif(find_spec("libtpu") is not None, reason="the TPU compiler is installed")
 def test_without_the_compiler_of_the_slice(small: Sandbox, in_process: Command) -> None:
     """The report is of the CPU and says so; whoever asks for the compiler gets the way to it."""
-    way = "libtpu, the compiler for v5litepod-4, is not installed; install it here with `pip install '.[tpu]'`"
+    way = "libtpu, the compiler for v5litepod-4, is not installed; install it here with `podrun compile --install tpu`"
     done = small.podrun("inspect", "small.yaml", "--slice", "v5e-4")
     assert (done.returncode, done.stderr) == (0, "")
     assert "as compiled for CPU in" in done.stdout

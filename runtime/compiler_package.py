@@ -1,0 +1,109 @@
+"""The packages that have the compilers of TPUs and GPUs: which ones this JAX asks for, and those that podrun keeps itself.
+
+Standard library only. `python -m podrun.runtime.compiler_package tpu` prints the package for this interpreter as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distributions, requires, version
+from importlib.util import find_spec
+from pathlib import Path
+
+KEPT_COMPILERS = "PODRUN_COMPILERS"
+"""Environment variable: the folder in which `podrun compile --install` keeps compilers."""
+_MODULES = {"tpu": "libtpu", "cuda": "jax_cuda13_plugin"}
+"""By platform: the package that has the compiler."""
+
+
+@dataclass(frozen=True)
+class CompilerPackage:
+    """The compiler of a platform that belongs to this interpreter's JAX."""
+
+    platform: str
+    """`tpu` or `cuda`, which is also the name of podrun's extra."""
+    module: str
+    version: str
+    """The version that JAX asks for, or the beginning of it, such as `0.0.42`; empty: any."""
+    jax: str
+    """Version of JAX."""
+    installed: str | None
+    """The version that this interpreter has; empty if that is unknown, None if it has none."""
+    tag: str = sys.implementation.cache_tag
+    """The kind of interpreter, which the package is built for."""
+
+    @property
+    def name(self) -> str:
+        """Return its name in an index of packages."""
+        return self.module.replace("_", "-")
+
+    @property
+    def requirements(self) -> list[str]:
+        """Return what pip has to install."""
+        if self.platform == "cuda":
+            return [f"{self.name}=={self.version}", f"jax-cuda13-pjrt=={self.version}"]
+        return [f"{self.name}=={self.version}.*" if self.version else self.name]
+
+    @property
+    def folder(self) -> str:
+        """Return the name of its folder below that of `KEPT_COMPILERS`."""
+        return f"{self.name}-{self.version or 'any'}-{self.tag}"
+
+    @property
+    def is_installed(self) -> bool:
+        """Return whether this interpreter has it, in the version that JAX asks for."""
+        return self.installed is not None and self.belongs(self.installed)
+
+    def belongs(self, version: str) -> bool:
+        """Return whether a version, empty if it is unknown, is the one that JAX asks for."""
+        return not version or not self.version or f"{version}.".startswith(f"{self.version}.")
+
+    def version_in(self, folder: Path) -> str | None:
+        """Return the version that a folder has; None if the package is not there."""
+        found = [one.version for one in distributions(name=self.name, path=[str(folder)])]
+        return found[0] if found and (folder / self.module).is_dir() else None
+
+
+def compiler_package(platform: str) -> CompilerPackage:
+    """Return the compiler of a platform. Raises PackageNotFoundError if this interpreter has no JAX."""
+    module = _MODULES[platform]
+    pinned = re.search(r"^libtpu==([\d.]+)\.\*", "\n".join(requires("jax") or []), re.MULTILINE)
+    wanted = version("jaxlib") if platform == "cuda" else pinned[1] if pinned else ""
+    installed = None
+    if find_spec(module) is not None:
+        try:
+            installed = version(module.replace("_", "-"))
+        except PackageNotFoundError:
+            installed = ""
+    return CompilerPackage(platform, module, wanted, version("jax"), installed)
+
+
+def use_kept(platform: str) -> None:
+    """Let this process import the compiler that podrun keeps, if it has no other of the right version.
+
+    JAX decides when it is imported which libtpu it will load, so this comes before. Raises PackageNotFoundError as above.
+    """
+    assert "jax" not in sys.modules
+    package = compiler_package(platform)
+    folder = Path(os.environ.get(KEPT_COMPILERS, ""), package.folder)
+    if package.is_installed or KEPT_COMPILERS not in os.environ or package.version_in(folder) is None:
+        return
+    with contextlib.suppress(OSError):
+        used_marker(folder).touch()
+    sys.path.insert(0, str(folder))  # before one of another version
+    importlib.invalidate_caches()
+
+
+def used_marker(folder: Path) -> Path:
+    """Return the file beside a kept compiler whose modification time says when it was used."""
+    return folder.with_name(f"{folder.name}.used")
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(compiler_package(sys.argv[1]))))
