@@ -66,8 +66,8 @@ class CompilerPackage:
 
     def version_in(self, folder: Path) -> str | None:
         """Return the version that a folder has; None if the package is not there."""
-        found = [one.version for one in distributions(name=self.name, path=[str(folder)])]
-        return found[0] if found and (folder / self.module).is_dir() else None
+        versions = [one.version for one in distributions(name=self.name, path=[str(folder)])]
+        return versions[0] if versions and (folder / self.module).is_dir() else None
 
 
 def compiler_package(platform: str) -> CompilerPackage:

@@ -62,6 +62,7 @@ FLOORS = {
             "layout_facts",
             "devices",
             "device_memory",
+            "compiler_package",
             "compiler",
             "programs",
             "replicas",

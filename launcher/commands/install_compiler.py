@@ -48,13 +48,13 @@ def install_compiler(platform: str, train: Path | None, overrides: Sequence[str]
     pip = _pip(python)
     with _alone() as (folder, lock):
         target = folder / package.folder
-        if (there := package.version_in(target)) is None:
-            there = _install(pip, package, folder, lock)
-            if there is None:
+        if (version := package.version_in(target)) is None:
+            version = _install(pip, package, folder, lock)
+            if version is None:
                 return ExitCode.FAILED
-            made = f"{package.name} {there}, for JAX {package.jax} and {package.tag}, is now in {target}"
+            made = f"{package.name} {version}, for JAX {package.jax} and {package.tag}, is now in {target}"
         else:
-            made = f"{package.name} {there} is in {target} already"
+            made = f"{package.name} {version} is in {target} already"
     print(f"{made}; inspect, fit and compile find it there")
     return ExitCode.DONE
 
@@ -114,8 +114,8 @@ def _install(pip: list[str], package: CompilerPackage, folder: Path, lock: TextI
                 done = subprocess.run(
                     command, env=env, capture_output=True, text=True, errors="replace", pass_fds=[lock.fileno()]
                 )
-            there = package.version_in(new) if not done.returncode else None
-            if there is None or not package.belongs(there):
+            version = package.version_in(new) if not done.returncode else None
+            if version is None or not package.belongs(version):
                 print(
                     f"podrun: {' and '.join(package.requirements)} cannot be installed: {_reason(done)}",
                     file=sys.stderr,
@@ -128,7 +128,7 @@ def _install(pip: list[str], package: CompilerPackage, folder: Path, lock: TextI
     except OSError as error:
         print(f"podrun: cannot keep {needed}, in {folder}: {error.strerror}; {_ELSEWHERE}", file=sys.stderr)
         return None
-    return there
+    return version
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
