@@ -26,7 +26,7 @@ _WAIT = 20 * 60
 def _for_target(query: CompileQuery) -> str:
     """Compile for the devices of a topology, and return the programs."""
     assert query["target"] is not None
-    use_kept(query["target"]["platform"])
+    use_kept(str(query["target"]["platform"]))
     import jax
 
     from ..compiler import devices_of
