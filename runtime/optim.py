@@ -114,9 +114,9 @@ def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> A
 
 def updates_of(config: Config, params: Any, stacked: Sequence[str] = ()) -> list[str]:
     """Describe the update of each parameter, as `muon, decayed` or `frozen`; empty if all of them are treated alike."""
-    mask = trained(params, config.trainable)
+    mask = trained(params, config.trained_names)
     updates = _updates_of_trained(config.optimizer, select(params, mask), stacked)
-    if config.trainable is None:
+    if config.trained_names is None:
         return updates
     rest = iter(updates or [""] * sum(jax.tree.leaves(mask)))
     return [next(rest) or "trained" if is_trained else "frozen" for is_trained in jax.tree.leaves(mask)]

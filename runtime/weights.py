@@ -25,6 +25,7 @@ _VECTORS = _BIASES | {"scale", "scales", "offset", "offsets", "shift", "gain", "
 _SHORT_BIAS = re.compile(r"b[a-z]?\d*")  # b1, bq, by
 _NORMS = {"ln", "bn", "gn", "rms", "norms", "normalization", "normalisation"}
 _TABLES = {"wte", "wpe", "emb", "embs", "table", "vocab"}
+_LORA = "lora"
 _HEADS = {"head", "logits", "classifier", "readout"}
 
 
@@ -88,6 +89,8 @@ def _role(path: tuple[str, ...], alone: bool) -> Role:
     """Infer the role from the last names of a path. `alone`: all arrays of the module have one shape, as in norms."""
     parts = [part for name in path for part in name.split("/")]  # haiku's keys are paths
     leaf, module = _words(parts[-1]), _words(parts[-2]) if len(parts) > 1 else []
+    if _LORA in leaf or _LORA in module:  # `lora_b` is no bias
+        return Role.OTHER
     if leaf == ["kernel"]:
         return Role.HEAD if _is_head(module) else Role.EMBEDDING if _is_table(module) else Role.OTHER
     if leaf and (leaf[0] in _BIASES or leaf[-1] in _VECTORS or _SHORT_BIAS.fullmatch(parts[-1])):

@@ -216,7 +216,11 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
 @click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL")
 @_step
 @click.option(
-    "--format", "form", type=click.Choice(["safetensors", "npz", "hf"]), default="safetensors", show_default=True
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "npz", "hf", "peft"]),
+    default="safetensors",
+    show_default=True,
 )
 @click.option(
     "--output",
@@ -226,10 +230,11 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     help="File or folder to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
 )
 def export(target: str, step: Step, form: str, output: Path | None) -> None:
-    """Write the model of a checkpoint to one file, or to a folder that transformers opens (hf).
+    """Write the model of a checkpoint to one file, or to a folder that transformers (hf) or PEFT opens (peft).
 
     The file has the model's arrays by name: the moving average if the job has one (ema), else the parameters. Config and
     tokenizer are in its metadata, a BPE tokenizer also in a tokenizer.json beside it. The checkpoint is verified first.
+    Of a job with LoRA, hf has the whole model with A B added to its matrices, and peft only A and B.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ def export(request: ExportRequest) -> int:
 
 def _export(request: ExportRequest, source: ModelSource) -> int:
     output = request.output.expanduser().absolute() if request.output else None
-    if output is not None and output.is_dir() and request.format != "hf":
+    if output is not None and output.is_dir() and request.format not in ("hf", "peft"):
         raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
     query = {
         "workdir": str(source.folder),

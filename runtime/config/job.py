@@ -13,7 +13,7 @@ from ..ranking import Ranking
 from .attention import named_conflict
 from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
 from .data import Data, FileData, PythonSourceData, TextData
-from .model import GPT2Model, Model
+from .model import LORA_PARAMETERS, GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
 from .sections import Checkpoint, Eval, LaunchSection, Log, Sample
@@ -88,6 +88,17 @@ class Config(Section):
         return self.task not in TASKS
 
     @property
+    def trained_names(self) -> str | None:
+        """Return the regular expression that matches the full names of the parameters that are trained; None: all are."""
+        return self.trainable if getattr(self.model, "lora", None) is None else LORA_PARAMETERS
+
+    @property
+    def dropout(self) -> float:
+        """Return the largest share of activations that the model drops in training, as far as its section says it."""
+        lora = getattr(self.model, "lora", None)
+        return max(getattr(self.model, "dropout", 0.0), 0.0 if lora is None else lora.dropout)
+
+    @property
     def brings_data(self) -> bool:
         """Return whether the launcher copies the data to hosts that are other machines."""
         return isinstance(self.data, FileData) and self.data.bring
@@ -159,6 +170,7 @@ class Config(Section):
     def _check_together(self) -> Config:
         problems = [
             *_task_problems(self),
+            *_lora_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
             *_loss_problems(self),
@@ -193,6 +205,12 @@ def _task_problems(config: Config) -> list[str]:
     ]
 
 
+def _lora_problems(config: Config) -> list[str]:
+    if config.trainable is None or config.trained_names == config.trainable:
+        return []
+    return ["trainable: model.lora trains its own parameters, and no others; remove trainable, or model.lora"]
+
+
 def _optimizer_problems(config: Config) -> list[str]:
     schedule, optimizer = config.schedule, config.optimizer
     problems = []
@@ -221,7 +239,7 @@ def _optimizer_problems(config: Config) -> list[str]:
         )
     if config.accumulate > 1:
         problems.append(f"accumulate: {name} evaluates the whole batch at once; remove it, or take another optimizer")
-    if dropout := getattr(config.model, "dropout", 0.0):
+    if dropout := config.dropout:
         problems.append(
             f"model.dropout {dropout:g}: {name} compares losses from step to step, but dropout changes the network at "
             "each step; remove it, or take another optimizer"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from .base import (
     SELECTS,
@@ -186,6 +186,50 @@ AnyRope = Annotated[
 ]
 
 
+LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+LORA_PARAMETERS = r".*_lora\.[ab]"
+"""Matches the full names of the parameters of LoRA."""
+
+
+class Lora(Section):
+    """LoRA (Hu et al. 2021): a matrix W stays as it is, and W + alpha / rank A B takes its place, of which A and B are trained.
+
+    A is [inputs, rank] and begins at random as PEFT's does, B is [rank, outputs] and begins at zero.
+    """
+
+    rank: Positive = Field(8, description="Columns of A and rows of B.")
+    alpha: PositiveFloat = Field(16.0, description="The product A B is multiplied by alpha / rank.")
+    targets: Literal["all-linear"] | tuple[LoraTarget, ...] = Field(
+        "all-linear",
+        description="Matrices of each layer that get A and B, by their names in PEFT: [q_proj, v_proj], for example; "
+        "all-linear: all but the head.",
+    )
+    dropout: Probability = Field(0.0, description="Share of the inputs of A dropped in training.")
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _check_targets(cls, targets: Any) -> Any:
+        targets = [targets] if isinstance(targets, str) and targets != "all-linear" else targets
+        known = ", ".join(get_args(LoraTarget))
+        if isinstance(targets, list | tuple) and not targets:
+            raise ValueError(f"no matrices, so nothing would be trained; give all-linear, or some of {known}")
+        if isinstance(targets, list | tuple) and (
+            others := [name for name in targets if name not in get_args(LoraTarget)]
+        ):
+            raise ValueError(f"{others[0]!r} is no matrix of a layer; give all-linear, or some of {known}")
+        return targets
+
+    @property
+    def scale(self) -> float:
+        """Return the factor of A B."""
+        return self.alpha / self.rank
+
+    def has(self, matrix: str) -> bool:
+        """Return whether a matrix of the decoder gets A and B, such as `q` or `down`."""
+        return self.targets == "all-linear" or f"{matrix}_proj" in self.targets
+
+
 class DecoderModel(ModelSection):
     """A transformer decoder made of parts: Llama, Mistral, Qwen, Gemma and models like them, by the values of its keys."""
 
@@ -196,6 +240,11 @@ class DecoderModel(ModelSection):
         None,
         description="Folder on every host with a model as `save_pretrained` of transformers writes it: training begins with "
         "its weights, and its config.json gives the keys that are not given here (docs/models.md).",
+    )
+    lora: Lora | None = Field(
+        None,
+        description="Train low-rank additions to the matrices of the model in init_from, and nothing else (docs/models.md); "
+        "null: train the matrices themselves.",
     )
     vocabulary: Positive | None = Field(
         None,
@@ -256,7 +305,7 @@ class DecoderModel(ModelSection):
     @property
     def is_complete(self) -> bool:
         """Return whether the keys say what the model is; otherwise the config.json in `init_from` must be read."""
-        return self.init_from is None or self.model_fields_set >= type(self).model_fields.keys()
+        return self.init_from is None or self.model_fields_set | {"lora"} >= type(self).model_fields.keys()
 
     @model_serializer(mode="wrap")
     def _without_unknown_keys(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -298,12 +347,23 @@ class DecoderModel(ModelSection):
 
     @model_validator(mode="after")
     def _check_together(self) -> DecoderModel:
-        if not self.is_complete:
-            return self
-        problems = [*self._head_problems(), *self._layer_problems(), *self._rope_problems()]
+        problems = [*self._lora_problems()]
+        if self.is_complete:
+            problems += [*self._head_problems(), *self._layer_problems(), *self._rope_problems()]
         if problems:
             raise ValueError("\n".join(problems))
         return self
+
+    def _lora_problems(self) -> Iterator[str]:
+        if self.lora is None:
+            return
+        if self.init_from is None:
+            yield (
+                "lora trains additions to matrices that stay as they are, but without init_from these would be random; give "
+                "init_from, a folder with a model, or remove lora"
+            )
+        elif self.is_complete and self.mlp == "gelu" and "gate_proj" in self.lora.targets:
+            yield "lora.targets has gate_proj, but the MLP of this model has no gate (mlp: gelu); remove it"
 
     def _head_problems(self) -> Iterator[str]:
         if self.heads % self.groups:

@@ -14,11 +14,14 @@ from typing import Any
 
 from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
 from ..contract import UserError
+from .adapter import Adapter
 from .formats import FORMATS, Described
 from .published import PublishedModel
 
 HF = "hf"
 """Format of a folder that transformers opens."""
+PEFT = "peft"
+"""Format of a folder that PEFT opens: only what LoRA adds to a model."""
 _HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
 
 
@@ -45,7 +48,7 @@ def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Rep
     Args:
         workdir: the run's workdir.
         step: step of the checkpoint.
-        form: format, a key of `FORMATS` or `HF`.
+        form: format, a key of `FORMATS`, `HF` or `PEFT`.
         file: path to write; None: WORKDIR-STEP.FORMAT in the current folder.
 
     Raises:
@@ -58,6 +61,8 @@ def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Rep
     model = SavedModel(folder)
     if form == HF:
         return _write_folder(model, output)
+    if form == PEFT:
+        return _write_adapter(model, output)
     saved = model.meta.get("tokenizer")
     if saved and saved["name"] == "bpe":
         _check_new(_tokenizer_path(output))
@@ -103,6 +108,25 @@ def _write_folder(model: SavedModel, output: Path) -> Report:
         parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
         bytes=sum(path.stat().st_size for path in output.iterdir()),
         tokenizer=str(output / "tokenizer.json") if file is not None else None,
+        verified=model.is_verified,
+    )
+
+
+def _write_adapter(model: SavedModel, output: Path) -> Report:
+    """Write the folder of PEFT atomically."""
+    adapter = Adapter(PublishedModel(model.meta, model.parts(model.weights), PEFT))
+    arrays = adapter.described
+    _check_room(arrays, output, 0)
+    with _new_path(output) as fresh:
+        adapter.write(fresh, lambda place: model.read((model.weights, *place)))
+    return Report(
+        file=str(output),
+        step=model.step,
+        weights=model.weights,
+        arrays=len(arrays),
+        parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
+        bytes=sum(path.stat().st_size for path in output.iterdir()),
+        tokenizer=None,
         verified=model.is_verified,
     )
 

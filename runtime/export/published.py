@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,10 @@ from .formats import Described, Read, write_safetensors
 
 SHARD = 5_000_000_000
 """Most bytes of arrays in a file, unless one array has more."""
+Place = tuple[str, ...]
+"""Path of a parameter."""
+Arrays = Mapping[Place, tuple[tuple[int, ...], np.dtype[Any]]]
+"""Shape and dtype of parameters by path."""
 _OF_THE_FILES = ("torch_dtype", "quantization_config", "transformers_version")
 """Keys of config.json about the files that a model was read from."""
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -30,63 +34,92 @@ class PublishedModel:
     Args:
         meta: metadata of the checkpoint.
         arrays: its parameters' shapes and dtypes, by path.
+        form: the format to write, for messages.
+
+    Attributes:
+        section: the section `model` of the job.
+        family: the model's family.
+        sources: the arrays of the files that make each parameter, by path; none of LoRA's.
+        arrays: those given.
+        parts: for each array of the files the paths of the parameters that it has side by side, and the layer.
 
     Raises:
         UserError: the model is none of transformers', or an ensemble.
     """
 
-    def __init__(self, meta: JobMeta, arrays: Mapping[tuple[str, ...], tuple[tuple[int, ...], np.dtype[Any]]]) -> None:
+    def __init__(self, meta: JobMeta, arrays: Arrays, form: str = "hf") -> None:
         section = meta["config"].get("model", {})
         if section.get("name") != "decoder":
             raise UserError(
-                f"--format hf writes model decoder, but the job has model {section.get('name')}; take safetensors or npz"
+                f"--format {form} writes model decoder, but the job has model {section.get('name')}; take safetensors or npz"
             )
-        self._section = DecoderModel.model_validate(section)
+        self.section = DecoderModel.model_validate(section)
         self._published = meta.get("published")
-        self._family = self._find_family()
-        self._sources = sources(self._family, self._section)
-        if arrays.keys() != self._sources.keys():
-            name = ".".join(min(arrays.keys() ^ self._sources.keys()))
-            raise UserError(f"--format hf: the job's task has other parameters than model decoder, {name} among them")
+        self.family = self._find_family()
+        self.sources = sources(self.family, self.section)
+        self.arrays = arrays
+        low_rank = {place for both in map(self.lora_of, self.sources) if both is not None for place in both}
+        if different := arrays.keys() ^ (self.sources.keys() | low_rank):
+            name = ".".join(min(different))
+            raise UserError(
+                f"--format {form}: the job's task has other parameters than model decoder, {name} among them"
+            )
         if len(arrays["final_norm", "scale"][0]) != 1:
-            raise UserError("--format hf writes one model, but the checkpoint has an ensemble; take safetensors or npz")
-        self._arrays = arrays
-        self._parts: dict[str, list[tuple[tuple[str, ...], int]]] = {}
-        """Paths of the parameters that make each array of the files side by side, and the layer."""
-        for place, source in self._sources.items():
+            raise UserError(
+                f"--format {form} writes one model, but the checkpoint has an ensemble; take safetensors or npz"
+            )
+        self.parts: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+        for place, source in self.sources.items():
             for layer, name in enumerate(source.names):
-                self._parts.setdefault(name, []).append((place, layer))
+                self.parts.setdefault(name, []).append((place, layer))
 
     def _find_family(self) -> Family:
         """Return the family that the weights came from, or else the first that has this model."""
         if self._published is not None:
             family = family_of(self._published)
-            if not differences(self._section, family.section(self._published)):
+            if not differences(self.section, family.section(self._published)):
                 return family
             self._published = None
-        return family_that_is(self._section)
+        return family_that_is(self.section)
+
+    def lora_of(self, place: Place) -> tuple[Place, Place] | None:
+        """Return the paths of A and B of the parameter at a path; None if it has none."""
+        *folders, name, last = place
+        lora = self.section.lora
+        if lora is None or last != "kernel" or len(folders) < 2 or not lora.has(name):
+            return None
+        return (*folders, f"{name}_lora", "a"), (*folders, f"{name}_lora", "b")
+
+    def _merged(self, place: Place, read: Callable[[Place], np.ndarray]) -> np.ndarray:
+        """Return a parameter, with the product of its A and B added if it has LoRA."""
+        both = self.lora_of(place)
+        if both is None:
+            return read(place)
+        assert self.section.lora is not None
+        a, b = map(read, both)
+        return read(place) + np.float32(self.section.lora.scale) * (a @ b)
 
     @property
     def described(self) -> Described:
         """Return shape and dtype of each array by its name in the files; arrays of one parameter follow each other."""
-        return {name: self._shape(self._sources[parts[0][0]], parts[0][0]) for name, parts in self._parts.items()}
+        return {name: self._shape(self.sources[parts[0][0]], parts[0][0]) for name, parts in self.parts.items()}
 
     def _shape(self, source: Source, place: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        shape, dtype = self._arrays[place]
+        shape, dtype = self.arrays[place]
         return source.shape_in_files(shape), dtype
 
     def config(self) -> dict[str, Any]:
         """Return the config.json: the one that the weights came with, or one made from the job."""
-        given = self._published or {**self._family.config(self._section), **dict.fromkeys(_SPECIAL)}
+        given = self._published or {**self.family.config(self.section), **dict.fromkeys(_SPECIAL)}
         config = {
             **{key: value for key, value in given.items() if key not in _OF_THE_FILES},
-            "architectures": [self._family.architecture],
-            "model_type": self._family.kind,
-            "vocab_size": self._arrays["embed", "embedding"][0][0],
+            "architectures": [self.family.architecture],
+            "model_type": self.family.kind,
+            "vocab_size": self.arrays["embed", "embedding"][0][0],
             "dtype": "float32",
         }
-        if self._section.positions == "learned":  # the array has a row for each
-            config["n_positions"] = self._section.context
+        if self.section.positions == "learned":  # the array has a row for each
+            config["n_positions"] = self.section.context
         return config
 
     def write(self, folder: Path, read: Any, tokenizer: str | None) -> None:
@@ -99,12 +132,12 @@ class PublishedModel:
         """
         folder.mkdir()
         config = self.config()
-        _write_json(folder / "config.json", config)
+        write_json(folder / "config.json", config)
         if special := {key: config[key] for key in _SPECIAL if config.get(key) is not None}:
-            _write_json(folder / "generation_config.json", special)
+            write_json(folder / "generation_config.json", special)
         if tokenizer is not None:
             (folder / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-            _write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+            write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
         write_shards(folder, self.described, self._reader(read))
 
     def _reader(self, read: Any) -> Read:
@@ -112,11 +145,11 @@ class PublishedModel:
         kept: dict[tuple[str, ...], np.ndarray] = {}
 
         def of_files(name: str) -> np.ndarray:
-            parts = self._parts[name]
+            parts = self.parts[name]
             if not all(place in kept for place, _ in parts):
                 kept.clear()
-                kept.update({place: read(place) for place, _ in parts})
-            arrays = [self._sources[place].write(layer, kept[place]) for place, layer in parts]
+                kept.update({place: self._merged(place, read) for place, _ in parts})
+            arrays = [self.sources[place].write(layer, kept[place]) for place, layer in parts]
             return arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=-1)
 
         return of_files
@@ -141,8 +174,8 @@ def write_shards(folder: Path, arrays: Described, read: Read, most: int = SHARD)
     for file, shard in files.items():
         write_safetensors(folder / file, shard, read, {"format": "pt"})
     places = {name: file for file, shard in files.items() for name in shard}
-    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
 
 
-def _write_json(file: Path, value: Any) -> None:
+def write_json(file: Path, value: Any) -> None:
     file.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

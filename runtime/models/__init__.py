@@ -69,7 +69,7 @@ def context_length(config: Config) -> int:
 
 def draws_random(config: Config) -> bool:
     """Return whether the model may use random numbers in training."""
-    return isinstance(config.model, Plugin) or getattr(config.model, "dropout", 0.0) > 0
+    return isinstance(config.model, Plugin) or config.dropout > 0
 
 
 def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.dtype) -> Model:

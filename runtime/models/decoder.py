@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, YarnRope
+from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, Lora, YarnRope
 from .attention import attend
 from .dropout import Dropout
 from .layers import Layers
@@ -113,6 +113,24 @@ class Norm(nn.Module):
         return x.astype(self.dtype)
 
 
+class LowRank(nn.Module):
+    """The product with the LoRA of a matrix: alpha / rank (x A) B."""
+
+    config: Lora
+    outputs: int
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
+        """Map [..., n] to [..., outputs]."""
+        # The limits of PEFT, 1 / sqrt(inputs): Kaiming's with a slope of sqrt(5), as torch has it for linear layers.
+        init = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+        a = self.param("a", init, (x.shape[-1], self.config.rank))
+        b = self.param("b", nn.initializers.zeros, (self.config.rank, self.outputs))
+        x = Dropout(self.config.dropout)(x, deterministic).astype(self.dtype)
+        return x @ a.astype(self.dtype) @ b.astype(self.dtype) * self.config.scale
+
+
 class Attention(nn.Module):
     """Causal self-attention, in a sliding layer to the last `window` tokens only."""
 
@@ -129,7 +147,7 @@ class Attention(nn.Module):
 
         def heads(name: str, number: int) -> jax.Array:
             dense = nn.Dense(number * c.size, c.bias != "none", dtype=self.dtype, kernel_init=init, name=name)
-            return dense(x).reshape(batch, length, number, c.size)
+            return _product(c, dense, x, deterministic).reshape(batch, length, number, c.size)
 
         query, key, value = heads("q", c.heads), heads("k", c.groups), heads("v", c.groups)
         if c.qk_norm:
@@ -151,8 +169,8 @@ class Attention(nn.Module):
             drop=partial(dropout, deterministic=deterministic) if c.dropout else None,
             places=places,
         ).reshape(batch, length, c.heads * c.size)
-        out = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")(mixed)
-        return Dropout(c.dropout)(out, deterministic)
+        dense = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")
+        return Dropout(c.dropout)(_product(c, dense, mixed, deterministic), deterministic)
 
     def _with_earlier(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Put keys and values, [B, T, K, D], into the collection `cache`, which has those of earlier tokens.
@@ -180,14 +198,19 @@ class MLP(nn.Module):
         """Map [B, T, C] to [B, T, C]."""
         c, width = self.config, x.shape[-1]
         bias, init = c.bias == "all", nn.initializers.normal(c.initializer_range)
-        hidden = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name="up")(x)
+
+        def wide(name: str) -> jax.Array:
+            dense = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name=name)
+            return _product(c, dense, x, deterministic)
+
+        hidden = wide("up")
         if c.mlp == "gelu":
             hidden = nn.gelu(hidden)
         else:
-            gate = nn.Dense(c.hidden_width, bias, dtype=self.dtype, kernel_init=init, name="gate")(x)
+            gate = wide("gate")
             hidden = (nn.silu(gate) if c.mlp == "swiglu" else nn.gelu(gate)) * hidden
-        out = nn.Dense(width, bias, dtype=self.dtype, kernel_init=_residual(c), name="down")(hidden)
-        return Dropout(c.dropout)(out, deterministic)
+        dense = nn.Dense(width, bias, dtype=self.dtype, kernel_init=_residual(c), name="down")
+        return Dropout(c.dropout)(_product(c, dense, hidden, deterministic), deterministic)
 
 
 class Block(nn.Module):
@@ -222,6 +245,8 @@ class Decoder(nn.Module):
         {
             r"attn\.[qkv]\.kernel|mlp\.(up|gate)\.kernel|lm_head\.kernel": -1,
             r"attn\.o\.kernel|mlp\.down\.kernel|embed\.embedding": 0,
+            r"attn\.[qkv]_lora\.b|mlp\.(up|gate)_lora\.b": -1,  # outputs, as of the matrix
+            r"attn\.o_lora\.a|mlp\.down_lora\.a": 0,  # inputs
         }
     )
 
@@ -284,6 +309,15 @@ class Decoder(nn.Module):
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
     """Limit values smoothly to between -cap and cap; without a cap they stay."""
     return x if cap is None else cap * jnp.tanh(x / cap)
+
+
+def _product(config: DecoderModel, dense: nn.Dense, x: jax.Array, deterministic: bool) -> jax.Array:
+    """Return the product of x with a matrix, and that with its LoRA if it has one, in the module that calls this."""
+    out = dense(x)
+    if config.lora is None or dense.name is None or not config.lora.has(dense.name):
+        return out
+    lora = LowRank(config.lora, dense.features, out.dtype, name=f"{dense.name}_lora")
+    return out + lora(x, deterministic)
 
 
 def _residual(config: DecoderModel) -> nn.initializers.Initializer:

@@ -70,8 +70,9 @@ def published_config(config: Config) -> dict[str, Any] | None:
 def _problems(published: DecoderModel, vocabulary: int, values: dict[str, Any], file: Path) -> list[str]:
     """Return why keys of the job cannot be given beside a config.json."""
     others = {key: value for key, value in values.items() if key not in FREE and value is not None}
+    lora = {key: value for key, value in values.items() if key in ("lora", "init_from")}
     try:
-        beside = DecoderModel.model_validate({**published.model_dump(), **others})
+        beside = DecoderModel.model_validate({**published.model_dump(), **others, **lora})
     except ValidationError as error:
         return [f"model: the keys do not fit {file}: {_reasons(error)}; remove them"]
     rows = differences(beside, published)

@@ -6,6 +6,7 @@ step is computed here; strategies differ in where arrays are and in how the devi
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -18,6 +19,7 @@ import numpy as np
 import optax
 
 from ..config import Config, Plugin
+from ..config.model import LORA_PARAMETERS
 from ..contract import UserError
 from ..devices import Devices
 from ..distributed import as_numpy
@@ -237,7 +239,7 @@ class Strategy(ABC):
             batch, evaluation = self.abstract_batch(batch), self.abstract_batch(evaluation)
         programs = {"step": self._step.lower(state, batch), "evaluation": self._evaluate.lower(state.best, evaluation)}
         if not self.pod.is_cpu:
-            programs["initialization"] = self._initialization(layout).lower(SEED)
+            programs["initialization"] = jax.jit(self.initial, out_shardings=layout).lower(SEED)
         return programs
 
     def _zeros(self, batch: Batch) -> Batch:
@@ -277,7 +279,7 @@ class Strategy(ABC):
         return strip_weak_types(TrainState(jnp.int32(0), params, opt_state, ema, model_state))
 
     def init_from(self, load: Callable[[Params], Params]) -> TrainState:
-        """Return the initial state of given parameters, placed on the devices.
+        """Return the initial state of given parameters, placed on the devices. Those of LoRA are not given.
 
         Args:
             load: returns the parameters in their form, ShapeDtypeStructs with shardings.
@@ -285,31 +287,41 @@ class Strategy(ABC):
         form = self.abstract_state()
         layout = jax.tree.map(lambda array: array.sharding, form)
         make = jax.jit(self._first_state, donate_argnums=0, out_shardings=layout)
-        return self.place(to_dict(make(load(form.params))))
+        if getattr(self.config.model, "lora", None) is None:
+            return self.place(to_dict(make(load(form.params))))
+        added = trained(form.params, LORA_PARAMETERS)
+        given = load(select(form.params, jax.tree.map(operator.not_, added)))
+
+        def of_added(state: TrainState) -> TrainState:
+            return replace(state, params=select(state.params, added), opt_state=None, ema=None, model_state=None)
+
+        initial = InitialState(lambda seed: of_added(self.initial_state(seed)))
+        params = merge(given, self.initialized(of_added(layout), initial).params)
+        return self.place(to_dict(make(params)))
 
     def trained(self, params: Params) -> Params:
         """Return a tree like the parameters without those that are frozen."""
-        if self.config.trainable is None:
+        if self.config.trained_names is None:
             return params
-        return select(params, trained(params, self.config.trainable))
+        return select(params, trained(params, self.config.trained_names))
 
     @cached_property
     def initial(self) -> InitialState:
         """Return the program of the initial state. It calls the task's `init` once."""
         return InitialState(self.initial_state)
 
-    def initialized(self, layout: Any) -> TrainState:
-        """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it."""
+    def initialized(self, layout: Any, initial: InitialState | None = None) -> TrainState:
+        """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it.
+
+        `initial` is the program of the part that is needed; None: of all.
+        """
+        initial = initial or self.initial
         seed = np.uint32(self.seed & 0xFFFFFFFF)  # more bits `jax.random.key` does not look at, without 64-bit numbers
         if not self.pod.is_cpu:
-            init = self._initialization(layout)
+            init = jax.jit(initial, out_shardings=layout)
             state: TrainState = (self._programs.shared(init) if self._programs else init)(seed)
             return state
-        return put_global(self.initial.compute(seed, self._programs.local if self._programs else None), layout)
-
-    def _initialization(self, layout: Any) -> Any:
-        """Return the program that makes the initial state of a seed on all devices."""
-        return jax.jit(self.initial, out_shardings=layout)
+        return put_global(initial.compute(seed, self._programs.local if self._programs else None), layout)
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key, [], for the dropout of one device in one step, int32[]."""

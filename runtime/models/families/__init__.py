@@ -21,7 +21,7 @@ _FILES = {
     "gpt2": "gpt2",
 }
 FREE = {
-    *("name", "vocabulary", "context"),
+    *("name", "vocabulary", "context", "lora"),
     *(k for k, field in DecoderModel.model_fields.items() if any(isinstance(mark, Tunable) for mark in field.metadata)),
 }
 """Keys that may have other values than in a config.json."""
