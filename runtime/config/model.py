@@ -193,7 +193,7 @@ LORA_PARAMETERS = r".*_lora\.[ab]"
 
 
 class Lora(Section):
-    """LoRA (Hu et al. 2021): a matrix W stays as it is, and W + alpha / rank A B takes its place, of which A and B are trained.
+    """LoRA (Hu et al. 2021): W + alpha / rank A B takes the place of a matrix W, and only A and B are trained.
 
     A is [inputs, rank] and begins at random as PEFT's does, B is [rank, outputs] and begins at zero.
     """

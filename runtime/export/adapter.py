@@ -1,7 +1,7 @@
 """Write the LoRA of a `Decoder` as a folder that PEFT opens: adapter_config.json and adapter_model.safetensors.
 
-PEFT has one A and one B for each matrix of the files. GPT-2's files have queries, keys and values side by side in one matrix: its
-A has the columns of theirs side by side, and its B is theirs in blocks along a diagonal, which computes the same.
+PEFT has one A and one B for each matrix of the files. GPT-2's files have queries, keys and values side by side in one matrix:
+its A has those of all three, and its B theirs in blocks along a diagonal, which computes the same.
 """
 
 from __future__ import annotations

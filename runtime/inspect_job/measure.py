@@ -68,7 +68,9 @@ def measure(config: Config, pod: Devices) -> Measured:
     batch = step_batch(config, data, strategy)
     initial = strategy.initial.shapes
     given = variables(initial.params, initial.model_state)
-    flops = step_flops(strategy.task, given, batch, strategy.parts).total * strategy.models
+    flops = (
+        step_flops(strategy.task, given, batch, strategy.parts, strategy.config.trained_names).total * strategy.models
+    )
     step = compile_step(strategy, strategy.lowered(batch), flops / strategy.devices)
     memory = device_memory(pod.kind)
     usable = step.available or (memory.usable if memory else None)

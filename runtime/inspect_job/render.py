@@ -107,7 +107,14 @@ def _updates(parameters: Sequence[Row]) -> str:
     for kind in sorted(kinds, key=lambda kind: (not kind, kind)):
         rows = [row for row in parameters if row.update == kind]
         parts.append(f"{kind or 'not decayed'}: {plural(len(rows), 'array')}, {_amount(rows)[0]} numbers")
+    if "frozen" in kinds:
+        trained, all_of_them = (sum(row.count for row in rows) for rows in (_trained(parameters), parameters))
+        parts.insert(0, f"{trained:,} of {all_of_them:,} parameters are trained ({trained / all_of_them:.2g})")
     return "; ".join(parts)
+
+
+def _trained(parameters: Sequence[Row]) -> list[Row]:
+    return [row for row in parameters if row.update != "frozen"]
 
 
 # --- layout ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from ..parallel.base import Strategy
 from ..state import Batch, Params, variables
 from ..state import parts as divided
 from ..tasks.base import Task
+from ..trainable import merge, select, trained
 from .peak import peak_of, seconds_at_peak
 
 _CHECKPOINT = {"prevent_cse", "policy"}
@@ -54,12 +55,13 @@ def step_seconds_at_peak(
         return None
     initial = strategy.initial.shapes
     params = variables(initial.params, initial.model_state)
-    flops = step_flops(task, params, batch_shapes(examples, batch_size)).work * strategy.models
+    batch = batch_shapes(examples, batch_size)
+    flops = step_flops(task, params, batch, names=config.trained_names).work * strategy.models
     return seconds_at_peak(flops, kind, strategy.devices, config.precision)
 
 
-def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1) -> StepFlops:
-    """Return the FLOPs of the loss over `batch` and of its gradients.
+def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1, names: str | None = None) -> StepFlops:
+    """Return the FLOPs of the loss over `batch` and of its gradients, which frozen parameters do not have.
 
     A task may repeat computation only in a batch that is large, so `repeated` depends on the parts. Attention counts as
     XLA's does, whatever kernel computes it.
@@ -69,21 +71,23 @@ def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1) -> Step
         params: variables as `task.init` returns them, as arrays or as `jax.ShapeDtypeStruct`.
         batch: a global batch of arrays or `jax.ShapeDtypeStruct`, [B, ...] each.
         parts: number of equal parts that the batch is computed in, on several devices or one after another.
+        names: regular expression of the parameters that are trained; None: all.
     """
     task = task.in_products()
-    trained, state = divided(params)
+    given, state = divided(params)
     batch = {name: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
-    shapes = _shapes((trained, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
+    shapes = _shapes((given, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
+    part = select(shapes[0], trained(shapes[0], names))
     traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
 
     def gradients(program: Jaxpr) -> float:
         loss = jaxpr_as_fun(traced.replace(jaxpr=program))
 
-        def first_and_rest(params: Any, *rest: Any) -> Any:
-            value, *others = loss(*jax.tree.leaves((params, *rest)))
+        def first_and_rest(part: Any, params: Any, *rest: Any) -> Any:
+            value, *others = loss(*jax.tree.leaves((merge(part, params), *rest)))
             return value, others
 
-        return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(*shapes).jaxpr)
+        return _count(jax.make_jaxpr(jax.value_and_grad(first_and_rest, has_aux=True))(part, *shapes).jaxpr)
 
     if not _has_checkpoint(traced.jaxpr):
         return StepFlops(gradients(traced.jaxpr), 0.0).times(parts)

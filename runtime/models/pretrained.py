@@ -23,6 +23,7 @@ from .weight_files import StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+_ADAPTER = "adapter_config.json"
 _NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of arrays that older files have, and that are computed here."""
 _SHOWN = 8  # rows of a table in a message
@@ -42,7 +43,7 @@ def with_architecture(config: Config, published: Json | None = None) -> Config:
         return config
     assert section.init_from is not None
     file = section.init_from.expanduser() / CONFIG
-    given = published or read_json(file)
+    given = published or _read_config(section.init_from)
     try:
         model = family_of(given).section(given)
         vocabulary = need(given, "vocab_size")
@@ -64,7 +65,23 @@ def published_config(config: Config) -> dict[str, Any] | None:
     section = config.model
     if not isinstance(section, DecoderModel) or section.init_from is None:
         return None
-    return dict(read_json(section.init_from.expanduser() / CONFIG))
+    return dict(_read_config(section.init_from))
+
+
+def _read_config(given: Path) -> Json:
+    """Return the config.json in `init_from`. Raises UserError if there is none, with what the folder is instead."""
+    folder = given.expanduser()
+    if (folder / _ADAPTER).is_file():
+        raise UserError(
+            f"model.init_from: {folder} has an adapter of PEFT, which podrun does not apply; add it to its model with PEFT's "
+            "merge_and_unload, and give a folder to which save_pretrained writes that"
+        )
+    if (folder / "checkpoints").is_dir() and not (folder / CONFIG).is_file():
+        raise UserError(
+            f"model.init_from: {folder} is the workdir of a run; write its model with `podrun export {folder} --format hf -o "
+            "FOLDER`, and give that folder"
+        )
+    return read_json(folder / CONFIG)
 
 
 def _problems(published: DecoderModel, vocabulary: int, values: dict[str, Any], file: Path) -> list[str]:

@@ -192,7 +192,7 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
     The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
     """
     of_piece, weights = jax.closure_convert(losses, x[:, :size], targets[:, :size])
-    weights = _of_each_share(weights, x)
+    weights = _of_each_share(weights, jax.lax.stop_gradient(x))  # without it, frozen weights would have gradients too
     whole = x.shape[1] // size * size
 
     def split(x: jax.Array) -> jax.Array:

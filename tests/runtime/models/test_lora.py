@@ -28,6 +28,7 @@ from podrun.runtime.optim import updates_of
 from podrun.runtime.parallel import layout
 from podrun.runtime.trainable import trained
 
+from ...tiers import mostly_long
 from ..strategies import SECTIONS, make, train
 from .published import GOLDEN, arrays_of, config_of, write_folder
 from .test_families import closely, loss
@@ -62,7 +63,7 @@ def job(folder: Path, lora: Params | None, **keys: Any) -> Config:
     np.tile(tokens.reshape(-1), 8).astype(np.uint16).tofile(text)
     job = {
         "task": "language_model",
-        "model": {"name": "decoder", "init_from": str(folder), "context": 11, "lora": lora},
+        "model": {"name": "decoder", "init_from": str(folder), "context": 12, "lora": lora},
         "data": {"name": "tokens", "path": str(text), "vocabulary": 32},
         "steps": 3,
         "batch_size": 4,
@@ -185,7 +186,12 @@ def test_some_matrices_of_one_that_is_fused(tmp_path: Path) -> None:
 # --- training ---
 
 
-@pytest.mark.parametrize("name", [*SECTIONS, *DIVIDED])
+@pytest.mark.parametrize(
+    "name",
+    mostly_long(
+        [*SECTIONS, *DIVIDED], lambda _, name: name in ("jit fsdp 2", "jit model 2"), lambda _, name: name != "jit"
+    ),
+)
 def test_training(llama: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only A and B change and have moments; the first loss is the model's own, and all are those of one device."""
     monkeypatch.setattr(layout, "SMALL", 20)
