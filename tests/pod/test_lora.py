@@ -95,7 +95,7 @@ def test_killed_and_exported(start: Callable[..., Run], sandbox: Sandbox) -> Non
 
 @pytest.mark.long
 def test_mistakes(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Those that the launcher sees, and those that only config.json shows: exit code 2, and no traceback."""
+    """Mistakes end with exit code 2 and no traceback, whether the launcher sees them or only config.json shows them."""
     write_folder(sandbox.path / "gpt2", config_of("gpt2"), arrays_of("gpt2"))
     (sandbox.path / "adapter").mkdir()
     (sandbox.path / "adapter/adapter_config.json").write_text("{}")

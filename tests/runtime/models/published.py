@@ -6,12 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.export.formats import write_safetensors
+from podrun.runtime.models.decoder import Decoder
 
 Array = np.ndarray[Any, Any]
+
+Params = dict[str, Any]
+
+VOCABULARY = 32
 
 GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
@@ -64,3 +72,23 @@ def write_tokenizer(file: Path, letters: str, first: str = "") -> None:
             single=f"{first} $A", special_tokens=[(first, letters.index(first))]
         )
     words.save(str(file))
+
+
+# --- what models compute ---
+
+
+def logits(section: DecoderModel, params: Params, tokens: Array) -> jax.Array:
+    found: jax.Array = Decoder(section, VOCABULARY, jnp.dtype("float32")).apply({"params": params}, tokens)
+    return found
+
+
+def loss(params: Params, section: DecoderModel, tokens: Array) -> tuple[jax.Array, jax.Array]:
+    """Return the mean loss, and the logits."""
+    found = logits(section, params, tokens)
+    log_p = jax.nn.log_softmax(found[:, :-1])
+    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean(), found
+
+
+def closely(found: Any, expected: Array, name: str = "") -> None:
+    """Equal to 1e-5 of the largest number; gradients of GPT-2's biases of keys are 0 but for rounding."""
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(np.abs(expected).max(), 1e-2), err_msg=name)

@@ -21,12 +21,13 @@ from podrun.runtime.models.decoder import Decoder, rope_frequencies, rotation
 from podrun.runtime.models.families import _FILES, family_of
 from podrun.runtime.models.families.base import params_from, rope, rope_section
 
+from .published import VOCABULARY, closely, logits, loss
+
 Array = np.ndarray[Any, Any]
 Params = dict[str, Any]
 
 GOLDEN = Path(__file__).parent / "golden"
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "gpt2")
-VOCABULARY = 32
 
 
 class Golden(NamedTuple):
@@ -57,23 +58,6 @@ def golden(name: str) -> Golden:
     weights, gradients = of("weight"), params_from(family, section, of("gradient"))
     params = params_from(family, section, weights)
     return Golden(config, section, weights, params, values["tokens"], values["logits"], values["loss"], gradients)
-
-
-def logits(section: DecoderModel, params: Params, tokens: Array) -> jax.Array:
-    found: jax.Array = Decoder(section, VOCABULARY, jnp.dtype("float32")).apply({"params": params}, tokens)
-    return found
-
-
-def loss(params: Params, section: DecoderModel, tokens: Array) -> tuple[jax.Array, jax.Array]:
-    """Return the mean loss, and the logits."""
-    found = logits(section, params, tokens)
-    log_p = jax.nn.log_softmax(found[:, :-1])
-    return -jnp.take_along_axis(log_p, tokens[:, 1:, None], axis=-1).mean(), found
-
-
-def closely(found: Any, expected: Array, name: str = "") -> None:
-    """Equal to 1e-5 of the largest number; gradients of GPT-2's biases of keys are 0 but for rounding."""
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * max(np.abs(expected).max(), 1e-2), err_msg=name)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -30,8 +29,7 @@ from podrun.runtime.trainable import trained
 
 from ...tiers import mostly_long
 from ..strategies import SECTIONS, make, train
-from .published import GOLDEN, arrays_of, config_of, write_folder
-from .test_families import closely, loss
+from .published import GOLDEN, arrays_of, closely, config_of, loss, write_folder
 
 Array = np.ndarray[Any, Any]
 Params = dict[str, Any]
@@ -137,7 +135,8 @@ def test_as_peft(folder: Path) -> None:
     assert jax.tree.map(np.shape, params) == jax.tree.map(np.shape, state.params)
     with np.load(GOLDEN / f"lora_{name}.npz") as stored:
         tokens, expected = stored["tokens"], stored["loss"]
-    found, gradients = jax.value_and_grad(lambda p: loss(section, p, tokens))(jax.tree.map(jnp.asarray, params))
+    compute = jax.jit(jax.value_and_grad(loss, has_aux=True), static_argnums=1)
+    (found, _), gradients = compute(params, section, tokens)
     assert abs(float(found) - expected) < 1e-5
     wanted, of_lora = arrays(with_adapter(gradients, name, "gradient")), arrays(gradients)
     for key in (key for key in wanted if "_lora" in key):
@@ -161,7 +160,7 @@ def test_as_peft(folder: Path) -> None:
 
     export(folder.parent / "run", None, "hf", str(folder.parent / "merged"))
     merged: Any = load_here(folder.parent / "merged")
-    assert abs(float(loss(merged[0].model, merged[1], tokens)) - expected) < 1e-5
+    assert abs(float(jax.jit(loss, static_argnums=1)(merged[1], merged[0].model, tokens)[0]) - expected) < 1e-5
 
 
 def test_some_matrices_of_one_that_is_fused(tmp_path: Path) -> None:
@@ -287,7 +286,7 @@ def test_mistakes(model: Params, message: str) -> None:
 
 
 def test_mistakes_beside_other_keys(tmp_path: Path) -> None:
-    """A matrix that this model does not have, and `trainable`."""
+    """No matrix of this name in this model, and `trainable` beside LoRA."""
     folder = write_folder(tmp_path / "gpt2", config_of("gpt2"), arrays_of("gpt2"))
     with pytest.raises(
         UserError, match=r"do not fit .*config\.json: lora\.targets has gate_proj, but the MLP .* no gate"

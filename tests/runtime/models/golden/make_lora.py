@@ -3,10 +3,10 @@
     pip install torch transformers peft numpy
     python tests/runtime/models/golden/make_lora.py
 
-For each model a lora_NAME.json, the adapter_config.json as `save_pretrained` writes it, and a lora_NAME.npz: `tokens`,
-`logits`, `loss`, and by its name in adapter_model.safetensors `adapter:...` and `gradient:...` of the loss, of each A and B. GPT-2's
-queries, keys and values are one matrix; it gets three times the rank, and a B of three blocks along a diagonal, as podrun
-exports them. Made with torch 2.13, transformers 5.24 and PEFT 0.21 on CPU, in float32.
+For each model a lora_NAME.json, the adapter_config.json of `save_pretrained`, and a lora_NAME.npz: `tokens`, `logits`,
+`loss`, and by its name in adapter_model.safetensors `adapter:...` and `gradient:...` of the loss, of each A and B. The
+queries, keys and values of GPT-2 are one matrix; it gets three times the rank, and a B of three blocks along a diagonal,
+as podrun exports them. Made with torch 2.13, transformers 5.24 and PEFT 0.21 on CPU, in float32.
 """
 
 from __future__ import annotations
