@@ -89,7 +89,7 @@ def test_what_starts_in_a_job_of_slurm_imports_nothing_that_takes_long() -> None
 
 
 def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file() -> None:
-    """Of what podrun imports for a user's program, they took half of the time."""
+    """They took half of the time of podrun's imports for a user's program."""
     words = ["--slurm=time=10", "--slice=cpu-2x1", "--dry-run", "--", "python", "-c", "pass"]
     run = f"with contextlib.suppress(SystemExit): main({words})"
     for statements in (

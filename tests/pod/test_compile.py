@@ -20,7 +20,7 @@ from .conftest import processes_of
 SLICE = ("--slice", "cpu-2x1")
 LOADED = "the step was compiled before the start, and loaded in "
 LARGE = re.compile(r"Finished XLA compilation of jit\((_fun|_(?:device|pod)_\w+|jaxpr_as_fun)\)")
-"""What JAX logs of a step, an evaluation and the initial state. A program that is loaded it does not log."""
+"""JAX logs that it compiles a step, an evaluation and the initial state; it logs no program that is loaded."""
 REFUSED = "what was compiled before the start is not used: "
 
 

@@ -213,7 +213,7 @@ def test_stop_among_evaluations_and_saves(start: Start, sandbox: Sandbox) -> Non
 
 @pytest.mark.long
 def test_one_process_cannot_write_its_part(start: Start, sandbox: Sandbox) -> None:
-    """Of a state that is saved in parts: that process is named, and the checkpoint before is kept."""
+    """A state is saved in parts: that process is named, and the checkpoint before is kept."""
     job = ("model.width=512", "model.layers=2", "parallel=jit", "parallel.mesh.fsdp=2")
     run = start(*faulty("full", step=20), *job, "checkpoint.every=5", "checkpoint.keep=1")
     assert run.end() == 1

@@ -94,7 +94,7 @@ def changed(path: Path) -> None:
     ],
 )
 def test_what_others_could_have_written_is_not_read(tmp_path: Path, spoil: Callable[[Path], None], why: str) -> None:
-    """What is read here is run."""
+    """Programs that are read here are run."""
     cache = DiskCache(tmp_path / "programs")
     cache.write("key", b"text")
     spoil(tmp_path / "programs" / "key")

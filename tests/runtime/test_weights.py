@@ -78,7 +78,7 @@ def test_layers_of_nnx_in_a_vmap() -> None:
 
 
 def test_layers_of_equinox_in_a_vmap() -> None:
-    """Of whatever name the norm is: a bias beside it shows that the first axis is the layer."""
+    """Whatever the name of the norm: a bias beside it shows that the first axis is the layer."""
 
     class Block(eqx.Module):
         before: eqx.nn.LayerNorm

@@ -78,7 +78,7 @@ def make_set(home: Path, name: str, age: float, *shared: str) -> Path:
 
 
 def test_sets_of_data_go_by_age_and_their_files_with_them(tmp_path: Path) -> None:
-    """A file that another set has stays, and so does what a transfer has left, for a week."""
+    """Files of another set stay, and for a week so does what a transfer has left."""
     old, new = make_set(tmp_path, "a" * 16, 8 * DAY, "both"), make_set(tmp_path, "b" * 16, DAY, "both")
     for name, age in (("young.part", DAY), ("old.part", 8 * DAY)):
         part = tmp_path / "data" / "files" / name

@@ -194,7 +194,7 @@ def test_a_program_that_has_damaged_its_event_file(tmp_path: Path, folder: Path,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small file system")
 def test_a_process_that_cannot_say_that_the_disk_is_full(tmp_path: Path, folder: Path) -> None:
-    """What it would say goes to the same disk: its agent looks, and tells which it is and how full."""
+    """The worker's own message would go to the full disk, so its agent names the disk and how full it is."""
     home = tmp_path / "hosts"
     home.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755,size=8m", "none", str(home)], check=True)

@@ -314,7 +314,7 @@ def test_events_that_are_on_record_are_not_told_again() -> None:
 
 
 def test_an_event_in_pieces_and_one_that_is_none(attempt: Attempt) -> None:
-    """What cannot be read is told once for each process, and costs no other event."""
+    """Lines that cannot be read are told once for each process, and cost no other event."""
     for data in (b'{"time": 1.0, "event": "che', b'ckpoint", "step": 4}\nnone\n', b"none\n"):
         attempt.receive(0, "output", stream="0.events", data=data)
     assert attempt.state.saved_step == 4

@@ -28,7 +28,7 @@ def write_arrays(path: Path) -> None:
 
 
 def test_every_template_is_known() -> None:
-    """Those with the name of a task train it."""
+    """Templates with the name of a task train it."""
     folder = Path(templates.__file__).parent
     assert {path.stem for path in folder.glob("*.yaml")} == set(NAMES)
     assert set(TASKS) < set(NAMES)

@@ -340,7 +340,7 @@ def test_age(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(("image", "waits"), [("/shared/jax.sif", False), ("docker://python:3.12", True)])
 def test_an_image_that_cannot_be_started(image: str, waits: bool) -> None:
-    """What is to be done is done to the image, not to the host."""
+    """The advice is to change the image, not the host."""
     pod = replace(pod_of("cpu-1x1"), container=Container("apptainer", image))
     (host,) = (h.name for h in pod.hosts)
     (finding,) = fatal_findings(

@@ -68,7 +68,7 @@ def test_killed_twice() -> None:
 
 
 def test_an_attempt_that_is_killed_before_it_restores_loses_nothing() -> None:
-    """What the first attempt saved is what the third one goes on from."""
+    """The third attempt goes on from what the first one saved."""
     seconds = seconds_of(
         *attempt(0, 0, 1, 8, saved=(8,)),
         *failed(19),

@@ -186,7 +186,7 @@ def test_real_servers(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("link", ["checkpoints", ".podrun-pull/parts", "metrics.jsonl"])
 def test_a_link_in_the_folder_here_is_not_followed(pull: Pull, link: str) -> None:
-    """What is behind it would be written over."""
+    """Files behind it would be written over."""
     add_checkpoint(pull.bucket, 5, {"a": b"x"})
     pull()
     elsewhere = pull.home.parent / "elsewhere"

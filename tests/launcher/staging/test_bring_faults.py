@@ -45,7 +45,7 @@ def at_piece(number: int, action: Callable[[], None], monkeypatch: pytest.Monkey
 
 
 def test_a_host_that_dies_in_the_middle(case: Carried, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that it passed data on to get the rest from here."""
+    """Hosts that got data from it get the rest from here."""
     at_piece(COUNT // 2, lambda: case.transport.channels["h0"]._process.kill(), monkeypatch)
     answers = case.bring()
     lost = answers.pop("h0")

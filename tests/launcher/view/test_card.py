@@ -106,7 +106,7 @@ def test_sparkline(values: list[float], width: int, line: str) -> None:
 
 
 def test_steps_that_a_restart_repeats_are_not_there_twice() -> None:
-    """What was lost is replaced; a gap in the steps shows the value before it."""
+    """Lost values are replaced; a gap in the steps shows the value before it."""
     losses = history(*range(8))
     losses.add(4, 0.0)
     assert losses.sparkline(8) == "▁▃▆█▁"

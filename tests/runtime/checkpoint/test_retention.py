@@ -80,7 +80,7 @@ def test_a_loss_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_removal_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left has not the name of a checkpoint, and goes at the next start."""
+    """The rest does not have the name of a checkpoint, and goes at the next start."""
     folders = {step: checkpoint(tmp_path, step) for step in (1, 2)}
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", lambda path, ignore_errors: None)

@@ -132,7 +132,7 @@ def test_operands_and_results_are_moved_and_views_are_not() -> None:
 
 
 def test_a_loop_moves_as_often_as_it_runs() -> None:
-    """Of an array that it looks up or updates in place it moves the part."""
+    """It moves only the part of an array that it looks up or updates in place."""
     body = """%fused (a: f32[12,100], i: s32[]) -> f32[100] {
   %a = f32[12,100]{1,0} parameter(0)
   %i = s32[] parameter(1)

@@ -1,4 +1,4 @@
-"""What pyxis is given: the options of srun that start the agent in an image."""
+"""The options of srun by which pyxis starts the agent in an image."""
 
 from __future__ import annotations
 
