@@ -3,7 +3,7 @@
 # make long    the tests that take minutes each: what CI runs besides
 # make nightly  repetitions and series beyond those of CI: run by hand before a release
 # make compilers  the programs of every strategy, compiled for TPUs and GPUs; installs their compilers (270 MB to download)
-# make newest  the runtime's tests and a simulated pod with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
+# make newest  the runtime's tests that depend on JAX, and a simulated pod, with the newest Python of pyenv's folder and the newest JAX: CI runs it as well
 # make mutants small mistakes in the guarding modules, one at a time: whether the tests notice
 # make check   what CI checks besides: lint, format, types
 # make docs    writes the pages that are made from the code: docs/keys.md, docs/commands.md

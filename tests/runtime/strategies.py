@@ -97,6 +97,18 @@ def copies(named: StateDict) -> StateDict:
     return found
 
 
+def random_state(one: Strategy) -> StateDict:
+    """Return a state with random parameters, the same for every strategy. To compile `init` can take longer than a step."""
+    random = np.random.default_rng(0)
+
+    def fill(path: Any, leaf: Any) -> Any:
+        scale = 0.1 if path[0].key == "params" else 0.0
+        return random.normal(0, scale, leaf.shape).astype(leaf.dtype)
+
+    found: StateDict = jax.tree.map_with_path(fill, one.template())
+    return found
+
+
 def place(one: Strategy, named: StateDict) -> TrainState:
     """A state from numpy arrays, brought to where a checkpoint would have been restored to."""
     template = one.template()

@@ -45,7 +45,7 @@ def numbered(tree: Any) -> Any:
     return jax.tree.map(lambda _: float(next(count)), tree)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(trees)
 @example({"a.b": 0.0, "a": {"b": 0.0}})
 @example({"a/": 0.0, "a": 0.0})

@@ -21,8 +21,9 @@ from podrun.runtime.state import Batch
 from podrun.runtime.train import Trainer
 from podrun.runtime.worker.progress import Reporter
 
+from ..tiers import mostly_long
 from .parallel.reference import batches
-from .strategies import assert_close, assert_identical, copies, every_strategy, job, make, strategy, train
+from .strategies import SECTIONS, assert_close, assert_identical, copies, job, make, strategy, train
 from .training import JOB, OTHERS
 
 SPIKES = (4, 5, 9)
@@ -36,7 +37,14 @@ def damaged(batch: Batch) -> Batch:
     return {**batch, "x": x}
 
 
-@every_strategy
+@pytest.mark.parametrize(
+    "name",
+    mostly_long(
+        SECTIONS,
+        lambda _, name: name in ("pmap", "jit fsdp 2"),
+        lambda _, name: name in ("explicit fsdp 4", "shard_map", "single"),
+    ),
+)
 def test_a_skipped_step_changes_nothing(name: str) -> None:
     """Only the number of steps differs from a training without that step."""
     first, second = batches(2)

@@ -23,6 +23,7 @@ from ..strategies import (
     dataset,
     job,
     make,
+    random_state,
     strategy,
 )
 
@@ -118,5 +119,5 @@ def text_job(name: str, model: str = "gpt2", **keys: Any) -> Config:
 def text_reference(model: str = "gpt2") -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
     order = TrainBatches(text().train, 8, 0, 1, seed=0)
     given = [order.at(8 * i) for i in range(2)]
-    start = copies(to_dict(make(text_job("single", model), text()).init()))
+    start = random_state(make(text_job("single", model), text()))
     return start, given, *plain(text_job("single", model), text(), start["params"], given)

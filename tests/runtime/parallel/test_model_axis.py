@@ -23,11 +23,11 @@ from podrun.runtime.optim import make_optimizer
 from podrun.runtime.parallel import make_strategy
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.parallel.layout import Layout, Partition
-from podrun.runtime.state import Batch, StateDict, TrainState
+from podrun.runtime.state import Batch, TrainState
 from podrun.runtime.tasks import make_task
 
 from ...tiers import mostly_long
-from ..strategies import assert_close, copies, make, place, train
+from ..strategies import assert_close, copies, make, place, random_state, train
 
 MESHES = {
     "model 4": {"name": "jit", "mesh": {"model": 4}},
@@ -83,18 +83,6 @@ def strategy(text: Path, parallel: Any, model: Any = DECODER, **keys: Any) -> tu
     return make(config, data), batches(data, 4)
 
 
-def start(one: Strategy) -> StateDict:
-    """Return a state with random parameters, the same for every strategy; compiling `init` would take longer than a step."""
-    random = np.random.default_rng(0)
-
-    def fill(path: Any, leaf: Any) -> Any:
-        scale = 0.1 if path[0].key == "params" else 0.0
-        return random.normal(0, scale, leaf.shape).astype(leaf.dtype)
-
-    found: StateDict = jax.tree.map_with_path(fill, one.template())
-    return found
-
-
 @functools.cache
 def losses_of_one_device(text: Path, model: str) -> list[float]:
     one, examples = strategy(text, "single", {**MODELS[model], "dropout": 0.0})
@@ -142,7 +130,7 @@ def test_dropout_is_that_of_a_row(text: Path) -> None:
     data = load_dataset(config)
     task = make_task(config, data)
     two = make_strategy(config, task, *make_optimizer(config, config.total_steps(1), task.stacked), pod)
-    found, expected = (train(made, place(made, start(made)), examples)[1] for made in (one, two))
+    found, expected = (train(made, place(made, random_state(made)), examples)[1] for made in (one, two))
     assert_close([step["loss"] for step in found], [step["loss"] for step in expected])
 
 
@@ -151,7 +139,7 @@ def test_a_state_goes_from_mesh_to_mesh(text: Path) -> None:
     """The state of pmap goes on over the axis, then without it, with the losses of pmap, and evaluations are equal."""
     keys = {**DECODER, "dropout": 0.0}
     pmap, examples = strategy(text, "pmap", keys)
-    named = start(pmap)
+    named = random_state(pmap)
     state, expected = train(pmap, place(pmap, named), examples)
     data = load_dataset(pmap.config)
 

@@ -9,7 +9,8 @@ import pytest
 from podrun.runtime.data.pipeline import TrainBatches
 from podrun.runtime.state import Batch, Params
 
-from ..strategies import assert_close, dataset, every_strategy_in_parts, job, make, place, strategy, train
+from ...tiers import mostly_long
+from ..strategies import SECTIONS, assert_close, dataset, job, make, place, strategy, train
 from .reference import initial, plain, text, text_job, text_reference
 
 SIZE = 6  # 4 devices do not divide it
@@ -25,7 +26,14 @@ def expected() -> tuple[Params, list[dict[str, float]]]:
     return plain(job("single"), dataset(), initial()["params"], batches(1))
 
 
-@every_strategy_in_parts
+@pytest.mark.parametrize(
+    ("name", "accumulate"),
+    mostly_long(
+        [(name, accumulate) for accumulate in (1, 2) for name in SECTIONS],
+        lambda _, case: case in (("pmap", 1), ("shard_map", 2), ("jit fsdp 2", 2)),
+        lambda _, case: case in (("single", 1), ("explicit", 1)),
+    ),
+)
 def test_training_on_padded_batches_is_that_on_the_examples(name: str, accumulate: int) -> None:
     params, history = expected()
     one = strategy(name, accumulate=accumulate, batch_size=SIZE)
