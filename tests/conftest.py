@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from podrun.launcher.cli.root import main
 
 # Without compiled files every process of a test would compile the sources of podrun again, a third of what a command takes.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -108,6 +111,24 @@ def make_sandbox(path: Path) -> Sandbox:
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Sandbox:
     return make_sandbox(tmp_path)
+
+
+Podrun = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def in_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
+    """Runs a podrun in this process that ends before it starts another: a new one would take a second to import."""
+    monkeypatch.chdir(sandbox.path)
+    monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
+
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(list(args), prog_name="podrun")
+        return subprocess.CompletedProcess(args, int(ended.value.code or 0), *capfd.readouterr())
+
+    return run
 
 
 SLOWEST = ("ssh", "slurm", "pod")

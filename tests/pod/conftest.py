@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from podrun.launcher.cli.root import main
-
 from ..conftest import Sandbox
 from ..hosts import wait_until
 
@@ -183,23 +181,6 @@ def start(sandbox: Sandbox) -> Iterator[Callable[..., Run]]:
             run.process.wait(60)
         except subprocess.TimeoutExpired:
             run.process.kill()
-
-
-@pytest.fixture
-def in_process(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Runs a podrun in this process that ends before it starts any."""
-    monkeypatch.chdir(sandbox.path)
-    monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
-
-    def run(*args: str) -> subprocess.CompletedProcess[str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(args), prog_name="podrun")
-        return subprocess.CompletedProcess(args, int(ended.value.code or 0), *capfd.readouterr())
-
-    return run
 
 
 def peak(pid: int) -> int:

@@ -16,7 +16,7 @@ from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun, Sandbox
 
 WAIT = 60  # seconds
 
@@ -104,11 +104,11 @@ def test_ctrl_c_leaves_no_file(sandbox: Sandbox) -> None:
         (("-s", "cpu-1x2", "--hosts", "fe80::1", "--user", "yes", "--workdir", "/a: #b"), ["fe80::1"], "ssh"),
     ],
 )
-def test_options(sandbox: Sandbox, args: tuple[str, ...], hosts: list[str], transport: str) -> None:
+def test_options(sandbox: Sandbox, in_process: Podrun, args: tuple[str, ...], hosts: list[str], transport: str) -> None:
     """Nothing is asked; what YAML would read as something else is in quotes; a second call does not write over it."""
     (sandbox.path / "hostfile").write_text("a slots=8\nb slots=8\n")
     (sandbox.path / "id").touch()
-    done = sandbox.podrun("init", "my.yaml", "--yes", *args)
+    done = in_process("init", "my.yaml", "--yes", *args)
     assert (done.returncode, done.stderr) == (0, "")
     pod = find_pod(PodRequest(pod=sandbox.path / "my.yaml"))
     assert ([host.name for host in pod.hosts], pod.transport) == (hosts, transport)
@@ -119,16 +119,16 @@ def test_options(sandbox: Sandbox, args: tuple[str, ...], hosts: list[str], tran
         given.get("--python", sys.executable if transport == "local" else None),
     )
     assert pod.ssh.key == (sandbox.path / "id" if "--key" in given else None)
-    again = sandbox.podrun("init", "my.yaml", "--yes", *args)
+    again = in_process("init", "my.yaml", "--yes", *args)
     assert again.returncode == 2
     assert "exists already" in again.stderr
-    assert sandbox.podrun("init", "my.yaml", "--yes", "--force", *args).returncode == 0
+    assert in_process("init", "my.yaml", "--yes", "--force", *args).returncode == 0
 
 
-def test_the_comments_are_good_yaml(sandbox: Sandbox) -> None:
+def test_the_comments_are_good_yaml(sandbox: Sandbox, in_process: Podrun) -> None:
     """Keys in comments become real ones when the # is taken away."""
     path = sandbox.path / "pod.yaml"
-    assert sandbox.podrun("init", "-s", "cpu-1x2", "--hosts", "a").returncode == 0
+    assert in_process("init", "-s", "cpu-1x2", "--hosts", "a").returncode == 0
     for name in ("id_ed25519", "requirements.txt"):
         (sandbox.path / name).touch()
     lines = path.read_text().replace("~/.ssh/", "").replace("[HF_TOKEN]", "[PATH]").splitlines()

@@ -11,7 +11,7 @@ import pytest
 from .golden import FOLDER, file_of, plans, shown
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun, Sandbox
 
 ROOT = Path(__file__).parents[3]
 POD_FILES = sorted(path.name for path in (ROOT / "pod_configs").glob("*.yaml"))
@@ -29,7 +29,9 @@ def test_every_file_is_of_a_plan() -> None:
 
 
 @pytest.mark.parametrize("file", POD_FILES)
-def test_every_pod_file_is_planned(sandbox: Sandbox, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_pod_file_is_planned(
+    sandbox: Sandbox, in_process: Podrun, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it is given away, with the variables and files that it names, and for SLURM's a slice."""
     shutil.copytree(ROOT / "pod_configs", sandbox.path / "pod_configs")
     (sandbox.path / "pod_configs" / "requirements.txt").write_text(
@@ -38,13 +40,13 @@ def test_every_pod_file_is_planned(sandbox: Sandbox, file: str, monkeypatch: pyt
     monkeypatch.setenv("WANDB_API_KEY", "none")
     more = ("--slice", "gpu-2x8", "--hosts", "n[1-2]") if file == "slurm.yaml" else ()
     job = str(ROOT / "examples" / "gpt2_tiny.yaml")
-    done = sandbox.podrun("--dry-run", "--pod", f"pod_configs/{file}", *more, job, "batch_size=64")
+    done = in_process("--dry-run", "--pod", f"pod_configs/{file}", *more, job, "batch_size=64")
     assert done.returncode == 0, done.stderr
     assert "-m podrun.runtime" in done.stdout
 
 
 @pytest.mark.parametrize("file", JOBS)
-def test_every_example_is_planned(sandbox: Sandbox, file: str) -> None:
+def test_every_example_is_planned(sandbox: Sandbox, in_process: Podrun, file: str) -> None:
     """With its data where it says; what is in the files is read at a start."""
     for name in ("train.bin", "val.bin", "tinyshakespeare/input.txt"):
         (sandbox.path / name).parent.mkdir(exist_ok=True)
@@ -52,6 +54,6 @@ def test_every_example_is_planned(sandbox: Sandbox, file: str) -> None:
     (sandbox.path / "fashion-mnist").mkdir()
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (sandbox.path / "fashion-mnist" / f"{name}-ubyte").write_bytes(b"idx")
-    done = sandbox.podrun("--dry-run", "--simulate", "--slice", "cpu-1x4", str(ROOT / "examples" / file))
+    done = in_process("--dry-run", "--simulate", "--slice", "cpu-1x4", str(ROOT / "examples" / file))
     assert done.returncode == 0, done.stderr
     assert "-m podrun.runtime" in done.stdout

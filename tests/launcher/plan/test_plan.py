@@ -21,7 +21,7 @@ from podrun.runtime.contract import CONFIG_FILE, ENV_COORDINATOR, WorkerEnv
 from .made import environments, make, plan_of, pod_of
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun, Sandbox
 
 NASTY = {
     "SPACES": "  two  words ",
@@ -324,11 +324,11 @@ def test_a_secret_wins_over_the_environment() -> None:
 # --- on the command line --------------------------------------------------------------------------------------------
 
 
-def test_dry_run_prints_every_host_and_does_nothing(sandbox: Sandbox) -> None:
+def test_dry_run_prints_every_host_and_does_nothing(sandbox: Sandbox, in_process: Podrun) -> None:
     """`--dry-run` shows for each host its agent, environment, command and files; no folder is made, nothing is run."""
     before = sorted(p.name for p in sandbox.path.rglob("*"))
     args = ("--slice", "v3-32", "--simulate", "--dry-run", "-w", "new/work", "train.yaml", "batch_size=32")
-    done = sandbox.podrun(*args, "launch.env.SECRET=a b")
+    done = in_process(*args, "launch.env.SECRET=a b")
     assert (done.returncode, done.stderr) == (0, "")
     for number in range(4):
         assert done.stdout.count(f"\nhost-{number} (127.0.0.1)\n") == 1
@@ -343,12 +343,12 @@ def test_dry_run_prints_every_host_and_does_nothing(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     "file", sorted((Path(__file__).parents[3] / "pod_configs").glob("simulated_*.yaml")), ids=lambda p: p.stem
 )
-def test_pod_files_give_the_slice(sandbox: Sandbox, file: Path) -> None:
+def test_pod_files_give_the_slice(in_process: Podrun, file: Path) -> None:
     """Every simulated pod in pod_configs can be planned; a --slice on the command line goes before it."""
-    done = sandbox.podrun("--pod", str(file), "--dry-run", "train.yaml", "batch_size=32")
+    done = in_process("--pod", str(file), "--dry-run", "train.yaml", "batch_size=32")
     assert done.returncode == 0, done.stderr
     assert "reached by local" in done.stdout.splitlines()[0]
-    other = sandbox.podrun("--pod", str(file), "--slice", "cpu-1x2", "--dry-run", "train.yaml")
+    other = in_process("--pod", str(file), "--slice", "cpu-1x2", "--dry-run", "train.yaml")
     assert ": cpu-1x2, 1 hosts x 2 devices" in other.stdout.splitlines()[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from podrun.launcher.staging.runtime_packages import NEEDED, TENSORBOARD, lacking, pinned, space_needed
 
-from ...conftest import Sandbox
+from ...conftest import Podrun, Sandbox
 
 ALL_BUT_PYDANTIC = "jax>=0.10\nflax\noptax\norbax-checkpoint\n"
 
@@ -43,34 +43,34 @@ def test_what_init_writes_is_enough(kind: str) -> None:
     assert space_needed(text) > (5e9 if kind == "gpu" else 0.7e9)
 
 
-def test_a_start_is_refused_before_any_host_is_reached(sandbox: Sandbox) -> None:
+def test_a_start_is_refused_before_any_host_is_reached(sandbox: Sandbox, in_process: Podrun) -> None:
     """With what to add, instead of an error after the environment has been built."""
     (sandbox.path / "requirements.txt").write_text(ALL_BUT_PYDANTIC)
     (sandbox.path / "pod.yaml").write_text("slice: cpu-1x1\nhosts: nobody.invalid\nrequirements: requirements.txt\n")
-    done = sandbox.podrun("--pod=pod.yaml", "train.yaml")
+    done = in_process("--pod=pod.yaml", "train.yaml")
     assert done.returncode == 2, done.stderr
     assert "requirements.txt lacks pydantic, which podrun's runtime imports; add: pydantic==" in done.stderr
 
 
-def test_the_workdir_that_nobody_chose_belongs_to_its_train_yaml(sandbox: Sandbox) -> None:
+def test_the_workdir_that_nobody_chose_belongs_to_its_train_yaml(sandbox: Sandbox, in_process: Podrun) -> None:
     """Below the folder that all projects share, `train` may be anybody's."""
     (sandbox.path / "pod.yaml").write_text("slice: cpu-1x1\nhosts: nobody.invalid\nworkdir: /mnt/runs\n")
-    plan = sandbox.podrun("--pod=pod.yaml", "--dry-run", "train.yaml").stdout
+    plan = in_process("--pod=pod.yaml", "--dry-run", "train.yaml").stdout
     assert f":{sandbox.path}/train.yaml" in next(line for line in plan.splitlines() if "PODRUN_OWNER=" in line)
-    assert "PODRUN_OWNER" not in sandbox.podrun("--pod=pod.yaml", "--dry-run", "--workdir=mine", "train.yaml").stdout
+    assert "PODRUN_OWNER" not in in_process("--pod=pod.yaml", "--dry-run", "--workdir=mine", "train.yaml").stdout
 
 
-def test_init_writes_requirements(sandbox: Sandbox) -> None:
+def test_init_writes_requirements(sandbox: Sandbox, in_process: Podrun) -> None:
     """Unless the hosts have an interpreter for podrun's runtime; a file of the user's is not written over."""
     hosts = ("--slice=cpu-2x1", "--hosts=a,b", "--yes")
-    assert sandbox.podrun("init", "python.yaml", *hosts, "--python=/venv/bin/python").returncode == 0
+    assert in_process("init", "python.yaml", *hosts, "--python=/venv/bin/python").returncode == 0
     assert not (sandbox.path / "requirements.txt").exists()
-    done = sandbox.podrun("init", "pod.yaml", *hosts)
+    done = in_process("init", "pod.yaml", *hosts)
     assert f"wrote {Path('requirements.txt')}" in done.stdout
     assert (sandbox.path / "requirements.txt").read_text() == pinned("cpu")
     assert "\nrequirements: requirements.txt" in (sandbox.path / "pod.yaml").read_text()
     (sandbox.path / "requirements.txt").write_text("mine\n")
-    assert "using requirements.txt" in sandbox.podrun("init", "again.yaml", *hosts).stdout
+    assert "using requirements.txt" in in_process("init", "again.yaml", *hosts).stdout
     assert (sandbox.path / "requirements.txt").read_text() == "mine\n"
 
 

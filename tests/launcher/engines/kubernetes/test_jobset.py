@@ -23,7 +23,7 @@ from podrun.launcher.engines.kubernetes.render_jobset import JobSetRequest, make
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
-from ....conftest import SMALL, Sandbox
+from ....conftest import SMALL, Podrun, Sandbox
 from .golden import FOLDER, file_of, manifests
 
 MANIFESTS = manifests()
@@ -108,7 +108,7 @@ def test_a_program_that_cannot_run_is_refused(options: dict[str, object], words:
         make_manifest(JobSetRequest(None, **given), "r")  # type: ignore[arg-type]
 
 
-def test_a_program_is_named_and_needs_no_workdir(sandbox: Sandbox) -> None:
+def test_a_program_is_named_and_needs_no_workdir(in_process: Podrun) -> None:
     """Say what it means to have none."""
     words = (
         "render",
@@ -121,22 +121,22 @@ def test_a_program_is_named_and_needs_no_workdir(sandbox: Sandbox) -> None:
         "-u",
         "My_fit.py",
     )
-    done = sandbox.podrun(*words)
+    done = in_process(*words)
     assert done.returncode == 0, done.stderr
     assert "there is no --workdir" in done.stderr
     manifest = yaml.safe_load(done.stdout)
     assert manifest["metadata"]["name"] == "my-fit"
-    with_folder = sandbox.podrun(*words[:4], "--volume=runs:/runs", "-w", "/runs/fit", *words[5:])
+    with_folder = in_process(*words[:4], "--volume=runs:/runs", "-w", "/runs/fit", *words[5:])
     assert (with_folder.returncode, with_folder.stderr) == (0, "")
-    of_launch = sandbox.podrun(*words[:4], "--volume=runs:/runs", "launch.workdir=/runs/fit", *words[5:])
+    of_launch = in_process(*words[:4], "--volume=runs:/runs", "launch.workdir=/runs/fit", *words[5:])
     assert (of_launch.returncode, of_launch.stderr) == (0, "")
-    refused = sandbox.podrun(*words[:4], "train.py")
+    refused = in_process(*words[:4], "train.py")
     assert refused.returncode == 2
     assert "write it after two dashes: podrun ... -- python train.py" in refused.stderr
 
 
-def test_all_mistakes_at_once(sandbox: Sandbox) -> None:
-    done = sandbox.podrun("render", "jobset", "--image=i", "--slice=v9-1", "--name=-", "small.yaml", "stpes=3")
+def test_all_mistakes_at_once(in_process: Podrun) -> None:
+    done = in_process("render", "jobset", "--image=i", "--slice=v9-1", "--name=-", "small.yaml", "stpes=3")
     assert done.returncode == 2
     assert all(word in done.stderr for word in ("unknown slice", "the name '-'", "did you mean steps?"))
 
@@ -156,7 +156,7 @@ def test_all_mistakes_at_once(sandbox: Sandbox) -> None:
     ],
 )
 def test_kubectl_is_given_the_jobset(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, script: str, code: int, words: str
+    sandbox: Sandbox, in_process: Podrun, monkeypatch: pytest.MonkeyPatch, script: str, code: int, words: str
 ) -> None:
     program = sandbox.path / "bin" / "kubectl"
     program.parent.mkdir()
@@ -164,16 +164,16 @@ def test_kubectl_is_given_the_jobset(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.setenv("HERE", str(sandbox.path))
-    done = sandbox.podrun("render", "jobset", "--image=i", "--slice=cpu-2x1", BUCKET, "--submit", "small.yaml")
+    done = in_process("render", "jobset", "--image=i", "--slice=cpu-2x1", BUCKET, "--submit", "small.yaml")
     assert done.returncode == code, done.stderr
     assert words in done.stdout + done.stderr
     if code == 0:
         assert yaml.safe_load((sandbox.path / "got").read_text())["kind"] == "JobSet"
 
 
-def test_without_kubectl(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_kubectl(sandbox: Sandbox, in_process: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(sandbox.path))
-    done = sandbox.podrun("render", "jobset", "--image=i", "--slice=cpu-2x1", BUCKET, "--submit", "small.yaml")
+    done = in_process("render", "jobset", "--image=i", "--slice=cpu-2x1", BUCKET, "--submit", "small.yaml")
     assert done.returncode == 2
     assert "there is no `kubectl` in the PATH" in done.stderr
 
