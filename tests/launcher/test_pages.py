@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import Sandbox
+from ..conftest import Podrun, Sandbox
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -22,25 +22,25 @@ def typed(page: str, words: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("args", typed("slurm.md", "--slurm=partition"), ids=" ".join)
-def test_a_submission(sandbox: Sandbox, args: list[str]) -> None:
-    done = sandbox.podrun(*args, "batch_size=64", "--dry-run")
+def test_a_submission(in_process: Podrun, args: list[str]) -> None:
+    done = in_process(*args, "batch_size=64", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "--partition=gpu --time=2:00:00" in done.stdout and "exec " in done.stdout
 
 
-def test_a_pod_of_gpus(sandbox: Sandbox) -> None:
+def test_a_pod_of_gpus(sandbox: Sandbox, in_process: Podrun) -> None:
     (sandbox.path / "train.yaml").unlink()
     lines = [line for words in ("init", "new", "--pod gpu.yaml --dry-run") for line in typed("gpu.md", words)]
     assert len(lines) == 3
     for args in lines:
-        done = sandbox.podrun(*args)
+        done = in_process(*args)
         assert done.returncode == 0, done.stderr
     assert "gpu-2x8, 2 hosts x 8 devices (cuda), reached by ssh" in done.stdout
     assert "jax[cuda" in (sandbox.path / "requirements.txt").read_text()
 
 
 @pytest.mark.parametrize("args", typed("gke.md", "render jobset"), ids=" ".join)
-def test_a_jobset(sandbox: Sandbox, args: list[str]) -> None:
-    done = sandbox.podrun(*[word for word in args if word != "--submit"], "batch_size=64")
+def test_a_jobset(in_process: Podrun, args: list[str]) -> None:
+    done = in_process(*[word for word in args if word != "--submit"], "batch_size=64")
     assert done.returncode == 0, done.stderr
     assert "gke-tpu-topology: 4x4" in done.stdout

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Sandbox
+from ..conftest import Podrun, Sandbox
 from ..hosts import wait_until
 from ..tiers import mostly_long
 from .conftest import processes_of
@@ -111,17 +111,17 @@ def test_what_cannot_be_trusted_is_not_used(sandbox: Sandbox, train: Callable[..
     assert LOADED not in kept and REFUSED not in kept
 
 
-def test_without_space_for_the_store(sandbox: Sandbox) -> None:
+def test_without_space_for_the_store(sandbox: Sandbox, in_process: Podrun) -> None:
     (sandbox.path / "home").mkdir()
     (sandbox.path / "home" / "programs").write_text("")
-    done = sandbox.podrun("compile", "small.yaml", *SLICE)
+    done = in_process("compile", "small.yaml", *SLICE)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot keep programs in " in done.stderr and "set PODRUN_HOME to another folder" in done.stderr
 
 
 @pytest.mark.parametrize("parallel", ["single", "ensemble"])
-def test_programs_of_single_processes(sandbox: Sandbox, parallel: str) -> None:
-    done = sandbox.podrun("compile", "small.yaml", *SLICE, f"parallel={parallel}")
+def test_programs_of_single_processes(in_process: Podrun, parallel: str) -> None:
+    done = in_process("compile", "small.yaml", *SLICE, f"parallel={parallel}")
     assert done.returncode == 2
     assert done.stderr.startswith(f"podrun: parallel: {parallel} has no program of the whole pod")
 

@@ -26,7 +26,7 @@ from podrun.runtime.contract import UserError
 from tests.tiers import mostly_long
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun, Sandbox
 
 POD = simulated_pod(parse_slice("cpu-1x2"))
 PNG = b"\x89PNG\r\n"
@@ -133,11 +133,11 @@ def test_all_mistakes_in_over_are_said_at_once() -> None:
 # --- before anything starts -----------------------------------------------------------------------------------------
 
 
-def test_the_mistakes_of_all_variants(sandbox: Sandbox) -> None:
+def test_the_mistakes_of_all_variants(sandbox: Sandbox, in_process: Podrun) -> None:
     """Each with the variants that it is of; one that all have is said once; no folder is made."""
     before = sorted(sandbox.path.rglob("*"))
     over = ("--over", "accumulate=1,3", "--over", "parallel=pmap,zmap")
-    done = sandbox.podrun("compare", "--slice", "cpu-1x2", "--simulate", "train.yaml", *over, "-w", "train.yaml/x")
+    done = in_process("compare", "--slice", "cpu-1x2", "--simulate", "train.yaml", *over, "-w", "train.yaml/x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("podrun: ")
     assert "accumulate=3 parallel=pmap: batch_size 8 is not divisible by 2 devices x accumulate 3" in done.stderr
@@ -147,9 +147,9 @@ def test_the_mistakes_of_all_variants(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("job", [["train.py"], ["train.yaml", "--", "python", "train.py"]])
-def test_programs_cannot_be_compared(sandbox: Sandbox, job: list[str]) -> None:
+def test_programs_cannot_be_compared(in_process: Podrun, job: list[str]) -> None:
     """podrun does not know their steps."""
-    done = sandbox.podrun("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
+    done = in_process("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
     assert done.returncode == 2
     assert "the steps and losses of a user program" in done.stderr
 

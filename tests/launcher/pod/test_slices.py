@@ -21,7 +21,7 @@ from podrun.launcher.pod.slices import (
 from podrun.runtime.contract import UserError
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun
 
 # name, the name it is listed by, hosts, devices per host, chips, topology
 KNOWN = [
@@ -143,12 +143,12 @@ def test_table_is_aligned() -> None:
         assert row[:end].split() == [slice.name, str(slice.hosts)]
 
 
-def test_slices_command(sandbox: Sandbox) -> None:
+def test_slices_command(in_process: Podrun) -> None:
     """`podrun slices TYPE` prints the table, and with --json the same slices for programs."""
-    table = sandbox.podrun("slices", "v3-32")
+    table = in_process("slices", "v3-32")
     assert (table.returncode, table.stderr) == (0, "")
     assert table.stdout.splitlines()[1].split() == ["v3-32", "4", "8", "32", "16", "4x4"]
-    found = json.loads(sandbox.podrun("slices", "--json").stdout)
+    found = json.loads(in_process("slices", "--json").stdout)
     assert [Slice(**row) for row in found] == list(TPU_SLICES.values())
 
 

@@ -19,7 +19,7 @@ from podrun.runtime.config.parallel import Pmap
 from podrun.runtime.contract import UserError
 
 if TYPE_CHECKING:
-    from tests.conftest import Sandbox
+    from tests.conftest import Podrun
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 Read = Callable[..., Config]
@@ -260,9 +260,9 @@ def resolve(schema: dict[str, Any], node: dict[str, Any]) -> list[dict[str, Any]
     return [node, *(inner for branch in branches for inner in resolve(schema, branch))]
 
 
-def test_schema_command(sandbox: Sandbox) -> None:
+def test_schema_command(in_process: Podrun) -> None:
     """`podrun schema` prints a JSON Schema: every property says what it may be, and every reference leads somewhere."""
-    done = sandbox.podrun("schema")
+    done = in_process("schema")
     assert (done.returncode, done.stderr) == (0, "")
     schema = json.loads(done.stdout)
     assert schema["type"] == "object"
