@@ -86,6 +86,7 @@ def test_closed_pipe(sandbox: Sandbox) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_inspect_shows_that_it_works(sandbox: Sandbox) -> None:
     """In a terminal: the step of a large model takes minutes to compile."""
     text = in_terminal(sandbox, "inspect", "small.yaml", "--slice", "cpu-1x2")

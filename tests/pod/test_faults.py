@@ -175,8 +175,10 @@ def test_ctrl_c_around_a_long_sampling(start: Start, sandbox: Sandbox, phase: st
 
 def test_ctrl_c_twice_stops_now(start: Start, sandbox: Sandbox) -> None:
     """A second Ctrl-C waits for no save."""
-    run = start(*faulty("hang"), "launch.stop_grace=500")
-    run.wait_for_step(1)
+    run = start(*SLEEP[:3], "launch.stop_grace=500", "--", "sh", "-c", "trap '' TERM; sleep 600")
+    wait_for_start(run)
+    # The signal is ignored before it.
+    wait_until(lambda: list(processes_of(sandbox).values()).count("sleep 600 ") == 2, "both programs")
     run.process.send_signal(signal.SIGINT)
     run.wait_for(lambda e: e["event"] == "note" and e["message"].startswith("stopping"))
     run.process.send_signal(signal.SIGINT)
@@ -260,6 +262,7 @@ def test_interrupted_before_the_first_checkpoint(start: Start, sandbox: Sandbox)
     assert run.last_line == "interrupted; there is no checkpoint yet, so the same command begins anew [exit code 130]"
 
 
+@pytest.mark.long
 def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
     """NaN as loss stops all processes at the same step, and no checkpoint of it is kept."""
     run = start(*POD, "optimizer.learning_rate=1e30", "optimizer.clip_norm=null", "checkpoint.every=1")

@@ -75,6 +75,7 @@ def test_ruled_out_layouts_in_json(in_process: Command) -> None:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("libtpu") is not None, reason="the TPU compiler is installed")
 def test_without_the_compiler_of_the_slice(small: Sandbox) -> None:
     done = small.podrun("fit", "small.yaml", "--slice", "v5e-4")

@@ -16,6 +16,7 @@ import pytest
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
+from ..tiers import nightly
 from .conftest import is_alive
 
 JOB = "{task: regression, model: {layers: 1, width: 8}, data: {samples: 50}, steps: 3, batch_size: 8}"
@@ -154,6 +155,7 @@ def test_user_code_that_fails(small: Sandbox) -> None:
     assert "Traceback" not in done.stderr and "--simulate" in done.stderr
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed(small: Sandbox) -> None:
     """As the kernel does it when this machine's memory is short: said, and what to try."""
     done = small.podrun("inspect", "small.yaml", "task=mine:Killed", "model.name=mlp", "data.name=sine")
@@ -165,21 +167,12 @@ def test_a_process_that_is_killed(small: Sandbox) -> None:
     assert way.startswith("end other programs here, or take a machine with more memory, a smaller slice or")
 
 
-def test_podrun_is_killed_while_compiling(small: Sandbox) -> None:
-    words = ("inspect", "small.yaml", "task=mine:Slow", "model.name=mlp", "data.name=sine")
-    process = subprocess.Popen([*small.command, *words], cwd=small.path, env=small.env)
-    try:
-        wait_until((small.path / "pid").exists, "the step is traced")
-    finally:
-        process.kill()
-        process.wait()
-    worker = int((small.path / "pid").read_text())
-    wait_until(lambda: not is_alive(worker), "the worker's end", 10)
-
-
-@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize("whole_group", [True, *nightly(False)])
 def test_an_interrupt_while_compiling(small: Sandbox, whole_group: bool) -> None:
-    """Ctrl-C goes to the whole group of a terminal, `kill -INT` to the launcher alone. Nothing is left."""
+    """Ctrl-C goes to the whole group of a terminal, `kill -INT` to the launcher alone. Nothing is left.
+
+    That nothing is left when podrun is killed is in tests/launcher/request/test_query_process.py.
+    """
     words = ("inspect", "small.yaml", "task=mine:Slow", "model.name=mlp", "data.name=sine", "-o", "page.html")
     process = subprocess.Popen(
         [*small.command, *words],
@@ -203,6 +196,7 @@ def test_an_interrupt_while_compiling(small: Sandbox, whole_group: bool) -> None
     assert not (small.path / "page.html").exists()
 
 
+@pytest.mark.long
 def test_a_page(small: Sandbox) -> None:
     """In place of the text; its data are those of --json."""
     done = small.podrun("inspect", "small.yaml", "--slice", "cpu-1x2", "-o", "page.html")
