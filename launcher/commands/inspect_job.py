@@ -24,7 +24,7 @@ from ..pod.pod import Pod
 from ..pod.slices import Slice
 from ..pod.target import GPUS, target_of
 from ..report.inspect_page import page_of, page_of_excess
-from ..report.write_html import write_page
+from ..report.write_html import check_writable, write_page
 from ..request.kept_answers import interpreter, keep_answer, kept_answer, settings
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..request.request import Request, make_spec
@@ -102,6 +102,8 @@ def _parse_mesh(text: str) -> dict[str, int]:
 def inspect(request: InspectRequest) -> int:
     """Print the report on the job and return 0, or the reason why its code fails and return 1. Raises UserError."""
     config, pod = _check(request)
+    if request.output:
+        check_writable(request.output)
     target = _target(request, pod.slice)
     query: dict[str, Any] = {
         "target": asdict(target) if target else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -40,9 +41,21 @@ class Live:
     """Data for the script, beside the charts' data."""
 
 
+def check_writable(file: Path) -> None:
+    """Raise UserError if no page can be written to the file."""
+    if file.is_dir():
+        raise _not_writable(file, os.strerror(errno.EISDIR))
+    part = _part_of(file)
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise _not_writable(file, error.strerror) from None
+
+
 def write_page(file: Path, html: str) -> None:
     """Write a page atomically, because a browser may have it open, and print where it is. Raises UserError."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part = _part_of(file)
     try:
         try:
             part.write_text(html, encoding="utf-8")
@@ -50,8 +63,16 @@ def write_page(file: Path, html: str) -> None:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}; give another file with -o FILE") from None
+        raise _not_writable(file, error.strerror) from None
     print(f"{file}: {size(len(html.encode()))}; open it in a browser, it loads nothing from elsewhere")
+
+
+def _part_of(file: Path) -> Path:
+    return file.with_name(f".{file.name}.{os.getpid()}")
+
+
+def _not_writable(file: Path, why: str) -> UserError:
+    return UserError(f"cannot write {file}: {why}; give another file with -o FILE")
 
 
 def html_of(page: Page, live: Live | None = None) -> str:

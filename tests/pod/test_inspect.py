@@ -206,16 +206,19 @@ def test_a_page(small: Sandbox) -> None:
     assert "small.yaml on cpu-1x2" in page and "optimizer state" in page and "split over batch in 2 parts" in page
 
 
-@pytest.mark.usefixtures("small")
-def test_where_no_page_can_be_written(in_process: Command) -> None:
+def test_where_no_page_can_be_written(small: Sandbox, in_process: Command) -> None:
+    """That is found before anything is compiled, which can take minutes."""
+    (small.path / "home").mkdir(mode=0o700)
     for words, message in (
         (("-o", "missing/page.html"), "cannot write missing/page.html: No such file or directory; give another file"),
+        (("-o", "home"), "cannot write home: Is a directory; give another file"),
         (("-o", "page.html", "--json"), "-o writes a page and --json prints JSON; give one of them"),
     ):
         done = in_process("inspect", "small.yaml", *words)
         assert (done.returncode, done.stdout, done.stderr[: len(message) + 8]) == (2, "", f"podrun: {message}")
     done = in_process("inspect", "--mesh", "x=2", "--array", "4@x", "-o", "page.html")
     assert done.returncode == 2 and "leave -o out, or give a train.yaml" in done.stderr
+    assert not (small.path / "home" / "answers").exists()
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,7 @@ def test_reasons_are_short_and_name_the_field() -> None:
     """The value as it is, at most 60 characters of it, and what was expected."""
     assert refusal(schema.port, 0) == "0, expected a port"
     assert refusal(schema.text, [1]) == "a list, expected a text"
+    assert refusal(schema.words, "x" * 8193) == "'" + "x" * 56 + "..., expected at most 8192 characters"
     assert refusal(schema.text, {"x": 1}) == "an object, expected a text"
     assert refusal(schema.each(schema.count, 2), [1]) == "a list, expected a list of 2 or more"
     assert refusal(schema.either(schema.count, schema.text), None) == "None, expected an integer, 0 or more"

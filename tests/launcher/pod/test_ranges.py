@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podrun.launcher.pod.pod import Host, Pod
-from podrun.launcher.pod.ranges import LIMIT, count, expand, split_hosts
+from podrun.launcher.pod.ranges import LIMIT, count, expand, is_host, split_hosts
 from podrun.launcher.pod.slices import find_slices, nearest_slices, parse_slice, slice_table
 from podrun.runtime.contract import UserError
 
@@ -84,6 +84,12 @@ def test_mistakes_are_explained(text: str, what: str) -> None:
 def test_names_and_addresses(host: str) -> None:
     """Brackets may come first, where no colon follows."""
     assert expand(host) == ([host] if "[" not in host else ["0x", "1x", "2x", "3x"])
+
+
+def test_one_host() -> None:
+    """Neither a range, nor an address with a scope, which may be any text."""
+    for text, expected in (("n0", True), ("fe80::1", True), ("n[0-1]", False), ("fe80::1%eth0", False), ("-n0", False)):
+        assert is_host(text) == expected, text
 
 
 def test_the_traits_of_transports() -> None:
