@@ -50,7 +50,7 @@ def check_writable(file: Path) -> None:
         part.touch()
         part.unlink()
     except OSError as error:
-        raise _not_writable(file, error.strerror) from None
+        raise _not_writable(file, error.strerror or str(error)) from None
 
 
 def write_page(file: Path, html: str) -> None:
@@ -63,7 +63,7 @@ def write_page(file: Path, html: str) -> None:
         finally:
             part.unlink(missing_ok=True)
     except OSError as error:
-        raise _not_writable(file, error.strerror) from None
+        raise _not_writable(file, error.strerror or str(error)) from None
     print(f"{file}: {size(len(html.encode()))}; open it in a browser, it loads nothing from elsewhere")
 
 
