@@ -150,7 +150,8 @@ def _divided(section: Parallel, slice: Slice, models: Sequence[int]) -> list[Par
     meshes = []
     for model in models or [section.grid.model]:
         # A copy of the state stays within a slice. A size that does not is refused with the reason.
-        sizes = _divisors(max(1, slice.devices // slice.slices // model))
+        devices = slice.devices // slice.slices
+        sizes = _divisors(devices // model) if devices % model == 0 else [1]
         meshes += [Mesh(fsdp=size, model=model) for size in sizes]
     return [section.model_copy(update={"mesh": mesh}) for mesh in meshes]
 
@@ -160,7 +161,7 @@ def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
     try:
         check_slice(layout.of(config), slice.devices, slice.slices, slice.kind)
     except UserError as error:
-        return str(error)
+        return "; ".join(str(error).splitlines())
     return layout.parallel.conflict(config.model, config.optimizer) or ""
 
 

@@ -103,6 +103,8 @@ _RULES_HERE = {
     "compiled programs": "compiled programs may go when nothing has used them for {} (--older-than); `podrun compile` makes "
     "them again",
     "kept answers": "kept answers may go when nothing has used them for {} (--older-than); inspect and fit find them again",
+    "compilers of TPUs and GPUs": "compilers of TPUs and GPUs may go when nothing has used them for {} (--older-than); "
+    "`podrun compile --install` downloads them again",
 }
 
 

@@ -26,9 +26,10 @@ def check_slice(config: Config, devices: int, slices: int = 1, platform: str | N
         slices: number of equal slices that they are in.
         platform: `cpu`, `gpu` or `tpu`, which a kernel may need; None: unknown.
     """
+    mesh = config.parallel.grid.problem(devices, slices)
     problems = (
-        _batch_problem(config, devices),
-        config.parallel.grid.problem(devices, slices),
+        None if mesh else _batch_problem(config, devices),  # the rows of a mesh that is wrong divide no batch
+        mesh,
         named_conflict(config, platform),
     )
     messages = [problem for problem in problems if problem]
