@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from pydantic import ValidationError
 
 from ..array_names import places
@@ -194,12 +193,15 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
 
 
 def _load(form: Any, source: Source, stored: dict[str, StoredArray]) -> jax.Array:
-    """Read the blocks of one parameter that the devices of this process need, each once."""
-    blocks: dict[str, np.ndarray] = {}
-
-    def block(index: Any) -> np.ndarray:
-        if str(index) not in blocks:
-            blocks[str(index)] = source.read(index, form.shape, lambda name, part: stored[name].part(part))
-        return blocks[str(index)]
-
-    return jax.make_array_from_callback(form.shape, form.sharding, block)
+    """Read the blocks of one parameter that the devices of this process need, each once, and one after another."""
+    blocks: dict[str, tuple[Any, list[Any]]] = {}  # index and devices by the index as text
+    for device, index in form.sharding.addressable_devices_indices_map(form.shape).items():
+        blocks.setdefault(str(index), (index, []))[1].append(device)
+    arrays: list[jax.Array] = []
+    for index, devices in blocks.values():
+        block = source.read(index, form.shape, lambda name, part: stored[name].part(part))
+        # Waits, so that the next block is not read while this one is still in the host's memory.
+        arrays += jax.block_until_ready([jax.device_put(block, device) for device in devices])
+        del block
+    whole: jax.Array = jax.make_array_from_single_device_arrays(form.shape, form.sharding, arrays)
+    return whole
