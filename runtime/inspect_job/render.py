@@ -109,7 +109,7 @@ def _updates(parameters: Sequence[Row]) -> str:
         parts.append(f"{kind or 'not decayed'}: {plural(len(rows), 'array')}, {_amount(rows)[0]} numbers")
     if "frozen" in kinds:
         trained, all_of_them = (sum(row.count for row in rows) for rows in (_trained(parameters), parameters))
-        parts.insert(0, f"{trained:,} of {all_of_them:,} parameters are trained ({trained / all_of_them:.2g})")
+        parts.insert(0, f"{trained:,} of {all_of_them:,} parameters are trained ({trained / all_of_them:.2%})")
     return "; ".join(parts)
 
 

@@ -54,6 +54,7 @@ def test_killed_and_exported(start: Callable[..., Run], sandbox: Sandbox) -> Non
     whole = sandbox.podrun(*launch, "runs/whole")
     assert whole.returncode == 0, whole.stderr
     run = start(*launch, "runs/lora")
+    run.wait_for(lambda event: event["event"] == "checkpoint")
     run.wait_for_step(12)
     kill_everything(sandbox)
     (folder / "model.safetensors").rename(sandbox.path / "elsewhere")  # a resumed run does not read it
@@ -100,7 +101,8 @@ def test_mistakes(sandbox: Sandbox, tmp_path: Path) -> None:
     (sandbox.path / "adapter").mkdir()
     (sandbox.path / "adapter/adapter_config.json").write_text("{}")
     (sandbox.path / "run/checkpoints").mkdir(parents=True)
-    run = ("--slice", "cpu-1x1", "--simulate", "small.yaml")
+    (sandbox.path / "any.yaml").write_text("task: language_model\nsteps: 1\nbatch_size: 4\n")
+    run = ("--slice", "cpu-1x1", "--simulate", "any.yaml")
     rows = {
         "{name: decoder, init_from: gpt2, lora: {targets: [c_attn]}}": "'c_attn' is no matrix of a layer",
         "{name: decoder, init_from: gpt2, lora: {targets: [gate_proj]}}": "the MLP of this model has no gate",
