@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,6 @@ class Target:
     """For GPUs the model, a file in `runtime/gpus`."""
 
     @classmethod
-    def of(cls, fields: dict[str, Any]) -> Target:
+    def of(cls, fields: Mapping[str, Any]) -> Target:
         """Return the target whose fields were sent as JSON."""
         return cls(**{**fields, "host": tuple(fields["host"])})

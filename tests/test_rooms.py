@@ -49,6 +49,7 @@ FLOORS = {
             "manifests",
             "disk_cache",
             "program_list",
+            "queries",
             "lines",
             "injection",
             "state",

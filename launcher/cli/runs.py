@@ -433,10 +433,12 @@ def generate(
     """
 
     def action() -> int:
+        from podrun.runtime.queries import SamplingFields
+
         from ..commands.generate import GenerateRequest
         from ..commands.generate import generate as write
 
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        sampling = SamplingFields(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         return write(GenerateRequest(target, step, prompt, batch, tokens, sampling, seed, stops, tokenizer, as_json))
 
     guard(action)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import ExitCode
+from podrun.runtime.queries import EvaluateQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import in_one_line
@@ -43,7 +44,7 @@ def evaluate(request: EvaluateRequest) -> int:
 
 
 def _evaluate(request: EvaluateRequest, source: ModelSource) -> int:
-    query = {
+    query: EvaluateQuery = {
         "folder": str(source.folder),
         "step": source.step,
         "data": os.path.abspath(os.path.expanduser(request.data)) if request.data is not None else None,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.queries import ExportQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.times import size
@@ -42,7 +43,7 @@ def _export(request: ExportRequest, source: ModelSource) -> int:
     output = request.output.expanduser().absolute() if request.output else None
     if output is not None and output.is_dir() and request.format not in ("hf", "peft"):
         raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
-    query = {
+    query: ExportQuery = {
         "workdir": str(source.folder),
         "step": source.step,
         "format": request.format,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.queries import GenerateQuery, SamplingFields
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import printable
@@ -39,7 +40,7 @@ class GenerateRequest:
     prompt: str | None
     batch: Path | None
     tokens: int | None
-    sampling: dict[str, float]
+    sampling: SamplingFields
     seed: int
     stops: tuple[str, ...]
     tokenizer: Path | None
@@ -80,7 +81,7 @@ def _prompts(request: GenerateRequest) -> list[str]:
 
 
 def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource) -> int:
-    query = {
+    query: GenerateQuery = {
         "folder": str(source.folder),
         "step": source.step,
         "prompts": prompts,

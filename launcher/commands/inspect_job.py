@@ -12,11 +12,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.config import Config, files_of
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.queries import ArraysQuery, InspectQuery
 from podrun.runtime.target import Target
 
 from ..inventory.pod_request import PodRequest
@@ -69,9 +69,9 @@ def inspect_arrays(request: ArraysRequest) -> int:
         )
     mesh = _parse_mesh(request.mesh)
     devices = math.prod(mesh.values())
-    query = {
+    query: ArraysQuery = {
         "mesh": mesh,
-        "arrays": request.arrays,
+        "arrays": list(request.arrays),
         "expression": request.expression,
         "width": _width(),
         "json": request.json,
@@ -105,7 +105,7 @@ def inspect(request: InspectRequest) -> int:
     if request.output:
         check_writable(request.output)
     target = _target(request, pod.slice)
-    query: dict[str, Any] = {
+    query: InspectQuery = {
         "target": asdict(target) if target else None,
         "target_is_wanted": request.compile_for is not None,
         "config": config.model_dump(mode="json"),
@@ -198,7 +198,7 @@ def _virtual(devices: int) -> dict[str, str]:
     return {"JAX_NUM_CPU_DEVICES": str(devices)}
 
 
-def _ask(query: dict[str, Any], python: str, env: Mapping[str, str]) -> str:
+def _ask(query: InspectQuery | ArraysQuery, python: str, env: Mapping[str, str]) -> str:
     """Return the answer of a process. Raises UserError and QueryError."""
     return QueryProcess(python, "podrun.runtime.inspect_job", env, "compiled the step").ask(query)
 

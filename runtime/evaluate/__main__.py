@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..worker.query import Say, answer_in_parts
 
+if TYPE_CHECKING:
+    from ..queries import EvaluateQuery
 
-def _answer(request: dict[str, Any], say: Say) -> str:
+
+def _answer(request: EvaluateQuery, say: Say) -> str:
     from .evaluate import evaluate
 
     tokenizer = Path(request["tokenizer"]) if request["tokenizer"] else None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..worker.query import answer_query
 
+if TYPE_CHECKING:
+    from ..queries import ExportQuery
 
-def _answer(request: dict[str, Any]) -> str:
+
+def _answer(request: ExportQuery) -> str:
     from .export import export
 
     report = export(Path(request["workdir"]), request["step"], request["format"], request["output"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..worker.query import Say, answer_in_parts
 
+if TYPE_CHECKING:
+    from ..queries import GenerateQuery
 
-def _answer(request: dict[str, Any], say: Say) -> str:
+
+def _answer(request: GenerateQuery, say: Say) -> str:
     from ..models.generation import Sampling
     from .source import load
     from .text import Wish, write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..compiler_package import use_kept
 from ..contract import UserError
@@ -12,11 +12,12 @@ from ..worker.query import answer_query
 
 if TYPE_CHECKING:
     from ..devices import Devices
+    from ..queries import ArraysQuery, InspectQuery, LayoutsQuery
 
 
-def _answer(request: dict[str, Any]) -> str:
-    if target := request.get("target"):
-        use_kept(target["platform"])
+def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
+    if "arrays" not in request and (target := request["target"]):
+        use_kept(str(target["platform"]))
     import jax
 
     if "arrays" in request:
@@ -34,17 +35,17 @@ def _answer(request: dict[str, Any]) -> str:
     from .look import TooLarge, look
     from .render import as_json, text
 
-    width = int(str(request["width"]))
-    pod, note = _devices(request["target"], bool(request["target_is_wanted"]))
+    width = request["width"]
+    pod, note = _devices(request["target"], request["target_is_wanted"])
     try:
-        report = look(Config.model_validate(request["config"]), str(request["slice"]), min(width, 100) - 2, pod)
+        report = look(Config.model_validate(request["config"]), request["slice"], min(width, 100) - 2, pod)
     except TooLarge as error:
         return json.dumps({"problem": str(error), "excess": asdict(error.excess), "files": depends_on()})
-    shown = text(report, str(request["title"]), width) + (f"\n\n{note}" if note else "")
+    shown = text(report, request["title"], width) + (f"\n\n{note}" if note else "")
     return json.dumps({"text": shown, "json": as_json(report), "files": depends_on()})
 
 
-def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | None, str]:
+def _devices(given: dict[str, object] | None, is_wanted: bool) -> tuple[Devices | None, str]:
     """Return the devices to compile for, and a note if they are not those of the slice. None: the CPUs of this process.
 
     Args:
@@ -67,7 +68,7 @@ def _devices(given: dict[str, Any] | None, is_wanted: bool) -> tuple[Devices | N
         return None, f"Compiled for CPU: {error}"
 
 
-def _answer_layouts(request: dict[str, Any], depends_on: Callable[[], list[str]]) -> str:
+def _answer_layouts(request: LayoutsQuery, depends_on: Callable[[], list[str]]) -> str:
     """Answer a question of `podrun fit`: what the layouts hold, or what the compiler says about one."""
     from dataclasses import asdict
 
@@ -82,15 +83,13 @@ def _answer_layouts(request: dict[str, Any], depends_on: Callable[[], list[str]]
     return json.dumps({"answer": asdict(answer), "files": depends_on()})
 
 
-def _answer_arrays(request: dict[str, Any]) -> str:
+def _answer_arrays(request: ArraysQuery) -> str:
     from dataclasses import asdict
 
     from .on_mesh import look_at_arrays
     from .render_arrays import text
 
-    report = look_at_arrays(
-        request["mesh"], request["arrays"], request["expression"], min(int(request["width"]), 100) - 2
-    )
+    report = look_at_arrays(request["mesh"], request["arrays"], request["expression"], min(request["width"], 100) - 2)
     return json.dumps(asdict(report), indent=1) if request["json"] else text(report)
 
 
