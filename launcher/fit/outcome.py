@@ -80,7 +80,7 @@ class Outcome:
             remedies.append(f"parallel.name=jit, which can divide the state ({config.parallel.name} cannot)")
         if config.batch_size == "all":
             remedies.append("a number as batch_size")
-        if config.precision == "float32":
+        if config.precision.compute == "float32":
             remedies.append("precision=bfloat16")
         generation = known.slice.name.rpartition("-")[0]
         finds = f" (--slice '{generation}-*' finds the smallest that fits)" if known.slice.kind == "tpu" else ""

@@ -45,7 +45,7 @@ def job_conflict(kernel: str, config: Config) -> str | None:
     model = attention_of(config)
     if model is None or kernel not in PLATFORMS:
         return None
-    if config.precision == "float32":
+    if config.precision.compute == "float32":
         return f"{kernel} computes with 16 bits, and precision is float32"
     if model.dropout:
         return f"{kernel} drops no weights of the attention, and dropout is not 0"

@@ -16,7 +16,7 @@ from .data import Data, FileData, PythonSourceData, TextData
 from .model import LORA_PARAMETERS, GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
-from .sections import Checkpoint, Eval, LaunchSection, Log, Sample
+from .sections import AnyPrecision, Checkpoint, Eval, LaunchSection, Log, Precision, Sample
 from .task import TASKS, TaskName, examples_of
 
 
@@ -38,9 +38,9 @@ class Config(Section):
     parallel: Parallel = Field(
         Pmap(), description="Parallelism strategy: how state and batch are divided over the devices."
     )
-    precision: Literal["float32", "bfloat16"] = Field(
-        "float32",
-        description="Data type of the computation; parameters are always float32. bfloat16 is faster on TPUs and new GPUs.",
+    precision: AnyPrecision = Field(
+        Precision(),
+        description="Data types; float32 or bfloat16 alone is that of the computation, where bfloat16 is faster.",
     )
     steps: Positive | None = Field(None, description="Steps to train for; or give epochs.")
     epochs: PositiveFloat | None = Field(
@@ -171,6 +171,7 @@ class Config(Section):
         problems = [
             *_task_problems(self),
             *_lora_problems(self),
+            *_frozen_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
             *_loss_problems(self),
@@ -202,6 +203,15 @@ def _task_problems(config: Config) -> list[str]:
         "package.module:attribute"
         for (key, names), section in zip(fitting(config.task).items(), (config.model, config.data), strict=True)
         if not isinstance(section, Plugin) and section.name not in names
+    ]
+
+
+def _frozen_problems(config: Config) -> list[str]:
+    if config.trained_names is not None or config.precision.frozen == "float32":
+        return []
+    return [
+        f"precision.frozen: {config.precision.frozen} is the type of parameters that are not trained, but all are; give "
+        "trainable or model.lora, or remove it"
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from ..ranking import Ranking
 from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
@@ -42,6 +42,34 @@ class Eval(Section):
         description="Evaluations in a row without a better one than the best so far, after which training ends early; "
         "null: it never does.",
     )
+
+
+DType = Literal["float32", "bfloat16"]
+
+
+class Precision(Section):
+    """Data types of a job. Parameters that are trained, their gradients and the optimizer's state are always float32."""
+
+    compute: DType = Field(
+        "float32", description="Data type of the computation. bfloat16 is faster on TPUs and new GPUs."
+    )
+    frozen: DType = Field(
+        "float32",
+        description="Data type of the parameters that are not trained (trainable, model.lora); bfloat16 takes half of the "
+        "memory.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _short(self, default: SerializerFunctionWrapHandler) -> Any:
+        """Write `bfloat16` for `{compute: bfloat16}`, as older checkpoints have it."""
+        return self.compute if self.frozen == "float32" else default(self)
+
+
+def _of_computation(value: Any) -> Any:
+    return {"compute": value} if isinstance(value, str) else value
+
+
+AnyPrecision = Annotated[Precision, BeforeValidator(_of_computation, json_schema_input_type=DType | Precision)]
 
 
 class Checkpoint(Section):

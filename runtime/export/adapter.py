@@ -54,11 +54,10 @@ class Adapter:
         for matrix, parts in self._matrices.items():
             rank = self._lora.rank * self._with_lora(parts)
             source = self._model.sources[parts[0][0]]
-            shape, dtype = self._model.arrays[parts[0][0]]
-            whole = source.shape_in_files(shape)
+            whole = source.shape_in_files(self._model.arrays[parts[0][0]][0])
             outputs, inputs = whole if source.is_transposed else whole[::-1]
-            arrays[f"{_PREFIX}{matrix}.lora_A{_END}"] = ((rank, inputs), dtype)
-            arrays[f"{_PREFIX}{matrix}.lora_B{_END}"] = ((outputs, rank), dtype)
+            arrays[f"{_PREFIX}{matrix}.lora_A{_END}"] = ((rank, inputs), np.dtype(np.float32))
+            arrays[f"{_PREFIX}{matrix}.lora_B{_END}"] = ((outputs, rank), np.dtype(np.float32))
         return arrays
 
     def config(self) -> dict[str, Any]:

@@ -91,13 +91,13 @@ class PublishedModel:
         return (*folders, f"{name}_lora", "a"), (*folders, f"{name}_lora", "b")
 
     def _merged(self, place: Place, read: Callable[[Place], np.ndarray]) -> np.ndarray:
-        """Return a parameter, with the product of its A and B added if it has LoRA."""
-        both = self.lora_of(place)
+        """Return a parameter, float32, with the product of its A and B added if it has LoRA."""
+        both, whole = self.lora_of(place), read(place).astype(np.float32, copy=False)
         if both is None:
-            return read(place)
+            return whole
         assert self.section.lora is not None
         a, b = map(read, both)
-        return read(place) + np.float32(self.section.lora.scale) * (a @ b)
+        return whole + np.float32(self.section.lora.scale) * (a @ b)
 
     @property
     def described(self) -> Described:
@@ -105,8 +105,7 @@ class PublishedModel:
         return {name: self._shape(self.sources[parts[0][0]], parts[0][0]) for name, parts in self.parts.items()}
 
     def _shape(self, source: Source, place: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-        shape, dtype = self.arrays[place]
-        return source.shape_in_files(shape), dtype
+        return source.shape_in_files(self.arrays[place][0]), np.dtype(np.float32)
 
     def config(self) -> dict[str, Any]:
         """Return the config.json: the one that the weights came with, or one made from the job."""

@@ -56,7 +56,7 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     given = getattr(config.data, "vocabulary", None)
     vocabulary = model_vocabulary(config, given if stored is None and given else words.vocabulary)
     config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
-    model = make_language_model(config, vocabulary, jnp.dtype(config.precision))
+    model = make_language_model(config, vocabulary, jnp.dtype(config.precision.compute))
     params, state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
     variables = Variables(params, state) if state else params
     source = Source(model, variables, context_length(config), words, _ends(saved.meta.get("published") or {}))
@@ -71,7 +71,7 @@ def _published(folder: Path, file: Path | None) -> tuple[Source, str]:
     job, params = load_here(folder)
     section = job.model
     assert isinstance(section, DecoderModel) and section.vocabulary is not None
-    model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision))
+    model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision.compute))
     generation = folder / _GENERATION
     ends = _ends({**read_json(folder / CONFIG), **(read_json(generation) if generation.is_file() else {})})
     source = Source(model, params, section.context, words, ends, tuple(words.beginning))

@@ -86,7 +86,7 @@ def compile_step(strategy: Strategy, lowered: jax.stages.Lowered, flops: float |
     memory = memory_of(program)
     text = hlo.read(program.as_text() or "")
     sent = traffic(text, mesh_of(strategy)) if strategy.pod.count > 1 else ()
-    limits = roofline(strategy.pod.kind, strategy.config.precision, flops, moved(text), sent)
+    limits = roofline(strategy.pod.kind, strategy.config.precision.compute, flops, moved(text), sent)
     needed = memory.total if memory else None
     return CompiledStep(memory, "", needed, None, largest(text), sent, limits, unknown_loops(text), seconds, program)
 

@@ -183,7 +183,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         devices=devices,
         computing=computing,
         parallel=config.parallel.name,
-        precision=config.precision,
+        precision=config.precision.compute,
         parameters=tuple(rows(params, updates_of(config, params, task.stacked))),
         models=models,
         state=_sizes(state),
@@ -270,7 +270,7 @@ def _pictures(batch: Batch, params: Params, width: int) -> dict[str, str]:
 
 
 def _computed(config: Config, kind: str | None, devices: int, flops: StepFlops, batch: Batch) -> Computed:
-    seconds = seconds_at_peak(flops.work, kind, devices, config.precision) if kind else None
+    seconds = seconds_at_peak(flops.work, kind, devices, config.precision.compute) if kind else None
     return Computed(flops.work, flops.repeated, next(iter(batch.values())).shape[0], kind, seconds)
 
 
@@ -316,7 +316,7 @@ def _does_not_fit(
         slice=slice_name,
         devices=strategy.pod.count,
         parallel=config.parallel.name,
-        precision=config.precision,
+        precision=config.precision.compute,
         compiled_for=strategy.pod.kind,
         compile_seconds=step.seconds,
         state=state,

@@ -57,7 +57,7 @@ def step_seconds_at_peak(
     params = variables(initial.params, initial.model_state)
     batch = batch_shapes(examples, batch_size)
     flops = step_flops(task, params, batch, names=config.trained_names).work * strategy.models
-    return seconds_at_peak(flops, kind, strategy.devices, config.precision)
+    return seconds_at_peak(flops, kind, strategy.devices, config.precision.compute)
 
 
 def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1, names: str | None = None) -> StepFlops:

@@ -107,7 +107,7 @@ def _reasons(error: ValidationError) -> str:
 
 
 def load_weights(section: DecoderModel, published: Json, form: Params, on_array: Callable[[], None]) -> Params:
-    """Return the parameters of the model in `section.init_from`, float32. Each process reads only what its devices need.
+    """Return the parameters of the model in `section.init_from`. Each process reads only what its devices need.
 
     Args:
         section: the complete section.
@@ -170,7 +170,7 @@ def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
         section = section.model_copy(update={"context": most})
     assert section.vocabulary is not None
     job = job.model_copy(update={"model": section})
-    model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision))
+    model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision.compute))
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(model.variables, jax.random.key(0), jax.ShapeDtypeStruct((1, section.context), jnp.int32))
     form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes)
@@ -200,6 +200,7 @@ def _load(form: Any, source: Source, stored: dict[str, StoredArray]) -> jax.Arra
     arrays: list[jax.Array] = []
     for index, devices in blocks.values():
         block = source.read(index, form.shape, lambda name, part: stored[name].part(part))
+        block = block.astype(form.dtype, copy=False)
         # Waits, so that the next block is not read while this one is still in the host's memory.
         arrays += jax.block_until_ready([jax.device_put(block, device) for device in devices])
         del block

@@ -28,7 +28,7 @@ from ..programs.pod_programs import Programs
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
 from ..tasks.base import Scalars, Task, first_parameters
 from ..trainable import merge, select, trained
-from .arrays import merge_model_states, microbatches, put_global, strip_weak_types
+from .arrays import is_float, merge_model_states, microbatches, put_global, strip_weak_types
 from .initial import SEED, InitialState
 from .layout import Partition
 from .metrics import StepMetrics
@@ -266,6 +266,7 @@ class Strategy(ABC):
         key = jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
         params, model_state = parts(first_parameters(self.task, key))
         params, self.raised = in_float32(params)
+        params = self._stored(params)
         if model_state is not None and self.uses_line_search:
             raise UserError(
                 f"optimizer {self.config.optimizer.name}: its line search computes the loss several times in a step, and "
@@ -304,6 +305,14 @@ class Strategy(ABC):
         if self.config.trained_names is None:
             return params
         return select(params, trained(params, self.config.trained_names))
+
+    def _stored(self, params: Params) -> Params:
+        """Convert the parameters that are frozen to the data type in which they are kept."""
+        if self.config.precision.frozen == "float32":
+            return params
+        mask = trained(params, self.config.trained_names)
+        dtype = jnp.dtype(self.config.precision.frozen)
+        return jax.tree.map(lambda x, keep: x if keep or not is_float(x) else x.astype(dtype), params, mask)
 
     @cached_property
     def initial(self) -> InitialState:

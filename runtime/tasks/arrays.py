@@ -23,7 +23,7 @@ class ArrayTask(Task):
 
     def __init__(self, config: Config, data: Dataset) -> None:
         super().__init__(config, data)
-        self._model = make_model(config, data.shape, data.outputs, jnp.dtype(config.precision))
+        self._model = make_model(config, data.shape, data.outputs, jnp.dtype(config.precision.compute))
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
         self._l2 = config.model.l2 if isinstance(config.model, Linear) else 0.0
 

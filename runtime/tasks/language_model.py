@@ -52,7 +52,7 @@ class LanguageModel(Task):
         self._context = context_length(config)
         self.units_per_example = self._context
         self._vocabulary = model_vocabulary(config, data.vocabulary)
-        self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision))
+        self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision.compute))
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
         self._prompt = self._encode_prompt()
 
@@ -61,7 +61,7 @@ class LanguageModel(Task):
         if config is self.config:
             return self
         task = copy.copy(self)
-        task._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision))
+        task._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision.compute))
         return task
 
     def _encode_prompt(self) -> np.ndarray:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from podrun.runtime.checkpoint.same_job import obstacles
+from podrun.runtime.checkpoint.saved_model import SavedModel
 from podrun.runtime.config import Config, saved_config
 from podrun.runtime.contract import UserError, Workdir
 from podrun.runtime.data.base import Dataset
@@ -25,7 +26,7 @@ from podrun.runtime.state import Batch
 from podrun.runtime.tasks import make_task
 
 from .parallel.reference import batches, text, text_job, text_reference
-from .strategies import assert_close, dataset, every_strategy_in_parts, job, make, train
+from .strategies import assert_close, copies, dataset, every_strategy, every_strategy_in_parts, job, make, place, train
 from .training import train as train_run
 
 HEAD = "head.*"
@@ -78,6 +79,55 @@ def test_stacked_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block of each two is trained, in a loop over stacked layers with divided parameters and batches in two parts."""
     monkeypatch.setattr(layout, "SMALL", 100)
     check(text_job(name, "decoder"), text(), text_reference("decoder")[1], MLP)
+
+
+HALF = {"frozen": "bfloat16"}
+
+
+@every_strategy
+def test_frozen_in_bfloat16(name: str) -> None:
+    """The losses are those of the rounded parameters in float32; the trained ones and their moments stay float32."""
+    one = make(job(name, trainable=HEAD, precision=HALF, ema=0.9), dataset())
+    state = one.init()
+    kinds = {leaf.dtype.name for leaf in jax.tree.leaves((state.params["dense_0"], state.ema["dense_0"]))}
+    assert kinds == {"bfloat16"}
+    wide = make(job(name, trainable=HEAD, ema=0.9), dataset())
+    rounded = jax.tree.map(lambda x: np.asarray(x, np.float32), copies(one.savable(state)))
+    found = train(one, state, batches(2))
+    opt_state = wide.savable(wide.init())["opt_state"]
+    expected = train(wide, place(wide, {**rounded, "step": np.int32(0), "opt_state": opt_state}), batches(2))
+    assert found[1] == expected[1]
+    assert {x.dtype.name for x in jax.tree.leaves((found[0].params["head"], found[0].opt_state)) if x.ndim} == {
+        "float32"
+    }
+
+
+def test_resumed_in_another_precision(tmp_path: Path) -> None:
+    """Frozen parameters of a checkpoint are converted, also where devices hold parts of them; the run says so."""
+    keys = {"steps": 4, "trainable": "head.*", "batch_size": 8, "parallel": {"name": "jit", "mesh": {"fsdp": 4}}}
+    train_run(tmp_path / "a", until=2, **keys)
+    train_run(tmp_path / "a", precision=HALF, **keys)
+    saved = SavedModel(tmp_path / "a" / "checkpoints" / "4")
+    kinds = {place[-2]: dtype.name for place, (_, dtype) in saved.arrays.items() if place[0] == "params"}
+    assert kinds["head"] == "float32" and set(kinds.values()) == {"float32", "bfloat16"}
+    assert "precision: float32 -> " in (tmp_path / "a" / "events").read_text()
+    train_run(tmp_path / "a", **{**keys, "steps": 6})
+    assert len(losses(tmp_path / "a")) == 6
+
+
+def test_nothing_is_frozen() -> None:
+    with pytest.raises(
+        ValidationError, match=r"precision.frozen: bfloat16 is the type of parameters that are not trained"
+    ):
+        job("jit", precision=HALF)
+
+
+def test_short_form_of_precision() -> None:
+    """Jobs, and the checkpoints of older versions, have the name of a type alone."""
+    assert saved_config(job("jit", precision="bfloat16"))["precision"] == "bfloat16"
+    full = job("jit", trainable=HEAD, precision={"compute": "bfloat16", **HALF})
+    assert saved_config(full)["precision"] == {"compute": "bfloat16", "frozen": "bfloat16"}
+    assert Config.model_validate_json(full.model_dump_json()) == full
 
 
 def test_members_of_an_ensemble() -> None:

@@ -175,7 +175,7 @@ def test_defaults(read: Read) -> None:
     """Two keys make a job: a small GPT-2 on text that is on every machine, under pmap."""
     config = read()
     assert config == Config(steps=6, batch_size=8)
-    assert (config.task, config.parallel, config.precision) == ("language_model", Pmap(), "float32")
+    assert (config.task, config.parallel, config.precision.compute) == ("language_model", Pmap(), "float32")
     assert (at(config, "model.name"), at(config, "data.name"), at(config, "data.tokenizer.name")) == (
         "gpt2",
         "python_source",

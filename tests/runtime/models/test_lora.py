@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -242,6 +243,26 @@ def test_dropout(llama: Path) -> None:
         runs.append([row["loss"] for row in train(one, start(one), [batch] * 3)[1]])
     assert runs[0] == pytest.approx(runs[1], rel=1e-5)
     assert runs[0][0] == pytest.approx(runs[2][0], rel=1e-6) and runs[0][2] != pytest.approx(runs[2][2], rel=1e-3)
+
+
+def test_base_in_bfloat16(llama: Path, tmp_path: Path) -> None:
+    """The base is read into bfloat16; exported, it is float32 again, with what was trained added to it."""
+    config = job(llama, {"rank": 2}, precision={"frozen": "bfloat16"}, parallel={"name": "jit", "mesh": {"fsdp": 2}})
+    one = make(config, load_dataset(config))
+    state = start(one)
+    kinds = {leaf.dtype.name for path, leaf in jax.tree.leaves_with_path(state.params) if "lora" in name_of(path)}
+    others = {leaf.dtype.name for path, leaf in jax.tree.leaves_with_path(state.params) if "lora" not in name_of(path)}
+    assert (kinds, others) == ({"float32"}, {"bfloat16"})
+    folder, published = tmp_path / "run" / "checkpoints", published_config(config)
+    checkpoints = Checkpoints(folder, Checkpoint(), one.saves_in_parts, None, published=published)
+    checkpoints.save(1, one.savable(state), 0, config, b"", None)
+    checkpoints.close()
+    for form in ("hf", "peft"):
+        export(tmp_path / "run", None, form, str(tmp_path / form))
+    whole = arrays(load_here(tmp_path / "hf")[1])
+    for name, value in arrays(load_here(llama)[1]).items():
+        assert whole[name].dtype == np.float32
+        np.testing.assert_array_equal(whole[name], value.astype(jnp.bfloat16).astype(np.float32))
 
 
 def test_what_is_trained_and_decayed(llama: Path) -> None:
