@@ -1,6 +1,7 @@
 """The packages that have the compilers of TPUs and GPUs: which ones this JAX asks for, and those that podrun keeps itself.
 
-Standard library only. `python -m podrun.runtime.compiler_package tpu` prints the package for this interpreter as JSON.
+Standard library only, and importlib.metadata only where it is needed: the launcher of every program imports this module.
+`python -m podrun.runtime.compiler_package tpu` prints the package for this interpreter as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import re
 import sys
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -66,12 +66,16 @@ class CompilerPackage:
 
     def version_in(self, folder: Path) -> str | None:
         """Return the version that a folder has; None if the package is not there."""
+        from importlib.metadata import distributions
+
         versions = [one.version for one in distributions(name=self.name, path=[str(folder)])]
         return versions[0] if versions and (folder / self.module).is_dir() else None
 
 
 def compiler_package(platform: str) -> CompilerPackage:
     """Return the compiler of a platform. Raises PackageNotFoundError if this interpreter has no JAX."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
     module = _MODULES[platform]
     pinned = re.search(r"^libtpu==([\d.]+)\.\*", "\n".join(requires("jax") or []), re.MULTILINE)
     wanted = version("jaxlib") if platform == "cuda" else pinned[1] if pinned else ""

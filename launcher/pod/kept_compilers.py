@@ -6,7 +6,6 @@ podrun_home()/compilers/NAME.used   modified when it was used
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 from podrun.runtime.compiler_package import compiler_package, used_marker
@@ -25,6 +24,8 @@ def kept_compilers() -> Path | None:
 
 def has_compiler(platform: str) -> bool:
     """Return whether the compiler for `tpu` or `cuda` is installed for this interpreter, or kept. Raises UserError."""
+    from importlib.metadata import PackageNotFoundError  # not at the start of every program
+
     try:
         package = compiler_package(platform)
     except PackageNotFoundError:  # no JAX here

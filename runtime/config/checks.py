@@ -26,10 +26,11 @@ def check_slice(config: Config, devices: int, slices: int = 1, platform: str | N
         slices: number of equal slices that they are in.
         platform: `cpu`, `gpu` or `tpu`, which a kernel may need; None: unknown.
     """
-    mesh = config.parallel.grid.problem(devices, slices)
+    grid = config.parallel.grid
     problems = (
-        None if mesh else _batch_problem(config, devices),  # the rows of a mesh that is wrong divide no batch
-        mesh,
+        # Without a whole number of rows, a batch cannot be blamed for not being divisible by it.
+        _batch_problem(config, devices) if devices % grid.model == 0 else None,
+        grid.problem(devices, slices),
         named_conflict(config, platform),
     )
     messages = [problem for problem in problems if problem]
