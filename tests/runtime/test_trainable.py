@@ -25,8 +25,9 @@ from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch
 from podrun.runtime.tasks import make_task
 
+from ..tiers import mostly_long
 from .parallel.reference import batches, text, text_job, text_reference
-from .strategies import assert_close, copies, dataset, every_strategy, every_strategy_in_parts, job, make, place, train
+from .strategies import SECTIONS, assert_close, copies, dataset, every_strategy_in_parts, job, make, place, train
 from .training import train as train_run
 
 HEAD = "head.*"
@@ -74,7 +75,7 @@ def test_training(name: str, accumulate: int) -> None:
     check(job(name, accumulate=accumulate, ema=0.9 if accumulate == 2 else None), dataset(), batches(3), HEAD)
 
 
-@pytest.mark.parametrize("name", ["pmap", "jit fsdp 2", "explicit fsdp 4"])
+@pytest.mark.parametrize("name", mostly_long(["jit fsdp 2", "pmap", "explicit fsdp 4"], lambda number, _: number == 0))
 def test_stacked_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block of each two is trained, in a loop over stacked layers with divided parameters and batches in two parts."""
     monkeypatch.setattr(layout, "SMALL", 100)
@@ -84,7 +85,7 @@ def test_stacked_layers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 HALF = {"frozen": "bfloat16"}
 
 
-@every_strategy
+@pytest.mark.parametrize("name", mostly_long(SECTIONS, lambda _, name: name in ("pmap", "jit fsdp 2")))
 def test_frozen_in_bfloat16(name: str) -> None:
     """The losses are those of the rounded parameters in float32; the trained ones and their moments stay float32."""
     one = make(job(name, trainable=HEAD, precision=HALF, ema=0.9), dataset())

@@ -233,6 +233,7 @@ def test_first_values(llama: Path) -> None:
     assert not np.array_equal(*both)
 
 
+@pytest.mark.long
 def test_dropout(llama: Path) -> None:
     """It changes the loss in training once B is not zero, and is the same under other strategies."""
     runs = []
