@@ -34,7 +34,7 @@ class CompilerPackage:
     jax: str
     """Version of JAX."""
     installed: str | None
-    """The version that this interpreter has; empty if that is unknown, None if it has none."""
+    """The version that is installed; empty if its version is unknown, None if the package is not installed."""
     tag: str = sys.implementation.cache_tag
     """The kind of interpreter, which the package is built for."""
 

@@ -324,7 +324,7 @@ class Trainer:
         """Add a step's metrics to the means of its epoch, which are reported if it ends with this step."""
         means.add(values)
         epoch = self._ended_epochs.pop(step, None)
-        if epoch is None or not means.sums:  # all steps of the epoch may have been skipped
+        if epoch is None or not means.sums:  # no sums: all steps of the epoch were skipped
             return
         record = {"epoch": epoch, **self._task.train_metrics(means.take())}
         epochs = self._config.epochs

@@ -24,7 +24,7 @@ class TaskTraits:
     batch_size: Literal["all"] | None = None
     """None if there is no default: the job has to give one."""
     metrics: tuple[str, ...] = ("min loss",)
-    """The metrics of an evaluation, each with min or max, which says what is better."""
+    """The metrics of an evaluation, each after min or max: whether a lower or a higher value is better."""
     models: tuple[str, ...] = ()
     """The only models that the task trains; empty: all that take its examples."""
 

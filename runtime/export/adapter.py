@@ -91,7 +91,7 @@ class Adapter:
         """
         folder.mkdir()
         write_json(folder / CONFIG, self.config())
-        kept: dict[tuple[str, ...], np.ndarray] = {}  # arrays of all layers, of which those of a layer are taken
+        kept: dict[tuple[str, ...], np.ndarray] = {}  # stacked over layers; each layer is taken from them
 
         def of_file(name: str) -> np.ndarray:
             matrix, _, letter = name.removeprefix(_PREFIX).removesuffix(_END).rpartition(".lora_")

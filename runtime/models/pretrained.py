@@ -68,7 +68,7 @@ def published_config(config: Config) -> dict[str, Any] | None:
 
 
 def _read_config(given: Path) -> Json:
-    """Return the config.json in `init_from`. Raises UserError if there is none, with what the folder is instead."""
+    """Return the config.json in `init_from`. Raises UserError if there is none; the message says what the folder is."""
     folder = given.expanduser()
     if (folder / _ADAPTER).is_file():
         raise UserError(

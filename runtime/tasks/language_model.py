@@ -29,7 +29,7 @@ _Window = tuple[jax.Array, jax.Array]
 
 
 class Losses(NamedTuple):
-    """What is computed of each token, float32[B, T] each."""
+    """Results for each token, float32[B, T] each."""
 
     loss: jax.Array
     """The cross-entropy, in nats."""
