@@ -100,16 +100,7 @@ def _write_folder(model: SavedModel, output: Path) -> Report:
     file = tokenizer["file"] if tokenizer is not None and tokenizer["name"] == "bpe" else None
     with _new_path(output) as fresh:
         published.write(fresh, lambda place: model.read((model.weights, *place)), file)
-    return Report(
-        file=str(output),
-        step=model.step,
-        weights=model.weights,
-        arrays=len(arrays),
-        parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
-        bytes=sum(path.stat().st_size for path in output.iterdir()),
-        tokenizer=str(output / "tokenizer.json") if file is not None else None,
-        verified=model.is_verified,
-    )
+    return _report(model, output, arrays, str(output / "tokenizer.json") if file is not None else None)
 
 
 def _write_adapter(model: SavedModel, output: Path) -> Report:
@@ -119,6 +110,11 @@ def _write_adapter(model: SavedModel, output: Path) -> Report:
     _check_room(arrays, output, 0)
     with _new_path(output) as fresh:
         adapter.write(fresh, lambda place: model.read((model.weights, *place)))
+    return _report(model, output, arrays, None)
+
+
+def _report(model: SavedModel, output: Path, arrays: Described, tokenizer: str | None) -> Report:
+    """Return the report on a folder that was written."""
     return Report(
         file=str(output),
         step=model.step,
@@ -126,7 +122,7 @@ def _write_adapter(model: SavedModel, output: Path) -> Report:
         arrays=len(arrays),
         parameters=sum(math.prod(shape) for shape, _ in arrays.values()),
         bytes=sum(path.stat().st_size for path in output.iterdir()),
-        tokenizer=None,
+        tokenizer=tokenizer,
         verified=model.is_verified,
     )
 
