@@ -28,7 +28,7 @@ class Bytes:
         return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8).astype(np.uint32)
 
     def decode(self, ids: Ids) -> str:
-        return np.asarray(ids, np.uint8).tobytes().decode("utf-8", "replace")
+        return _known(ids, self.vocabulary).astype(np.uint8).tobytes().decode("utf-8", "replace")
 
 
 class Characters:
@@ -61,7 +61,13 @@ class Characters:
         return ids.astype(np.uint32)
 
     def decode(self, ids: Ids) -> str:
-        return _valid("".join(map(chr, self._code_points[np.asarray(ids)])))
+        return _valid("".join(map(chr, self._code_points[_known(ids, self.vocabulary)])))
+
+
+def _known(ids: Ids, vocabulary: int) -> Ids:
+    """Return the ids without those beyond the vocabulary: the end of a document, in tokens of `podrun prepare`."""
+    given = np.asarray(ids)
+    return given[given < vocabulary]
 
 
 def _code_points(text: str) -> Ids:
