@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from podrun.launcher.agent.host.google import ENV_SERVER
 from podrun.launcher.pod.home import install_command
 from podrun.runtime.config.files import IDX_FILES
 
+from ..conftest import Podrun
 from ..gcloud import make_gcloud, node
 from ..metadata_server import serving, tpu_worker
 
@@ -44,11 +44,15 @@ ALL = sorted(
 )
 
 
-def podrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    path = f"{folder / 'bin'}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "PODRUN_HOME": str(folder / "home"), "WANDB_API_KEY": "hush"}
-    command = [sys.executable, "-m", "podrun.launcher.cli", *words]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
+@pytest.fixture
+def podrun(in_process: Podrun, monkeypatch: pytest.MonkeyPatch) -> Podrun:
+    def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
+        monkeypatch.setenv("WANDB_API_KEY", "hush")
+        return in_process(*words)
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +81,14 @@ def test_readme_has_commands() -> None:
 
 
 @pytest.mark.parametrize("command", ALL)
-def test_a_command_would_start(folder: Path, command: str) -> None:
+def test_a_command_would_start(podrun: Podrun, folder: Path, command: str) -> None:
     """Nothing that can be known beforehand keeps it from training."""
     done = podrun(folder, "run", "--dry-run", *shlex.split(command)[1:])
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "ensemble"])
-def test_data_that_is_missing_says_where_it_is(tmp_path: Path, name: str) -> None:
+def test_data_that_is_missing_says_where_it_is(podrun: Podrun, tmp_path: Path, name: str) -> None:
     """The folder, and the command that fetches its files: in the message, the example and README."""
     job = EXAMPLES[f"{name}.yaml"]
     done = podrun(tmp_path, "--slice", "cpu-1x2", "--simulate", "--dry-run", str(job))

@@ -16,7 +16,14 @@ import pytest
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan.agent_file import agent_file
 
-START = "import sys; sys.path.insert(0, sys.argv[1]); from podrun_agent.main import main; main(sys.argv[2:])"
+START = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from podrun_agent.base import watchdog
+from podrun_agent.main import main
+watchdog.GRACE = 0.5
+main(sys.argv[2:])
+"""
 HOLE = 1 << 42  # bytes of a file that takes hours to read
 LIMIT = 60.0  # seconds
 

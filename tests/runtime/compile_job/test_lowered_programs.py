@@ -57,8 +57,16 @@ def before(one: Strategy, config: Config) -> dict[str, str]:
     return {name: lowered.as_text() for name, lowered in programs.items()}
 
 
-@pytest.mark.parametrize("name", OF_PODS)
-@pytest.mark.parametrize("keys", [{}, {"ema": 0.9, "accumulate": 2}, {"batch_size": "all"}], ids=["", "ema", "all"])
+PARTS: dict[str, Any] = {"ema": 0.9, "accumulate": 2}
+ALL: dict[str, Any] = {"batch_size": "all"}
+
+
+# Parts and whole data sets are shapes of batches, which a mesh and a program for each device take in two ways.
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [*((name, {}) for name in OF_PODS), *((name, keys) for keys in (PARTS, ALL) for name in ("pmap", "jit fsdp 2"))],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
 def test_they_are_those_of_the_run(name: str, keys: dict[str, Any]) -> None:
     """Lowered for real devices, and for devices that are only described. Neither text names a file of the source."""
     config = job(name, **keys)

@@ -56,17 +56,17 @@ def test_greedy_as_transformers(name: str) -> None:
     ids=["windows", "learned"],
 )
 def test_the_cache_changes_nothing(keys: dict[str, Any]) -> None:
-    """Prompts of several lengths at once, greedy and drawn."""
+    """Prompts of several lengths at once; equal keys draw the same from equal logits."""
     section = DecoderModel.model_validate({"layers": 2, "width": 16, "heads": 4, "context": 32, **keys})
     model = Linen("decoder", Decoder(section, 40, jnp.dtype("float32")))
     params, _ = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 32), jnp.int32))
     params = jax.tree.map(lambda x: 8 * x if x.ndim > 2 else x, params)  # the texts would be dull otherwise
     tokens, lengths = jax.random.randint(jax.random.key(2), (3, 8), 0, 40), [8, 3, 5]
-    for sampling in (GREEDY, Sampling(1.2, top_k=20, top_p=0.9, min_p=0.02)):
-        cached = written(writer_of(model), params, tokens, lengths, 20, sampling)
-        again = written(generation._Again(model), params, tokens, lengths, 20, sampling)
-        np.testing.assert_array_equal(cached, again)
-        assert len(np.unique(cached)) > 3
+    sampling = Sampling(1.2, top_k=20, top_p=0.9, min_p=0.02)
+    cached = written(writer_of(model), params, tokens, lengths, 20, sampling)
+    again = written(generation._Again(model), params, tokens, lengths, 20, sampling)
+    np.testing.assert_array_equal(cached, again)
+    assert len(np.unique(cached)) > 3
 
 
 PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])

@@ -222,9 +222,9 @@ def test_bfloat16(params: Params) -> None:
 
 
 @functools.cache
-def trained(remat: str, dropout: float) -> tuple[Params, jax.Array, Params]:
+def trained(remat: str) -> tuple[Params, jax.Array, Params]:
     """Return the initial parameters, the loss and the gradients."""
-    section = SECTION.model_copy(update={"remat": remat, "dropout": dropout})
+    section = SECTION.model_copy(update={"remat": remat, "dropout": 0.3})
     module, rngs = GPT2(section, VOCABULARY, jnp.dtype("float32")), {"dropout": jax.random.key(1)}
 
     def loss(params: Params) -> jax.Array:
@@ -234,11 +234,10 @@ def trained(remat: str, dropout: float) -> tuple[Params, jax.Array, Params]:
     return params, *jax.jit(jax.value_and_grad(loss))(params)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("remat", ["block", "dots"])
-def test_remat(remat: str, dropout: float) -> None:
+def test_remat(remat: str) -> None:
     """Names, initial values, losses and gradients are those without; the key of dropout is the same in both passes."""
-    expected, found = trained("none", dropout), trained(remat, dropout)
+    expected, found = trained("none"), trained(remat)
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     jax.tree.map(np.testing.assert_array_equal, found[0], expected[0])
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), found[1:], expected[1:])

@@ -189,7 +189,7 @@ def test_some_matrices_of_one_that_is_fused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     mostly_long(
-        [*SECTIONS, *DIVIDED], lambda _, name: name in ("jit fsdp 2", "jit model 2"), lambda _, name: name != "jit"
+        [*SECTIONS, *DIVIDED], lambda _, name: name == "jit model 2", lambda _, name: name in ("pmap", "jit fsdp 2")
     ),
 )
 def test_training(llama: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
