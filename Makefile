@@ -19,11 +19,11 @@ demo: $(VENV)/installed
 	$(BIN)/podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
 
 test: $(VENV)/installed
-	# Two at a time: many tests wait, for hosts that are cut off or for leases to end. What a file shares is made once.
-	$(BIN)/python -m pytest -m "not long and not nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+	# Three at a time on two cores: many tests wait, for hosts that are cut off or for leases to end. What a file shares is made once.
+	$(BIN)/python -m pytest -m "not long and not nightly and not compilers" --durations=20 -n 3 --dist loadfile --no-loadscope-reorder
 
 long: $(VENV)/installed
-	$(BIN)/python -m pytest -m "long and not nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "long and not nightly and not compilers" --durations=20 -n 3 --dist loadfile --no-loadscope-reorder
 
 nightly: $(VENV)/installed
 	$(BIN)/python -m pytest -m "nightly and not compilers" --durations=20 -n 2 --dist loadfile --no-loadscope-reorder

@@ -30,9 +30,20 @@ from podrun.runtime.tasks import make_task
 FSDP = {"tpu7x-8": 8}
 """Size of the axis, by slice; 4 on all others. For the 2 x 2 x 1 chips of a tpu7x-8 the compiler scatters nothing with 4."""
 STRATEGIES = ("pmap", "jit", "jit fsdp", "explicit", "explicit fsdp", "shard_map", "single", "ensemble", "jit model")
+OF_SLICE: dict[str, tuple[str, ...]] = {
+    "v6e-16": ("pmap", "jit fsdp", "jit model"),
+    "tpu7x-8": ("pmap", "shard_map", "explicit fsdp", "jit model"),
+    "2xv5e-16": ("pmap", "jit", "jit fsdp", "jit model"),
+    "h100-16": ("pmap", "explicit", "jit fsdp"),
+}
+"""Strategies whose collectives could be other ones than on the slice before; on the slices that are not here, all."""
 _COLLECTIVE = re.compile(r" (all-reduce|reduce-scatter|all-gather|collective-permute|all-to-all)(?:-start)?\(")
 _SCATTER = re.compile(r"^%all-reduce-scatter[\w.-]* ", re.MULTILINE)
 """The form of a reduce-scatter in a TPU's program: a fused all-reduce of which each device keeps its part."""
+
+
+def strategies_of(slice: str) -> tuple[str, ...]:
+    return OF_SLICE.get(slice, STRATEGIES)
 
 
 def config(strategy: str, slice: str, devices: int, text: Path) -> Config:
@@ -113,7 +124,7 @@ def main(folder: str, *slices: str) -> None:
         target = target_of(parse_slice(slice))
         assert target
         pod = devices_of(target)
-        for strategy in STRATEGIES:
+        for strategy in strategies_of(slice):
             print(json.dumps(compiled(strategy, slice, pod, text)), flush=True)
 
 

@@ -17,7 +17,7 @@ from ..tiers import mostly_long
 from .conftest import Event, Run, kill, processes_of
 
 Start = Callable[..., Run]
-STEPS = 400
+STEPS = 200
 JOB = (
     *("--simulate", "--slice", "cpu-2x1", "small.yaml", f"steps={STEPS}", "log.every=1", "model.dropout=0.1"),
     *("eval.every=15", "eval.batches=4", "checkpoint.every=12"),

@@ -36,13 +36,11 @@ def test_the_lines_at_the_end(trained: tuple[Sandbox, str]) -> None:
     evaluate = shlex.split(lines["evaluate"])[1:]
     written = sandbox.metrics("trained", "eval")
     assert written[3]["loss"] != written[6]["loss"]
-    for step in ("6", "3", "best"):
-        done = sandbox.podrun(*evaluate, "--json", "--step", step)
-        assert done.returncode == 0, done.stderr
-        report = json.loads(done.stdout)
-        assert (report["weights"], report["is_of_run"], report["examples"]) == ("ema", True, 8)
-        expected = written[6 if step == "best" else int(step)]
-        assert report["metrics"] == {name: pytest.approx(expected[name], rel=1e-6) for name in report["metrics"]}
+    done = sandbox.podrun(*evaluate, "--json", "--step", "3")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["weights"], report["is_of_run"], report["examples"]) == ("ema", True, 8)
+    assert report["metrics"] == {name: pytest.approx(written[3][name], rel=1e-6) for name in report["metrics"]}
     done = sandbox.podrun(*evaluate)
     loss = written[6]["loss"]
     assert done.stdout.splitlines()[2].split() == ["loss", f"{loss:.6g}"]
@@ -51,7 +49,8 @@ def test_the_lines_at_the_end(trained: tuple[Sandbox, str]) -> None:
     assert folder.podrun("evaluate", "../trained").returncode == 2
     moved = folder.podrun("evaluate", "../trained/checkpoints/6", "--data", "../text.txt", "--json")
     found = json.loads(moved.stdout)
-    assert {**found, "about": ""} == {**json.loads(sandbox.podrun(*evaluate, "--json").stdout), "about": ""}
+    assert (found["step"], found["weights"], found["is_of_run"]) == (6, "ema", True)
+    assert found["metrics"] == {name: pytest.approx(written[6][name], rel=1e-6) for name in found["metrics"]}
 
     generate = shlex.split(lines["generate"])[1:]
     done = sandbox.podrun(*generate)
@@ -90,7 +89,7 @@ def has_ended(pid: int) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL, None])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, None])
 def test_in_the_middle(writing: tuple[subprocess.Popen[str], int], number: signal.Signals | None) -> None:
     """However it ends, also when nobody reads its output, its process ends, and every line is whole."""
     process, worker = writing
@@ -102,6 +101,6 @@ def test_in_the_middle(writing: tuple[subprocess.Popen[str], int], number: signa
         written = process.stdout.read()
         assert all(json.loads(line)["text"] for line in written.splitlines())
     code = process.wait(60)
-    assert code == {signal.SIGINT: 130, signal.SIGTERM: -15, signal.SIGKILL: -9, None: 141}[number]
+    assert code == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 141}[number]
     assert "Traceback" not in process.stderr.read()
     wait_until(lambda: has_ended(worker), "the process that writes the texts goes on")

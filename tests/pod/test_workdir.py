@@ -13,7 +13,8 @@ from ..hosts import wait_until
 from .conftest import Run, kill, processes_of
 
 Start = Callable[..., Run]
-POD = ("--simulate", "--slice", "cpu-1x1", "train.yaml", "steps=10000000", "eval.every=0")
+SLOW = "--inject", "slow:host=0,seconds=0.05@step=1"  # leave the machine to the other run
+POD = ("--simulate", "--slice", "cpu-1x1", "small.yaml", "steps=10000000", "eval.every=0", *SLOW)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from podrun.launcher.fit.compilers import Compilers, Stopped
 from podrun.launcher.request.query_process import QueryError
 from podrun.runtime.contract import UserError
 
-PROGRAM = """#!/usr/bin/env python3
+PROGRAM = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(__file__).parent
 question = json.loads(sys.stdin.readline())
@@ -43,7 +44,7 @@ sys.exit(question.get("code", 0))
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
     path = tmp_path / "program"
-    path.write_text(PROGRAM)
+    path.write_text(f"#!{sys.executable} -IS{PROGRAM}")  # without site: it is started often
     path.chmod(0o700)
     return path
 

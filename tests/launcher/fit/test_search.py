@@ -32,7 +32,7 @@ from podrun.runtime.layout_facts import Held, Survey
 GIB = 2**30
 USABLE = 16 * GIB
 TRAIN = "{task: language_model, steps: 3, batch_size: 64"
-PROGRAM = """#!/usr/bin/env python3
+PROGRAM = """
 import json, os, pathlib, sys, time
 if sys.argv[1] == "-c":  # podrun asks whether this Python has its runtime
     sys.exit()
@@ -74,7 +74,7 @@ class Compiler:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._old = 0
-        (folder / "program").write_text(PROGRAM)
+        (folder / "program").write_text(f"#!{sys.executable} -IS{PROGRAM}")  # without site: it is started often
         (folder / "program").chmod(0o700)
         (folder / "train.yaml").write_text(f"{TRAIN}, model: {{name: gpt2, remat: none}}}}")
         self.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8)

@@ -120,7 +120,7 @@ def test_a_claim_that_cannot_be_read_counts_by_its_age(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     Bucket(url).put(CLAIM, content)
-    monkeypatch.setattr(bucket_claim, "STALE", 1.0)
+    monkeypatch.setattr(bucket_claim, "STALE", 0.2)
     texts: list[str] = []
     one = claim(url, "run-1", tmp_path / "one")
     one.take(lambda text: texts.append(text))
