@@ -18,6 +18,8 @@ from podrun.runtime.inspect_job.collectives import Collective, collectives
 from podrun.runtime.inspect_job.on_mesh import look_at_arrays
 from podrun.runtime.inspect_job.render_arrays import text
 
+from ...conftest import Podrun
+
 MESH = {"data": 2, "model": 2}
 AXES = ["", "@data", "@model", "@(data,model)", "@(model,data)"]
 
@@ -198,8 +200,8 @@ def test_the_command() -> None:
         ([], "give a train.yaml, or --mesh and --array"),
     ],
 )
-def test_what_the_command_does_not_take(arguments: list[str], message: str) -> None:
+def test_what_the_command_does_not_take(in_process: Podrun, arguments: list[str], message: str) -> None:
     """Bad input: exit code 2, and what to do."""
-    done = inspect(*arguments)
+    done = in_process("inspect", *arguments)
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr

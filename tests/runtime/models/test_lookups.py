@@ -55,8 +55,8 @@ CASES = [(framework, name) for framework in FRAMEWORKS for name in WAYS if name 
     ("framework", "name"),
     mostly_long(
         CASES,
-        lambda _, case: case[1] == "explicit",
-        lambda _, case: case[1] in ("shard_map", "explicit fsdp 4"),
+        lambda _, case: case in (("nnx", "explicit"), ("plain", "explicit")),
+        lambda _, case: case[1] in ("explicit", "shard_map", "explicit fsdp 4"),
     ),
 )
 def test_losses_are_those_of_a_single_device(framework: str, name: str) -> None:

@@ -25,7 +25,7 @@ from podrun.runtime.optim import make_optimizer
 from podrun.runtime.parallel import make_strategy
 from podrun.runtime.tasks import make_task
 
-from ..strategies import SECTIONS, every_strategy
+from ..strategies import SECTIONS
 from ..training import train
 from .published import FAMILIES, GOLDEN, arrays_of, config_of, write_arrays, write_folder
 
@@ -63,7 +63,7 @@ def loaded(config: Config, form: Any) -> Any:
     return load_weights(config.model, published_config(config) or {}, form, lambda: None)
 
 
-@every_strategy
+@pytest.mark.parametrize("name", ["pmap", "jit fsdp 2", "explicit fsdp 4", "single"])
 def test_the_first_loss(llama: Path, name: str) -> None:
     """It is that of transformers, and the state can be trained: its arrays are where the strategy wants them."""
     config = job(llama, parallel=SECTIONS[name])
