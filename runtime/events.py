@@ -5,6 +5,7 @@ declarations, so the annotations of this file must not be strings.
 """
 
 import time
+from collections.abc import Mapping
 from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from .contract import ErrorKind, EventKind
@@ -12,6 +13,8 @@ from .contract import ErrorKind, EventKind
 Count = Annotated[int, "0 or more"]
 Moment = Annotated[float, "seconds since 1970"]
 Metric = Annotated[float, "also NaN and infinity"]
+Metrics = Mapping[str, float | list[float] | list[dict[str, float]]]
+"""Numbers by name. For an ensemble also lists with an entry for each member, which only metrics.jsonl gets."""
 
 
 class OfWorker(TypedDict, total=False):

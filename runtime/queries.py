@@ -1,8 +1,14 @@
-"""Queries of the launcher to programs of the runtime, each a line of JSON (`worker/query.py`). Standard library only."""
+"""Queries of the launcher to programs of the runtime, each a line of JSON (`worker/query.py`), and their answers.
+
+An answer is sent as the JSON of its fields. Standard library only.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict, final
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, final
+
+from .events import Metrics
 
 
 @final
@@ -45,6 +51,15 @@ class LayoutsQuery(TypedDict):
     compile: bool
 
 
+class LayoutsAnswer(TypedDict):
+    """Answer of the compiler, or facts that need no compiling."""
+
+    answer: dict[str, Any]
+    """The fields of a `Measured` with `compile`, otherwise of a `Survey`."""
+    files: list[str]
+    """Files and folders that the answer depends on."""
+
+
 class EvaluateQuery(TypedDict):
     """`podrun evaluate`: the metrics of a model."""
 
@@ -56,6 +71,28 @@ class EvaluateQuery(TypedDict):
     """Path of a tokenizer.json."""
 
 
+@dataclass(frozen=True)
+class EvaluateAnswer:
+    """Metrics of a model."""
+
+    about: str
+    """A phrase that says which model it is."""
+    step: int | None
+    """Step of its checkpoint; None for a published model."""
+    weights: str
+    """Part of the state that was evaluated: `ema`, or `params` if there is no average."""
+    data: str
+    """A phrase that says which data it is."""
+    is_of_run: bool
+    """True if the run itself validates with this data."""
+    examples: int
+    """Number of examples."""
+    tokens: int | None
+    """Number of tokens of an example; None if it has none."""
+    metrics: Metrics
+    """The task's metrics. An ensemble has those of the mean of its members' predictions, and more."""
+
+
 class ExportQuery(TypedDict):
     """`podrun export`: the model of a checkpoint as a file."""
 
@@ -64,6 +101,23 @@ class ExportQuery(TypedDict):
     format: str
     output: str | None
     """Path of the file."""
+
+
+@dataclass(frozen=True)
+class ExportAnswer:
+    """Description of an exported file or folder."""
+
+    file: str
+    step: int
+    weights: str
+    """Exported part of the state: `ema`, or `params` if there is no average."""
+    arrays: int
+    parameters: int
+    bytes: int
+    tokenizer: str | None
+    """Path of the tokenizer.json beside the file or in the folder, if the job has a BPE tokenizer."""
+    verified: bool
+    """False if the checkpoint has no manifest to verify it by."""
 
 
 class SamplingFields(TypedDict):
@@ -88,3 +142,19 @@ class GenerateQuery(TypedDict):
     """Texts at which a continuation ends."""
     tokenizer: str | None
     """Path of a tokenizer.json."""
+
+
+@dataclass(frozen=True)
+class GenerateAnswer:
+    """Counts of tokens, and how long they took."""
+
+    about: str
+    """A phrase that says which model it is."""
+    read: int
+    """Tokens of the prompts."""
+    written: int
+    """New tokens."""
+    seconds: float
+    """Time without that of the first block of each batch, in which programs are compiled."""
+    timed: int
+    """Tokens that were written in that time."""

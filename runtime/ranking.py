@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
+
+from .events import Metrics
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,12 @@ class Ranking:
     def __str__(self) -> str:
         return f"{'max' if self.is_max else 'min'} {self.metric}"
 
-    def cost(self, metrics: Mapping[str, Any]) -> float | None:
+    def cost(self, metrics: Metrics) -> float | None:
         """Return a number that is lower for a better evaluation; None if the metric is missing or not finite."""
-        value = metrics.get(self.metric)
+        return self.cost_of(metrics.get(self.metric))
+
+    def cost_of(self, value: object) -> float | None:
+        """Return the same for a value of the metric."""
         try:
             number = float(value) if isinstance(value, (int, float)) else math.nan
         except OverflowError:
@@ -62,11 +66,12 @@ class BestSoFar:
     since: int = 0
     """Number of evaluations since the best one, or since the beginning."""
 
-    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def add(self, step: int, metrics: Metrics) -> None:
         """Add an evaluation after `step`."""
-        cost, best = self.ranking.cost(metrics), self.ranking.cost({self.ranking.metric: self.value})
-        if cost is not None and (best is None or cost < best):
-            self.step, self.value, self.since = step, metrics[self.ranking.metric], 0
+        value = metrics.get(self.ranking.metric)
+        cost, best = self.ranking.cost_of(value), self.ranking.cost_of(self.value)
+        if isinstance(value, (int, float)) and cost is not None and (best is None or cost < best):
+            self.step, self.value, self.since = step, value, 0
         else:
             self.since += 1
 

@@ -6,7 +6,7 @@ Every process has a `Results`. Process 0 writes everything but the checkpoints, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, cast
 
 import jax
@@ -21,9 +21,9 @@ from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
-from .events import EpochEvent, EvalEvent, WorkerEvent
+from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
 from .measure.epochs import SavedMeans
-from .measure.writers import Metrics, Writer, make_writers
+from .measure.writers import Writer, make_writers
 from .ranking import Ranking, SavedBest
 from .state import StateDict
 from .storage import make_storage
@@ -159,7 +159,7 @@ class Results:
         step: int,
         state: StateDict,
         position: int,
-        metrics: Mapping[str, Any],
+        metrics: Metrics,
         epoch_means: SavedMeans | None,
         best: SavedBest | None,
     ) -> None:

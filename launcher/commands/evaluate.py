@@ -7,10 +7,9 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import ExitCode
-from podrun.runtime.queries import EvaluateQuery
+from podrun.runtime.queries import EvaluateAnswer, EvaluateQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import in_one_line
@@ -64,16 +63,16 @@ def _evaluate(request: EvaluateRequest, source: ModelSource) -> int:
     except QueryError as error:
         print(f"podrun: the model cannot be evaluated: {error}", file=sys.stderr)
         return ExitCode.FAILED
-    print(answer if request.json else _as_text(json.loads(answer)))
+    print(answer if request.json else _as_text(EvaluateAnswer(**json.loads(answer))))
     return ExitCode.DONE
 
 
-def _as_text(report: dict[str, Any]) -> str:
-    average = ", the moving average of its parameters" if report["weights"] == "ema" else ""
-    size = f" of {report['tokens']:,} tokens" if report["tokens"] else ""
-    rows = [[name, _number(value)] for name, value in report["metrics"].items() if not isinstance(value, list)]
+def _as_text(report: EvaluateAnswer) -> str:
+    average = ", the moving average of its parameters" if report.weights == "ema" else ""
+    size = f" of {report.tokens:,} tokens" if report.tokens else ""
+    rows = [[name, _number(value)] for name, value in report.metrics.items() if not isinstance(value, list)]
     table = text_table(rows, right=(1,)).splitlines()
-    head = [f"{report['about']}{average}", f"{report['examples']:,} examples{size}: {report['data']}"]
+    head = [f"{report.about}{average}", f"{report.examples:,} examples{size}: {report.data}"]
     return "\n".join([*map(in_one_line, head), *(f"  {line}" for line in table)])
 
 

@@ -6,10 +6,9 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.queries import ExportQuery
+from podrun.runtime.queries import ExportAnswer, ExportQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.times import size
@@ -57,17 +56,17 @@ def _export(request: ExportRequest, source: ModelSource) -> int:
         hint = "\nthe export needs jax and orbax-checkpoint in this Python" if "No module" in str(error) else ""
         print(f"podrun: the checkpoint cannot be exported: {error}{hint}", file=sys.stderr)
         return ExitCode.FAILED
-    print(_as_text(json.loads(report)))
+    print(_as_text(ExportAnswer(**json.loads(report))))
     return ExitCode.DONE
 
 
-def _as_text(report: dict[str, Any]) -> str:
+def _as_text(report: ExportAnswer) -> str:
     lines = [
-        f"{report['file']}: {report['arrays']} arrays with {report['parameters']:,} parameters, {size(report['bytes'])}",
-        f"  {_WEIGHTS[report['weights']]}, of step {report['step']}",
+        f"{report.file}: {report.arrays} arrays with {report.parameters:,} parameters, {size(report.bytes)}",
+        f"  {_WEIGHTS[report.weights]}, of step {report.step}",
     ]
-    if report["tokenizer"] is not None:
-        lines.append(f"  its tokenizer is {report['tokenizer']}")
-    if not report["verified"]:
+    if report.tokenizer is not None:
+        lines.append(f"  its tokenizer is {report.tokenizer}")
+    if not report.verified:
         lines.append("  the checkpoint has no manifest, so its files were compared with nothing")
     return "\n".join(lines)

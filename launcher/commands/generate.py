@@ -8,10 +8,9 @@ import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.queries import GenerateQuery, SamplingFields
+from podrun.runtime.queries import GenerateAnswer, GenerateQuery, SamplingFields
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import printable
@@ -107,12 +106,12 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource)
                 output.add(number, text)
                 change(f"{output.ended:,} of {len(prompts):,} texts")
 
-            figures = json.loads(source.named(process.ask(query, on_part)))
+            answer = GenerateAnswer(**json.loads(source.named(process.ask(query, on_part))))
     except QueryError as error:
         print(f"podrun: no text can be written: {error}", file=sys.stderr)
         return ExitCode.FAILED
     if not request.json:
-        print(_summary(figures), file=sys.stderr)
+        print(_summary(answer), file=sys.stderr)
     return ExitCode.DONE
 
 
@@ -155,8 +154,8 @@ class _JsonLines:
             self.ended += 1
 
 
-def _summary(figures: dict[str, Any]) -> str:
-    line = f"podrun: {figures['written']} tokens after {figures['read']} of the prompt"
-    if figures["seconds"] > 0 and figures["timed"]:
-        line += f", {figures['timed'] / figures['seconds']:,.0f} tokens/s"
-    return f"{line}; {figures['about']}"
+def _summary(answer: GenerateAnswer) -> str:
+    line = f"podrun: {answer.written} tokens after {answer.read} of the prompt"
+    if answer.seconds > 0 and answer.timed:
+        line += f", {answer.timed / answer.seconds:,.0f} tokens/s"
+    return f"{line}; {answer.about}"

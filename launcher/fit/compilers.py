@@ -8,7 +8,9 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+from podrun.runtime.queries import LayoutsAnswer, LayoutsQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 
@@ -42,13 +44,13 @@ class Compilers:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ask(self, question: dict[str, Any], env: Mapping[str, str]) -> dict[str, Any]:
+    def ask(self, query: LayoutsQuery, env: Mapping[str, str]) -> LayoutsAnswer:
         """Return the answer of a new process. Thread-safe; waits until there is room for it.
 
         A process that is killed, as it is if memory is exhausted, is started once more, alone.
 
         Args:
-            question: read by the process as JSON.
+            query: the question.
             env: environment variables of the job.
 
         Raises:
@@ -57,12 +59,12 @@ class Compilers:
             Stopped: `stop` was called.
         """
         try:
-            text = self._run(question, env, alone=False)
+            text = self._run(query, env, alone=False)
         except QueryError as error:
             if not error.is_killed:
                 raise
-            text = self._run(question, env, alone=True)
-        answer: dict[str, Any] = json.loads(text)
+            text = self._run(query, env, alone=True)
+        answer: LayoutsAnswer = json.loads(text)
         self._largest = max(self._largest, answer["answer"].get("memory_here", 0))
         return answer
 
@@ -74,10 +76,10 @@ class Compilers:
                 process.kill()
             self._changed.notify_all()
 
-    def _run(self, question: dict[str, Any], env: Mapping[str, str], alone: bool) -> str:
+    def _run(self, query: LayoutsQuery, env: Mapping[str, str], alone: bool) -> str:
         process = self._start(query_environment(env, is_for_hosts=True), alone)
         try:
-            return process.ask(question)
+            return process.ask(query)
         except QueryError:
             if self._stopped:
                 raise Stopped from None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..agent.base.from_agent import parse_answer
 from ..agent.base.protocol import Malformed
+from ..agent.base.to_agent import Request
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
@@ -34,7 +35,7 @@ def ask(
     pod: Pod,
     host: Host,
     *args: str,
-    request: Mapping[str, object] | None = None,
+    request: Request | None = None,
     limit: float = ANSWER_LIMIT,
 ) -> Reply:
     """Start `agent ARGS` on the host and return its answer. Raises HostError if there is none within `limit` seconds."""
@@ -48,7 +49,7 @@ def asking(
     pod: Pod,
     host: Host,
     *args: str,
-    request: Mapping[str, object] | None = None,
+    request: Request | None = None,
     limit: float = ANSWER_LIMIT,
 ) -> Iterator[Reply]:
     """Yield the answer of a command that keeps running after it. At the end of the block the command has ended."""

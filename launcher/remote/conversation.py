@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from ..agent.base.protocol import LIMIT, Lines
+from ..agent.base.to_agent import Sent
 from ..transport.base import Channel
 
 
@@ -24,7 +24,7 @@ def send(channel: Channel, data: bytes) -> bool:
     return True
 
 
-def send_frame(channel: Channel, frame: Mapping[str, Any]) -> bool:
+def send_frame(channel: Channel, frame: Sent) -> bool:
     """Send the frame as a line. Return whether that succeeded; if not, reading the channel gives the reason."""
     return send(channel, json.dumps(frame).encode() + b"\n")
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from ..agent.base.protocol import MARK
-from ..agent.base.to_agent import Expected, PrestartFrame
+from ..agent.base.to_agent import Expected, PrestartFrame, Sent
 from ..plan.agent_file import agent_command
 from ..plan.base_env import RUNTIME, base_env, names_of
 from ..pod.errors import HostError
@@ -95,7 +95,7 @@ class Prestart(Transport):
             raise HostError(agent.host.name, "its agent has ended before it was needed")
         return channel
 
-    def _expected(self, agent: _Agent) -> Mapping[str, object] | None:
+    def _expected(self, agent: _Agent) -> Sent | None:
         """Return the frame that the agent gets before its spec."""
         if self.pod.traits.is_one_machine:
             return self._workers(agent.number)

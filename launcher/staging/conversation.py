@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from ..agent.base.message import Frames
 from ..agent.base.protocol import Malformed, parse
+from ..agent.base.to_agent import Sent
 from ..pod.errors import HostError
 from ..pod.pod import Host
 from ..remote.conversation import last_words, lines, send, send_frame
@@ -45,7 +46,7 @@ class HostConversation:
                 self._channel.close()  # ends the wait in `frames`
                 return
 
-    def send_frame(self, frame: Mapping[str, Any]) -> None:
+    def send_frame(self, frame: Sent) -> None:
         if send_frame(self._channel, frame):
             self.hear()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..agent.base.from_agent import FROM_PREPARE, Facts, FromPrepare
 from ..agent.base.protocol import short
-from ..agent.base.to_agent import FactsRequest, PrepareRequest
+from ..agent.base.to_agent import FactsRequest, GatherFacts, PrepareRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -138,7 +138,8 @@ def _prepare(
             say(frame["phase"], frame["message"])
         elif frame["type"] == "ready":
             asked = time.time()
-            agent.send_frame({})
+            gather: GatherFacts = {}
+            agent.send_frame(gather)
         elif frame["type"] == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "

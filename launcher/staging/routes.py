@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from ..agent.base.to_agent import Source
+
 CHILDREN = 2  # hosts that receive from the same host, and so share its network
 _TICK = 1.0
 
@@ -45,7 +47,7 @@ class Routes:
             self._wait(lambda: holder not in self._unsettled, tick)
             return holder in self._complete
 
-    def sources(self, host: str, missing: int, address: str | None, tick: Callable[[], None]) -> list[dict[str, str]]:
+    def sources(self, host: str, missing: int, address: str | None, tick: Callable[[], None]) -> list[Source]:
         """Return the hosts to fetch from, nearest first: parent, grandparent and so on. The launcher is the last resort."""
         with self._changed:
             self._missing[host] = missing
@@ -56,7 +58,7 @@ class Routes:
             # a heap: hosts that lack the least are nearest to the root; the stable sort keeps the pod's order otherwise
             tree = sorted((name for name in self._hosts if name in self._missing), key=lambda name: self._missing[name])
             place = tree.index(host) if missing else 0
-            parents = []
+            parents: list[Source] = []
             while place > 0:
                 place = (place - 1) // CHILDREN
                 if tree[place] in self._addresses and tree[place] not in self._gone:

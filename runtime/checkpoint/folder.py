@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import jax
 
 from ..contract import UserError
+from ..events import Metrics
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import damaged_name
@@ -116,9 +117,7 @@ class CheckpointFolder:
         """Return the folder of a checkpoint."""
         return path_of(self.directory, step)
 
-    def write(
-        self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
-    ) -> None:
+    def write(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics | None = None) -> None:
         """Start a save, after waiting for an earlier save. Called on all processes.
 
         Args:

@@ -13,6 +13,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from ..events import Metrics
 from .names import META, METRICS, STATE, Arrays
 from .placement import own_blocks, placed
 
@@ -45,7 +46,7 @@ class CheckpointWriter:
         )
         self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
 
-    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], metrics: Metrics) -> None:
         """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""
         items = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),

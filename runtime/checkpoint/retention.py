@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..contract import CHECKPOINT_METRICS, CHECKPOINT_PINNED
+from ..events import Metrics
 from ..ranking import LOWEST_LOSS, Ranking
 
 _REMOVED = ".podrun-removed"
@@ -80,7 +80,7 @@ def remove_incomplete(directory: Path) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _metrics(folder: Path) -> Mapping[str, Any]:
+def _metrics(folder: Path) -> Metrics:
     """Return the metrics of the evaluation of a checkpoint; none if it has none or they cannot be read."""
     path = folder / CHECKPOINT_METRICS
     try:

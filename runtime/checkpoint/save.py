@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ..contract import SaveError
+from ..events import Metrics
 from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
@@ -65,7 +66,7 @@ class Saves:
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
-    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Mapping[str, Any]) -> None:
+    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         self.completed(wait=True)
         if self._gathers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
+from ..events import Metrics
 from ..measure.epochs import SavedMeans
 from ..ranking import LOWEST_LOSS, Ranking, SavedBest
 from ..state import StateDict
@@ -73,7 +74,7 @@ class Checkpoints(CheckpointFolder):
         position: int,
         config: Config,
         fingerprint: bytes,
-        metrics: Mapping[str, Any] | None,
+        metrics: Metrics | None,
         epoch_means: SavedMeans | None = None,
         best: SavedBest | None = None,
     ) -> None:

@@ -20,9 +20,11 @@ from ..config.parallel import Single
 from ..config.sections import Sample
 from ..contract import UserError
 from ..data.pipeline import evaluation_batches
+from ..events import Metrics
 from ..models.pretrained import TOKENIZER, is_published, load_here
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
+from ..queries import EvaluateAnswer
 from ..state import Batch, Params, StateDict
 from ..tasks import make_task
 from .data import Validation, data_at, data_of_run
@@ -35,32 +37,7 @@ _CONTEXT = 1024
 """Most tokens of a window for a published model, whose own context may be too long for this machine."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Metrics of a model.
-
-    Attributes:
-        about: a phrase that says which model it is.
-        step: step of its checkpoint; None for a published model.
-        weights: part of the state that was evaluated: `ema`, or `params` if there is no average.
-        data: a phrase that says which data it is.
-        is_of_run: whether the data is what the run itself validates with.
-        examples: number of examples.
-        tokens: number of tokens of an example; None if it has none.
-        metrics: the task's metrics by name. An ensemble has those of the mean of its members' predictions, and more.
-    """
-
-    about: str
-    step: int | None
-    weights: str
-    data: str
-    is_of_run: bool
-    examples: int
-    tokens: int | None
-    metrics: dict[str, Any]
-
-
-def evaluate(folder: Path, step: Step, data: str | None, tokenizer: Path | None, on_batch: OnBatch) -> Report:
+def evaluate(folder: Path, step: Step, data: str | None, tokenizer: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
     """Evaluate the model in a folder.
 
     Args:
@@ -80,7 +57,7 @@ def evaluate(folder: Path, step: Step, data: str | None, tokenizer: Path | None,
     return _saved(folder, step, data, tokenizer, on_batch)
 
 
-def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_batch: OnBatch) -> Report:
+def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
     saved = SavedModel(find_checkpoint(workdir, step))
     config = with_kernel(saved.job, "xla")  # the job may name a kernel of its GPUs or TPUs
     data = data_of_run(saved) if path is None else data_at(path, config, file, saved)
@@ -94,7 +71,7 @@ def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_ba
     return _report(about, saved, strategy, data, *_measure(strategy, data, params, model_state, on_batch))
 
 
-def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBatch) -> Report:
+def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
     if path is None:
         raise UserError(f"{folder} has a published model, and no data; give a text with --data FILE")
     file = file or folder / TOKENIZER
@@ -108,10 +85,10 @@ def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBa
 
 
 def _report(
-    about: str, saved: SavedModel | None, strategy: Strategy, data: Validation, metrics: dict[str, Any], examples: int
-) -> Report:
+    about: str, saved: SavedModel | None, strategy: Strategy, data: Validation, metrics: Metrics, examples: int
+) -> EvaluateAnswer:
     task = strategy.task
-    return Report(
+    return EvaluateAnswer(
         about=about,
         step=saved.step if saved else None,
         weights=saved.weights if saved else "params",
@@ -131,7 +108,7 @@ def _strategy(config: Config, data: Validation) -> Strategy:
 
 def _measure(
     strategy: Strategy, data: Validation, params: Params, model_state: StateDict, on_batch: OnBatch
-) -> tuple[dict[str, Any], int]:
+) -> tuple[Metrics, int]:
     """Return the metrics, and the number of examples."""
     named: StateDict = {"params": params, **({"model_state": model_state} if model_state else {})}
     form = strategy.template()

@@ -8,12 +8,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
 from ..contract import UserError
+from ..queries import ExportAnswer
 from .adapter import Adapter
 from .formats import FORMATS, Described
 from .published import PublishedModel
@@ -25,24 +25,7 @@ PEFT = "peft"
 _HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
 
 
-@dataclass(frozen=True)
-class Report:
-    """Description of an exported file or folder."""
-
-    file: str
-    step: int
-    weights: str
-    """Exported part of the state: `ema`, or `params` if there is no average."""
-    arrays: int
-    parameters: int
-    bytes: int
-    tokenizer: str | None
-    """Path of the tokenizer.json beside the file or in the folder, if the job has a BPE tokenizer."""
-    verified: bool
-    """False if the checkpoint has no manifest to verify it by."""
-
-
-def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Report:
+def export(workdir: Path, step: Step, form: str, file: str | None = None) -> ExportAnswer:
     """Export the model of a checkpoint.
 
     Args:
@@ -68,7 +51,9 @@ def export(workdir: Path, step: Step, form: str, file: str | None = None) -> Rep
         _check_new(_tokenizer_path(output))
     written = _write(model, form, output)
     tokenizer = _write_tokenizer(output, saved)
-    return Report(str(output), model.step, model.weights, *written, output.stat().st_size, tokenizer, model.is_verified)
+    return ExportAnswer(
+        str(output), model.step, model.weights, *written, output.stat().st_size, tokenizer, model.is_verified
+    )
 
 
 def _metadata(model: SavedModel) -> dict[str, str]:
@@ -91,7 +76,7 @@ def _write(model: SavedModel, form: str, output: Path) -> tuple[int, int]:
     return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == model.weights)
 
 
-def _write_folder(model: SavedModel, output: Path) -> Report:
+def _write_folder(model: SavedModel, output: Path) -> ExportAnswer:
     """Write the folder of transformers atomically."""
     published = PublishedModel(model.meta, model.parts(model.weights))
     arrays = published.described
@@ -103,7 +88,7 @@ def _write_folder(model: SavedModel, output: Path) -> Report:
     return _report(model, output, arrays, str(output / "tokenizer.json") if file is not None else None)
 
 
-def _write_adapter(model: SavedModel, output: Path) -> Report:
+def _write_adapter(model: SavedModel, output: Path) -> ExportAnswer:
     """Write the folder of PEFT atomically."""
     adapter = Adapter(PublishedModel(model.meta, model.parts(model.weights), PEFT))
     arrays = adapter.described
@@ -113,9 +98,9 @@ def _write_adapter(model: SavedModel, output: Path) -> Report:
     return _report(model, output, arrays, None)
 
 
-def _report(model: SavedModel, output: Path, arrays: Described, tokenizer: str | None) -> Report:
+def _report(model: SavedModel, output: Path, arrays: Described, tokenizer: str | None) -> ExportAnswer:
     """Return the report on a folder that was written."""
-    return Report(
+    return ExportAnswer(
         file=str(output),
         step=model.step,
         weights=model.weights,

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 def _answer(request: GenerateQuery, say: Say) -> str:
     from ..models.generation import Sampling
+    from ..queries import GenerateAnswer
     from .source import load
     from .text import Wish, write
 
     tokenizer = Path(request["tokenizer"]) if request["tokenizer"] else None
     source, about = load(Path(request["folder"]), request["step"], tokenizer)
     wish = Wish(request["tokens"], Sampling(**request["sampling"]), request["seed"], tuple(request["stops"]))
-    figures = write(source, request["prompts"], wish, lambda number, text: say(json.dumps([number, text])))
-    return json.dumps({**asdict(figures), "about": about})
+    done = write(source, request["prompts"], wish, lambda number, text: say(json.dumps([number, text])))
+    return json.dumps(asdict(GenerateAnswer(about, done.read, done.written, done.seconds, done.timed)))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,10 @@ from typing import Any
 
 from ..config import Config, saved_config
 from ..contract import UserError, Workdir
+from ..events import Metrics
 from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
-
-Metrics = dict[str, Any]
-"""Numbers by name. For an ensemble there are lists as well, one value per member, which only metrics.jsonl gets."""
 
 
 class Writer(ABC):

@@ -23,6 +23,7 @@ from ..config.model import LORA_PARAMETERS
 from ..contract import UserError
 from ..devices import Devices
 from ..distributed import as_numpy
+from ..events import Metrics
 from ..plugins import hook
 from ..programs.pod_programs import Programs
 from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
@@ -208,7 +209,7 @@ class Strategy(ABC):
         """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
 
-    def validate(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+    def validate(self, state: TrainState, batches: Iterable[Batch]) -> Metrics:
         """Return the metrics of an evaluation over batches, each as `shard` returns it. All processes must call it.
 
         Sums are added up in float64 on the host, because float32 cannot count large sets exactly.
@@ -248,7 +249,7 @@ class Strategy(ABC):
         return {name: np.zeros((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
 
     @hook
-    def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
+    def summarize(self, sums: dict[str, Any]) -> Metrics:
         """Return the metrics of an evaluation. `sums`: the results of `evaluate`, added up over all batches."""
         return self.task.summarize(sums)
 

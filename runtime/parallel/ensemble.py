@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..contract import UserError
+from ..events import Metrics
 from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
@@ -149,7 +150,7 @@ class Ensemble(Strategy):
             self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_replicated)
         return {**batch, "weights": self._ones}
 
-    def summarize(self, sums: dict[str, Any]) -> dict[str, Any]:
+    def summarize(self, sums: dict[str, Any]) -> Metrics:
         """Return the ensemble's metrics, the members' means, the metrics of the member with the lowest loss, and of each.
 
         Returns:

@@ -336,6 +336,10 @@ class BundleHead(Message):
     bytes: Count
 
 
+class GatherFacts(Message):
+    """Gather the facts now: the launcher measures the clock difference from the time when it sent this."""
+
+
 # --- what `files` reads ---
 
 
@@ -410,9 +414,32 @@ class End(Message):
     end: bool
 
 
+Request = Union[
+    FactsRequest,
+    ExecuteRequest,
+    ProfileRequest,
+    CleanRequest,
+    CheckpointsRequest,
+    BucketRequest,
+    ExpectedRequest,
+    PrepareRequest,
+    BundleHead,
+    GatherFacts,
+    FolderRequest,
+    FileRequest,
+    BringRequest,
+    Role,
+    Sources,
+    PieceHead,
+    End,
+]
+Sent = Union[First, ToAgent, Request]
+"""Everything that is sent as a line of JSON."""
+
 FIRST_REQUEST = either(check_of(PrepareRequest), check_of(ExpectedRequest))
 PREPARE_REQUEST = check_of(PrepareRequest)
 BUNDLE_HEAD = check_of(BundleHead)
+GATHER_FACTS = check_of(GatherFacts)
 FOLDER_REQUEST = check_of(FolderRequest)
 FILE_REQUEST = one_of(frame_checks(FileRequest))
 BRING_REQUEST = check_of(BringRequest)

@@ -19,9 +19,8 @@ from ..base.private import UnsafeError, private_path
 from ..base.problem import Problem, cannot_write
 from ..base.processes import adopt_orphans, kill_descendants, reap
 from ..base.protocol import ENV_PROJECT
-from ..base.schema import anything
 from ..base.stdin import GoneError, Part, Stdin
-from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, PREPARE_REQUEST
+from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, GATHER_FACTS, PREPARE_REQUEST
 from ..base.tool import ToolError, Tools
 from .environment import Environments, find_python
 from .launcher import Launcher
@@ -189,9 +188,7 @@ class Preparation:
         from .facts import gather
 
         self._launcher.answer({"type": "ready"})
-        self._launcher.stdin.frame(
-            anything
-        )  # the launcher measures the clock difference from the time when it sent this
+        self._launcher.stdin.frame(GATHER_FACTS)
         request: FactsRequest = {
             **wanted,
             "python": python,

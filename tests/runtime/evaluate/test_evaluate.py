@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError, Workdir
-from podrun.runtime.evaluate.evaluate import Report, evaluate
+from podrun.runtime.evaluate.evaluate import evaluate
 from podrun.runtime.models import make_language_model
 from podrun.runtime.models.pretrained import load_here
+from podrun.runtime.queries import EvaluateAnswer
 
 from ..models.published import arrays_of, config_of, write_folder, write_tokenizer
 from ..strategies import SECTIONS
@@ -42,7 +43,7 @@ WORDS: dict[str, Any] = {
 }
 
 
-def run(folder: Path, step: Any = None, data: Path | None = None, tokenizer: Path | None = None) -> Report:
+def run(folder: Path, step: Any = None, data: Path | None = None, tokenizer: Path | None = None) -> EvaluateAnswer:
     return evaluate(folder, step, str(data) if data else None, tokenizer, lambda done, total: None)
 
 
