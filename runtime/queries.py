@@ -27,6 +27,28 @@ class InspectQuery(TypedDict):
     """Columns of the terminal."""
 
 
+class InspectAnswer(TypedDict):
+    """The report on a job whose step was compiled."""
+
+    text: str
+    """The report for a terminal."""
+    report: dict[str, Any]
+    """The fields of a `Report`."""
+    files: list[str]
+    """Files and folders that the answer depends on."""
+
+
+class TooLargeAnswer(TypedDict):
+    """The report on a job whose step does not fit into the memory of a device."""
+
+    problem: str
+    """The message to the user."""
+    excess: dict[str, Any]
+    """The fields of an `Excess`."""
+    files: list[str]
+    """Files and folders that the answer depends on."""
+
+
 @final
 class ArraysQuery(TypedDict):
     """`podrun inspect --mesh`: arrays laid out over a mesh."""

@@ -61,6 +61,7 @@ FLOORS = {
             "distributed",
             "target",
             "layout_facts",
+            "job_report",
             "devices",
             "device_memory",
             "compiler_package",

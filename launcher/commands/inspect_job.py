@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from podrun.runtime.config import Config, files_of
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.job_report import Excess, Report, as_json
 from podrun.runtime.queries import ArraysQuery, InspectQuery
 from podrun.runtime.target import Target
 
@@ -130,15 +133,17 @@ def inspect(request: InspectRequest) -> int:
         files = answer.pop("files")
         if "://" not in json.dumps(query["config"]["data"]):  # buckets may change unseen
             keep_answer(question, answer, [*files, *data], asked)
-    if problem := answer.get("problem"):
+    if "problem" in answer:
         if request.output:
-            page = page_of_excess(answer["excess"], problem, request.train.name, moment(time.time()))
+            excess = TypeAdapter(Excess).validate_python(answer["excess"])
+            page = page_of_excess(excess, answer["problem"], request.train.name, moment(time.time()))
             write_page(request.output, page)
-        raise UserError(problem)
+        raise UserError(answer["problem"])
+    report = TypeAdapter(Report).validate_python(answer["report"])
     if request.output:
-        write_page(request.output, page_of(json.loads(answer["json"]), request.train.name, moment(time.time())))
+        write_page(request.output, page_of(report, request.train.name, moment(time.time())))
     else:
-        print(answer["json"] if request.json else answer["text"])
+        print(as_json(report) if request.json else answer["text"])
     return ExitCode.DONE
 
 

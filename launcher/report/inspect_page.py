@@ -1,12 +1,10 @@
-"""Build the page of an inspected job: memory against the device's, bounds of a step's time, collectives, layout. PURE.
-
-It is made of the JSON of `podrun inspect --json`.
-"""
+"""Build the page of an inspected job: memory against the device's, bounds of a step's time, collectives, layout. PURE."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+
+from podrun.runtime.job_report import Buffer, Excess, Limit, Report
 
 from .encode import drawn_data
 from .write_html import document, section, text_of, tiles_of
@@ -15,14 +13,13 @@ _WIDTH = 1000
 """Width of a bar in its own units."""
 _STATE = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average", "model_state": "model state"}
 _SPARE = "spare"
-Report = dict[str, Any]
 
 
 def page_of(report: Report, name: str, made: str) -> str:
     """Return the page: one self-contained HTML file.
 
     Args:
-        report: what `podrun inspect --json` prints.
+        report: the report on the job.
         name: name of the job.
         made: time at which it was made.
     """
@@ -37,34 +34,34 @@ def page_of(report: Report, name: str, made: str) -> str:
     return _document(report, parts, name, made)
 
 
-def page_of_excess(excess: Report, problem: str, name: str, made: str) -> str:
+def page_of_excess(excess: Excess, problem: str, name: str, made: str) -> str:
     """Return the page of a job that does not fit.
 
     Args:
-        excess: `Excess` of runtime/inspect_job/look.py.
+        excess: by how much it does not fit.
         problem: the message, whose last line says what to do.
         name: name of the job.
         made: time at which it was made.
     """
-    needed, usable, least = excess["needed"], excess["usable"], "at least " * excess["is_least"]
+    needed, usable, least = excess.needed, excess.usable, "at least " * excess.is_least
     title = "It does not fit"
     attention = _attention(excess)
     memory = ""
     if needed and usable:
         over = needed - usable
         title = f"It does not fit: {least}{_bytes(over)} too much"
-        state = min(excess["state"], usable)
+        state = min(excess.state, usable)
         drawn = [("state", state, "fill0"), ("everything else", usable - state, "fill1"), ("too much", over, "beyond")]
         rows = [
-            ('<i class="swatch fill0"></i>state', _bytes(excess["state"])),
-            ('<i class="swatch fill1"></i>everything else', least + _bytes(needed - excess["state"])),
+            ('<i class="swatch fill0"></i>state', _bytes(excess.state)),
+            ('<i class="swatch fill1"></i>everything else', least + _bytes(needed - excess.state)),
             ("a device has", _bytes(usable)),
             ('<i class="swatch beyond"></i>too much', least + _bytes(over)),
         ]
         memory = _bar([(size, kind, f"{label}: {_bytes(size)}") for label, size, kind in drawn if size]) + _table(
             ("Part", "Size"), rows
         )
-    buffers = _buffers(excess["buffers"], f"The largest temporaries with batch_size={excess['buffers_batch']}")
+    buffers = _buffers(excess.buffers, f"The largest temporaries with batch_size={excess.buffers_batch}")
     advice = f'<p class="cause">{text_of(problem.splitlines()[-1])}</p>'
     parts = {
         "verdict": f'<section id="verdict" class="verdict failed"><h2>{text_of(title)}</h2>{advice}{attention}</section>',
@@ -73,11 +70,11 @@ def page_of_excess(excess: Report, problem: str, name: str, made: str) -> str:
     return _document(excess, parts, name, made)
 
 
-def _document(report: Report, parts: dict[str, str], name: str, made: str) -> str:
+def _document(report: Report | Excess, parts: dict[str, str], name: str, made: str) -> str:
     return document(
-        f"{name} on {report['slice']}",
-        f"podrun inspect: {report['devices']} devices, {report['parallel']}, {report['precision']}, compiled for "
-        f"{'CPU' if report['compiled_for'] == 'cpu' else report['compiled_for']} in {report['compile_seconds']:.3g} s",
+        f"{name} on {report.slice}",
+        f"podrun inspect: {report.devices} devices, {report.parallel}, {report.precision}, compiled for "
+        f"{'CPU' if report.compiled_for == 'cpu' else report.compiled_for} in {report.compile_seconds:.3g} s",
         {key: html for key, html in parts.items() if html},
         drawn_data([], []),
         made,
@@ -85,71 +82,71 @@ def _document(report: Report, parts: dict[str, str], name: str, made: str) -> st
 
 
 def _verdict(report: Report) -> str:
-    memory, usable, bounds = report["memory"], report["usable"], report["roofline"]
+    memory, usable, bounds = report.memory, report.usable, report.roofline
     if not memory:
         title = "The compiler does not say how much memory the step needs"
     elif not usable:
-        title = f"A device needs {_bytes(memory['total'])}, as compiled for CPU"
+        title = f"A device needs {_bytes(memory.total)}, as compiled for CPU"
     else:
-        title = f"It fits, with {_bytes(usable - memory['total'])} of {_bytes(usable)} to spare"
+        title = f"It fits, with {_bytes(usable - memory.total)} of {_bytes(usable)} to spare"
     text = ""
-    if bounds and bounds["bound"]:
-        least = f"A step takes at least {_seconds(bounds['bound'])}, limited by {bounds['limited_by']}."
+    if bounds and bounds.bound:
+        least = f"A step takes at least {_seconds(bounds.bound)}, limited by {bounds.limited_by}."
         text = f'<p class="cause">{text_of(least)}</p>'
     text += _attention(report)
     return f'<section id="verdict" class="verdict done"><h2>{text_of(title)}</h2>{text}</section>'
 
 
-def _attention(report: Report) -> str:
+def _attention(report: Report | Excess) -> str:
     """Return which kernel of the model's attention was compiled, and why; empty if the model has no choice."""
-    choice = report["attention"]
+    choice = report.attention
     if not choice:
         return ""
-    return f'<p class="quiet">Attention: {text_of(choice["kernel"])}, {text_of(choice["reason"])}.</p>'
+    return f'<p class="quiet">Attention: {text_of(choice.kernel)}, {text_of(choice.reason)}.</p>'
 
 
 def _tiles(report: Report) -> list[tuple[str, str]]:
-    computed = report["computed"]
-    total = computed["flops"] + computed["repeated"]
+    computed = report.computed
+    total = computed.flops + computed.repeated
     tiles = [
-        ("parameters", f"{sum(row['count'] for row in report['parameters']):,}"),
-        ("examples in a step", f"{computed['examples']:,}"),
-        ("TFLOP in a step", f"{computed['flops'] / 1e12:,.4g}"),
+        ("parameters", f"{sum(row.count for row in report.parameters):,}"),
+        ("examples in a step", f"{computed.examples:,}"),
+        ("TFLOP in a step", f"{computed.flops / 1e12:,.4g}"),
     ]
-    return [*tiles, ("repeated by remat", f"{computed['repeated'] / total:.0%}")] if computed["repeated"] else tiles
+    return [*tiles, ("repeated by remat", f"{computed.repeated / total:.0%}")] if computed.repeated else tiles
 
 
 def _memory(report: Report) -> str:
-    memory, usable = report["memory"], report["usable"]
+    memory, usable = report.memory, report.usable
     if not memory:
         return ""
-    state = [(_STATE.get(name, name), size["per_device"]) for name, size in report["state"].items()]
-    rest = memory["arguments"] - sum(size for _, size in state)
+    state = [(_STATE.get(name, name), size.per_device) for name, size in report.state.items()]
+    rest = memory.arguments - sum(size for _, size in state)
     parts = [
         *state,
         ("batch and padding", rest),
-        ("outputs in memory of their own", memory["outputs"] - memory["reused"]),
-        ("temporaries", memory["temporaries"]),
+        ("outputs in memory of their own", memory.outputs - memory.reused),
+        ("temporaries", memory.temporaries),
     ]
     parts = [(name, size) for name, size in parts if size > 0]
     coloured = [(name, size, f"fill{number}") for number, (name, size) in enumerate(parts)]
     if usable:
-        coloured.append(("to spare", max(0, usable - memory["total"]), _SPARE))
+        coloured.append(("to spare", max(0, usable - memory.total), _SPARE))
     rows = [(f'<i class="swatch {kind}"></i>{name}', _bytes(size)) for name, size, kind in coloured]
     return section(
         "Memory of each device",
         _bar([(size, kind, f"{name}: {_bytes(size)}") for name, size, kind in coloured]),
         _table(("Part", "Size"), rows),
-        _buffers(report["buffers"], "The largest temporaries, when most memory is needed"),
+        _buffers(report.buffers, "The largest temporaries, when most memory is needed"),
     )
 
 
-def _buffers(buffers: Sequence[Report], title: str) -> str:
+def _buffers(buffers: Sequence[Buffer], title: str) -> str:
     rows = [
         (
-            text_of(one["name"]),
-            (f"{one['count']} x " if one["count"] > 1 else "") + text_of(one["array"]),
-            _bytes(one["bytes"] * one["count"]),
+            text_of(one.name),
+            (f"{one.count} x " if one.count > 1 else "") + text_of(one.array),
+            _bytes(one.bytes * one.count),
         )
         for one in buffers
     ]
@@ -157,18 +154,18 @@ def _buffers(buffers: Sequence[Report], title: str) -> str:
 
 
 def _roofline(report: Report) -> str:
-    bounds = report["roofline"]
+    bounds = report.roofline
     if not bounds:
         return ""
-    longest = bounds["bound"] or 1.0
+    longest = bounds.bound or 1.0
     rows = [
         (
-            text_of(one["name"]),
+            text_of(one.name),
             _bar_of(one, longest),
-            "unknown" if one["seconds"] is None else _seconds(one["seconds"]),
-            text_of(one["assumption"]),
+            "unknown" if one.seconds is None else _seconds(one.seconds),
+            text_of(one.assumption),
         )
-        for one in bounds["limits"]
+        for one in bounds.limits
     ]
     table = _table(("Limit", "", "Time", "Assumption"), rows, numbers=(2,))
     return section(
@@ -179,24 +176,24 @@ def _roofline(report: Report) -> str:
     )
 
 
-def _bar_of(limit: Report, longest: float) -> str:
-    if limit["seconds"] is None:
+def _bar_of(limit: Limit, longest: float) -> str:
+    if limit.seconds is None:
         return ""
-    kind = "fill1" if limit["seconds"] == longest else "fill0"
-    return _bar([(limit["seconds"], kind, limit["name"]), (longest - limit["seconds"], "", "")])
+    kind = "fill1" if limit.seconds == longest else "fill0"
+    return _bar([(limit.seconds, kind, limit.name), (longest - limit.seconds, "", "")])
 
 
 def _traffic(report: Report) -> str:
     rows = [
         (
-            text_of(one["kind"]),
-            str(one["count"]),
-            _bytes(one["bytes"]),
-            text_of(one["axes"] or "between slices"),
-            str(one["devices"]),
-            text_of(one["link"]),
+            text_of(one.kind),
+            str(one.count),
+            _bytes(one.bytes),
+            text_of(one.axes or "between slices"),
+            str(one.devices),
+            text_of(one.link),
         )
-        for one in report["traffic"]
+        for one in report.traffic
     ]
     if not rows:
         return ""
@@ -207,7 +204,7 @@ def _traffic(report: Report) -> str:
 
 def _uncounted(report: Report) -> str:
     """Return a sentence about the loops whose turns are unknown, if there are any."""
-    loops = report["unknown_loops"]
+    loops = report.unknown_loops
     if not loops:
         return ""
     which = "1 loop whose turns are unknown is" if loops == 1 else f"{loops} loops whose turns are unknown are"
@@ -216,15 +213,15 @@ def _uncounted(report: Report) -> str:
 
 def _layout(report: Report) -> str:
     rows = [
-        (text_of(one["name"]), text_of(one["array"]), text_of(one["where"]))
-        for one in (*report["batch"], *report["samples"], *report["outputs"])
+        (text_of(one.name), text_of(one.array), text_of(one.where))
+        for one in (*report.batch, *report.samples, *report.outputs)
     ]
     pictures = "".join(
         f"<p>{text_of(name)}</p><pre>{chr(10).join(map(text_of, picture.splitlines()))}</pre>"
-        for name, picture in report["pictures"].items()
+        for name, picture in report.pictures.items()
     )
     table = _table(("Array", "Type", "Where"), rows, numbers=())
-    return section(f"Layout over {report['devices']} devices", f'<div class="wide">{table}</div>', pictures)
+    return section(f"Layout over {report.devices} devices", f'<div class="wide">{table}</div>', pictures)
 
 
 def _bar(parts: Sequence[tuple[float, str, str]]) -> str:

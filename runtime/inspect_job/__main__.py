@@ -12,7 +12,7 @@ from ..worker.query import answer_query
 
 if TYPE_CHECKING:
     from ..devices import Devices
-    from ..queries import ArraysQuery, InspectQuery, LayoutsQuery
+    from ..queries import ArraysQuery, InspectAnswer, InspectQuery, LayoutsAnswer, LayoutsQuery, TooLargeAnswer
 
 
 def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
@@ -33,16 +33,18 @@ def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
     from dataclasses import asdict
 
     from .look import TooLarge, look
-    from .render import as_json, text
+    from .render import text
 
     width = request["width"]
     pod, note = _devices(request["target"], request["target_is_wanted"])
     try:
         report = look(Config.model_validate(request["config"]), request["slice"], min(width, 100) - 2, pod)
     except TooLarge as error:
-        return json.dumps({"problem": str(error), "excess": asdict(error.excess), "files": depends_on()})
+        too_large: TooLargeAnswer = {"problem": str(error), "excess": asdict(error.excess), "files": depends_on()}
+        return json.dumps(too_large)
     shown = text(report, request["title"], width) + (f"\n\n{note}" if note else "")
-    return json.dumps({"text": shown, "json": as_json(report), "files": depends_on()})
+    answer: InspectAnswer = {"text": shown, "report": asdict(report), "files": depends_on()}
+    return json.dumps(answer)
 
 
 def _devices(given: dict[str, object] | None, is_wanted: bool) -> tuple[Devices | None, str]:
@@ -79,8 +81,9 @@ def _answer_layouts(request: LayoutsQuery, depends_on: Callable[[], list[str]]) 
 
     pod = devices_of(Target.of(request["target"]))
     configs = [Config.model_validate(config) for config in request["layouts"]]
-    answer = measure(configs[0], pod) if request["compile"] else survey(configs, pod)
-    return json.dumps({"answer": asdict(answer), "files": depends_on()})
+    facts = measure(configs[0], pod) if request["compile"] else survey(configs, pod)
+    answer: LayoutsAnswer = {"answer": asdict(facts), "files": depends_on()}
+    return json.dumps(answer)
 
 
 def _answer_arrays(request: ArraysQuery) -> str:

@@ -2,41 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 
+from ..job_report import Row
+
 _NUMBERED = re.compile(r"(.*?)(\d+)")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One array, or several of the same shape whose paths differ only in a number."""
-
-    path: tuple[str, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    item: int
-    """Size of an element in bytes."""
-    repeat: int = 1
-    update: str = ""
-    """Treatment by the optimizer, as `muon, decayed`; empty if all arrays are treated alike."""
-
-    @property
-    def name(self) -> str:
-        return ".".join(self.path)
-
-    @property
-    def count(self) -> int:
-        return self.repeat * math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.count * self.item
 
 
 def rows(tree: Any, updates: Sequence[str] = ()) -> list[Row]:

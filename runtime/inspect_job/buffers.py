@@ -7,8 +7,8 @@ that reads it. The compiler also reuses the memory of operands, so the sum is an
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from ..job_report import Buffer
 from .hlo import Instruction, Program
 
 _VIEWS = {
@@ -38,18 +38,6 @@ _JAX_PARTS |= {"custom_vjp_call", "while", "while/body", "while/cond"}
 """Parts of a name that are JAX's own: how a function is transformed, and loops."""
 _ARGUMENT = re.compile(r"^\w+\.(\w+)((?:\[[^]]*\]|\.\w+)*)$")
 """Where an array of the state comes from, such as `state.params['h_0']['kernel']`."""
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Equal buffers that are alive at the peak."""
-
-    name: str
-    """The layer and the operation that compute it, such as `h_0/attn/exp`; `h_*/attn/exp` stands for several layers."""
-    array: str
-    bytes: int
-    """Of one of them in memory, with padding."""
-    count: int
 
 
 def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:

@@ -11,31 +11,17 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from ..job_report import Buffer, Memory, Roofline, Traffic
 from ..parallel.base import Strategy
 from . import hlo
-from .buffers import Buffer, largest
+from .buffers import largest
 from .loops import unknown_loops
 from .moved import moved
-from .roofline import Roofline, roofline
-from .traffic import PodMesh, Traffic, traffic
+from .roofline import roofline
+from .traffic import PodMesh, traffic
 
 _TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED|Ran out of memory|out of memory", re.IGNORECASE)
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Memory per device in bytes, as planned by the compiler."""
-
-    arguments: int
-    outputs: int
-    reused: int
-    """Bytes of outputs that use the memory of donated arguments."""
-    temporaries: int
-
-    @property
-    def total(self) -> int:
-        return self.arguments + self.outputs - self.reused + self.temporaries
 
 
 @dataclass(frozen=True)

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
+from ..job_report import Divided, DividedByModel, Row
 from ..parallel.layout import FSDP, MODEL, SMALL, Partition
-from .arrays import Row, fold, rows
+from .arrays import fold, rows
 from .units import plural
 
 _SHOWN = 4
-
-
-@dataclass(frozen=True)
-class Divided:
-    """Summary of the parameters that fsdp divides and leaves whole."""
-
-    fsdp: int
-    arrays: int
-    divided: int
-    small: tuple[str, ...]
-    """Names of arrays left whole because gathering them would take too much time for the memory saved."""
-    indivisible: tuple[str, ...]
-    """Names and shapes of large arrays left whole because no dimension is a multiple of fsdp."""
-
-
-@dataclass(frozen=True)
-class DividedByModel:
-    """Summary of the matrices that the axis `model` divides and leaves whole."""
-
-    model: int
-    matrices: int
-    divided: int
-    whole: tuple[str, ...]
-    """Names and shapes of those left whole: by no rule, or because their dimension is no multiple of it."""
 
 
 def divided(partition: Partition, params: Any) -> Divided | None:

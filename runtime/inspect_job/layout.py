@@ -5,31 +5,16 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
+from ..job_report import Layout
 from .units import plural
 
 _DRAWN = 8
 """Maximum number of parts, and of devices per part, that a picture shows; above that the words are clearer."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How one array is sharded over the devices."""
-
-    name: str
-    array: str
-    """Dtype and shape, such as `int32[16, 129]`."""
-    where: str
-    part: tuple[int, ...]
-    """Shape of the part on one device."""
-    parts: int
-    """Number of different parts."""
-    devices: int
 
 
 def layout(name: str, array: Any, devices: int) -> Layout:

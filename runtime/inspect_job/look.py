@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,9 +17,18 @@ from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
 from ..device_memory import device_memory
 from ..devices import Devices
+from ..job_report import (
+    Buffer,
+    Choice,
+    Computed,
+    Excess,
+    Layout,
+    Report,
+    Size,
+)
 from ..measure.flops import StepFlops, step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
-from ..models.attention import Choice, resolve
+from ..models.attention import resolve
 from ..models.pretrained import with_architecture
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
@@ -29,41 +37,11 @@ from ..state import Batch, Params, TrainState, in_float32, parts
 from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from ..tasks.base import first_parameters
-from .arrays import Row, rows
-from .buffers import Buffer
-from .compiled import CompiledStep, Memory, compile_step
-from .divided import Divided, DividedByModel, divided, divided_by_model
-from .layout import Layout, bytes_per_device, draw, layout
-from .roofline import Roofline
-from .traffic import Traffic
+from .arrays import rows
+from .compiled import CompiledStep, compile_step
+from .divided import divided, divided_by_model
+from .layout import bytes_per_device, draw, layout
 from .units import in_bytes
-
-
-@dataclass(frozen=True)
-class Excess:
-    """A step that does not fit into the memory of a device."""
-
-    slice: str
-    devices: int
-    parallel: str
-    precision: str
-    compiled_for: str
-    """Kind of the devices."""
-    compile_seconds: float
-    state: int
-    """Bytes of the state on each device."""
-    needed: int | None
-    """Bytes that a device needs; None: unknown."""
-    is_least: bool
-    """True if a device needs that at least."""
-    usable: int | None
-    """Bytes of a device's memory that programs can use."""
-    buffers: tuple[Buffer, ...]
-    """The largest temporaries when most memory is needed."""
-    buffers_batch: int | str
-    """Batch size of the step that has them."""
-    attention: Choice | None
-    """The kernel of the model's attention; None if it has no choice."""
 
 
 class TooLarge(UserError):
@@ -72,75 +50,6 @@ class TooLarge(UserError):
     def __init__(self, message: str, excess: Excess) -> None:
         super().__init__(message)
         self.excess = excess
-
-
-@dataclass(frozen=True)
-class Size:
-    """Size of a part of the state."""
-
-    arrays: int
-    count: int
-    bytes: int
-    per_device: int
-    """Bytes on each device that holds a part."""
-
-
-@dataclass(frozen=True)
-class Computed:
-    """Amount of computation in a step."""
-
-    flops: float
-    """FLOPs of loss and gradients of the global batch, of products of matrices and convolutions."""
-    repeated: float
-    """Further FLOPs, of what `jax.checkpoint` computes again."""
-    examples: int
-    device_kind: str | None
-    """Device kind; None if the name of the slice does not determine it."""
-    seconds_at_peak: float | None
-    """Seconds for a step if all computing devices ran at their peak; None if it is unknown."""
-
-
-@dataclass(frozen=True)
-class Report:
-    """The report about a job."""
-
-    slice: str
-    devices: int
-    computing: int
-    """Number of devices that compute."""
-    parallel: str
-    precision: str
-    parameters: tuple[Row, ...]
-    """Parameters of one model."""
-    models: int
-    state: dict[str, Size]
-    batch: tuple[Layout, ...]
-    samples: tuple[Layout, ...]
-    """A large matrix and a small vector of the parameters."""
-    divided: Divided | None
-    """Arrays that fsdp divides; None without fsdp."""
-    divided_by_model: DividedByModel | None
-    """Matrices that the axis `model` divides; None without it."""
-    outputs: tuple[Layout, ...]
-    """Shardings of a step's outputs; those of the state only if they differ from before the step."""
-    pictures: dict[str, str]
-    computed: Computed
-    memory: Memory | None
-    compiled_for: str
-    """Kind of the devices that the step is compiled for, such as `TPU v5 lite`; `cpu` in place of the slice's own."""
-    usable: int | None
-    """Bytes of a device's memory that programs can use; None if the step is compiled for CPU."""
-    buffers: tuple[Buffer, ...]
-    """The largest temporaries when most memory is needed; none if the step is compiled for CPU."""
-    traffic: tuple[Traffic, ...]
-    """Data that the devices send each other in a step; none if it is compiled for CPU."""
-    roofline: Roofline | None
-    """Lower bounds of a step's time; None if it is compiled for CPU."""
-    attention: Choice | None
-    """The kernel of the model's attention; None if it has no choice, or if the step is compiled for CPU."""
-    unknown_loops: int
-    """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
-    compile_seconds: float
 
 
 def look(config: Config, slice_name: str, width: int, pod: Devices | None = None) -> Report:

@@ -10,9 +10,10 @@ from ..contract import UserError
 from ..data.base import Dataset
 from ..device_memory import device_memory
 from ..devices import Devices
+from ..job_report import Choice
 from ..layout_facts import Held, Measured, Survey
 from ..measure.flops import step_flops
-from ..models.attention import Choice, resolve
+from ..models.attention import resolve
 from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy

@@ -18,10 +18,11 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, SingleDeviceSharding
 
 from ..contract import UserError
+from ..job_report import Layout
 from .array_spec import Spec, parse_arrays
 from .collectives import Collective, collectives
 from .expression import Expression, parse_expression
-from .layout import Layout, draw, layout
+from .layout import draw, layout
 
 _MOST = 64
 """Maximum number of devices in a picture."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
-from ..models.attention import Choice
-from .arrays import Row, fold
+from ..job_report import Choice, Computed, Layout, Report, Roofline, Row
+from .arrays import fold
 from .divided import lines as divided_lines
-from .layout import Layout
-from .look import Computed, Report, buffer_lines
-from .roofline import Roofline
+from .look import buffer_lines
 from .units import in_bytes, in_flops, in_seconds, plural
 
 _CPU = "cpu"
@@ -40,27 +35,6 @@ def text(report: Report, title: str, width: int) -> str:
         *([_traffic(report)] if report.compiled_for != _CPU and report.devices > 1 else []),
     ]
     return "\n\n".join(sections)
-
-
-def as_json(report: Report) -> str:
-    """Return the report as JSON, with all arrays of the parameters."""
-    parameters = [
-        {
-            "path": row.name,
-            "shape": row.shape,
-            "dtype": row.dtype,
-            "count": row.count,
-            "bytes": row.bytes,
-            "update": row.update,
-        }
-        for row in report.parameters
-    ]
-    values: dict[str, Any] = {**asdict(report), "parameters": parameters}
-    if report.memory:
-        values["memory"]["total"] = report.memory.total
-    if report.roofline:
-        values["roofline"] |= {"bound": report.roofline.bound, "limited_by": report.roofline.limited_by}
-    return json.dumps(values, indent=1)
 
 
 def _head(report: Report, title: str) -> str:

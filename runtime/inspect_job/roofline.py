@@ -3,42 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from ..job_report import Limit, Roofline, Traffic
 from ..measure.bandwidths import bandwidths_of
 from ..measure.peak import peak_of
-from .traffic import Traffic
 from .units import in_bytes, in_flops
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The time that one part of the hardware needs at least."""
-
-    name: str
-    """`compute`, `HBM`, or a link: `ICI`, `DCN`, `NVLink`, `PCIe`, `network`."""
-    seconds: float | None
-    """None if the amount, or the speed of the hardware, is unknown."""
-    assumption: str
-    """A sentence: what is counted, and at which speed; or why there is no bound."""
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """Bounds of one device. They overlap at best, so a step takes at least as long as the largest of them."""
-
-    limits: tuple[Limit, ...]
-
-    @property
-    def bound(self) -> float | None:
-        """Return the least seconds of a step; None if nothing is known."""
-        return max((one.seconds for one in self.limits if one.seconds is not None), default=None)
-
-    @property
-    def limited_by(self) -> str:
-        """Return the name of the largest bound; empty if nothing is known."""
-        known = [one for one in self.limits if one.seconds is not None]
-        return max(known, key=lambda one: one.seconds or 0.0).name if known else ""
 
 
 def roofline(kind: str, precision: str, flops: float | None, moved: int, traffic: Sequence[Traffic]) -> Roofline:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 import numpy as np
 
+from ..job_report import Traffic
 from .hlo import Instruction, Program
 from .loops import runs
 
@@ -32,25 +33,6 @@ _ON_MESH = re.compile(
 )
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 """How libtpu writes a collective between slices: as a transfer by the host, in each slice."""
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """All collectives of one kind over groups of the same size and the same links, in a step."""
-
-    kind: str
-    count: int
-    """Operations in a step; those in a loop count as often as it runs."""
-    devices: int
-    """Devices of a group, which communicate with each other."""
-    link: str
-    """The slowest link within a group: `ICI`, `DCN` between slices, `NVLink`, `PCIe`, `network`; empty: unknown."""
-    bytes: int
-    """Sum of the full arrays, per device: operands of reductions, results of an all-gather. Without padding."""
-    axes: str
-    """Axes of the mesh that the groups are along, such as `fsdp`; empty if they are along none."""
-    ends: int
-    """What the link connects within a group: chips for `ICI`, slices for `DCN`, hosts for `network`, otherwise devices."""
 
 
 @dataclass(frozen=True)

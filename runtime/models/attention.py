@@ -24,6 +24,7 @@ from ..config import Config
 from ..config.attention import LANES, attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
 from ..contract import UserError
 from ..devices import Devices
+from ..job_report import Choice
 
 _LOWEST = float(np.finfo(np.float32).min)
 _BLOCK = 512
@@ -206,22 +207,6 @@ class Setting:
     """Reason why this process cannot compile cuDNN's attention; empty if it can."""
     are_here: bool = True
     """True if the job runs in this process. Otherwise its hosts may have what this machine lacks."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The kernel of a job."""
-
-    kernel: str
-    """`xla`, `cudnn` or `splash`."""
-    reason: str
-    of_run: str
-    """The kernel of a run on the real devices, which differs if this machine cannot compile that."""
-    has_alternatives: bool = True
-    """False if the devices have only this one."""
-
-    def __str__(self) -> str:
-        return f"attention: {self.kernel}, {self.reason}"
 
 
 def choose(config: Config, setting: Setting) -> Choice | None:

@@ -2,54 +2,83 @@
 
 from __future__ import annotations
 
-import copy
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from podrun.launcher.report.inspect_page import page_of, page_of_excess
+from podrun.runtime.job_report import Excess, Report
 
 from .elements import Elements
 
 GIB = 2**30
-MADE: dict[str, Any] = {
-    "slice": "v5litepod-16",
-    "devices": 16,
-    "parallel": "jit",
-    "precision": "bfloat16",
-    "compiled_for": "TPU v5 lite",
-    "compile_seconds": 12.34,
-    "parameters": [{"count": 1_000_000}, {"count": 234_567}],
-    "state": {"params": {"per_device": 2 * GIB}, "opt_state": {"per_device": 3 * GIB}},
-    "computed": {"flops": 3e12, "repeated": 1e12, "examples": 64},
-    "memory": {"arguments": 6 * GIB, "outputs": 5 * GIB, "reused": 5 * GIB, "temporaries": GIB, "total": 7 * GIB},
-    "usable": 16 * GIB,
-    "buffers": [{"name": "h_*/attn/<b>exp</b>", "array": "bf16[4]", "bytes": GIB // 8, "count": 4}],
-    "roofline": {
-        "bound": 0.04,
-        "limited_by": "compute",
-        "limits": [
-            {"name": "compute", "seconds": 0.04, "assumption": "8 TFLOP of each device"},
-            {"name": "HBM", "seconds": 0.01, "assumption": "8 GiB of each device"},
-            {"name": "DCN", "seconds": None, "assumption": "the bandwidth is unknown"},
+MADE: Report = TypeAdapter(Report).validate_python(
+    {
+        "slice": "v5litepod-16",
+        "devices": 16,
+        "parallel": "jit",
+        "precision": "bfloat16",
+        "compiled_for": "TPU v5 lite",
+        "compile_seconds": 12.34,
+        "computing": 16,
+        "models": 1,
+        "parameters": [
+            {"path": ["w"], "shape": [1000, 1000], "dtype": "float32", "item": 4},
+            {"path": ["b"], "shape": [234_567], "dtype": "float32", "item": 4},
         ],
-    },
-    "traffic": [
-        {"kind": "all-reduce", "count": 2, "bytes": 3 * GIB, "axes": "batch", "devices": 16, "link": "ICI"},
-        {"kind": "all-reduce", "count": 1, "bytes": GIB, "axes": "", "devices": 2, "link": "DCN"},
-    ],
-    "attention": {"kernel": "xla", "reason": "though a run takes <cudnn>", "of_run": "cudnn"},
-    "unknown_loops": 0,
-    "batch": [{"name": "batch.tokens", "array": "int32[64, 257]", "where": "split over batch"}],
-    "samples": [],
-    "outputs": [],
-    "pictures": {"params.w": "┌─┐\n└─┘"},
-}
+        "state": {
+            name: {"arrays": 1, "count": 1, "bytes": size * GIB, "per_device": size * GIB}
+            for name, size in (("params", 2), ("opt_state", 3))
+        },
+        "computed": {"flops": 3e12, "repeated": 1e12, "examples": 64, "device_kind": None, "seconds_at_peak": None},
+        "memory": {"arguments": 6 * GIB, "outputs": 5 * GIB, "reused": 5 * GIB, "temporaries": GIB},
+        "usable": 16 * GIB,
+        "buffers": [{"name": "h_*/attn/<b>exp</b>", "array": "bf16[4]", "bytes": GIB // 8, "count": 4}],
+        "roofline": {
+            "limits": [
+                {"name": "compute", "seconds": 0.04, "assumption": "8 TFLOP of each device"},
+                {"name": "HBM", "seconds": 0.01, "assumption": "8 GiB of each device"},
+                {"name": "DCN", "seconds": None, "assumption": "the bandwidth is unknown"},
+            ],
+        },
+        "traffic": [
+            {
+                "kind": "all-reduce",
+                "count": 2,
+                "bytes": 3 * GIB,
+                "axes": "batch",
+                "devices": 16,
+                "link": "ICI",
+                "ends": 16,
+            },
+            {"kind": "all-reduce", "count": 1, "bytes": GIB, "axes": "", "devices": 2, "link": "DCN", "ends": 2},
+        ],
+        "attention": {"kernel": "xla", "reason": "though a run takes <cudnn>", "of_run": "cudnn"},
+        "unknown_loops": 0,
+        "batch": [
+            {
+                "name": "batch.tokens",
+                "array": "int32[64, 257]",
+                "where": "split over batch",
+                "part": [4, 257],
+                "parts": 16,
+                "devices": 16,
+            }
+        ],
+        "samples": [],
+        "divided": None,
+        "divided_by_model": None,
+        "outputs": [],
+        "pictures": {"params.w": "┌─┐\n└─┘"},
+    }
+)
 
 
 def made(**keys: Any) -> str:
-    return page_of({**copy.deepcopy(MADE), **keys}, "gpt<2>.yaml", "14:05:09")
+    return page_of(replace(MADE, **keys), "gpt<2>.yaml", "14:05:09")
 
 
 def bars(page: str) -> list[list[tuple[str, float]]]:
@@ -77,7 +106,7 @@ def test_the_kernel_of_attention_is_named() -> None:
     """On the page of a job that does not fit as well; a model that has no choice has no such line."""
     for page in (made(), page_of_excess(EXCESS, PROBLEM, "a", "14:05:09")):
         assert "Attention: xla, though a run takes &lt;cudnn&gt;." in page
-    for page in (made(attention=None), page_of_excess({**EXCESS, "attention": None}, PROBLEM, "a", "14:05:09")):
+    for page in (made(attention=None), page_of_excess(replace(EXCESS, attention=None), PROBLEM, "a", "14:05:09")):
         assert "Attention:" not in page
 
 
@@ -100,23 +129,28 @@ def test_collectives_and_layout() -> None:
 
 def test_compiled_for_cpu_there_is_no_limit() -> None:
     """Nor is there one where the compiler does not say what it needs."""
-    page = made(usable=None, roofline=None, traffic=[], buffers=[], compiled_for="cpu")
+    page = made(usable=None, roofline=None, traffic=(), buffers=(), compiled_for="cpu")
     assert "A device needs 7.00 GiB, as compiled for CPU" in page and "compiled for CPU in 12.3 s" in page
     assert [kind for kind, _ in bars(page)[0]] == ["fill0", "fill1", "fill2", "fill3"]
     assert "takes at least" not in page and "Communication" not in page
     assert "does not say how much memory" in made(memory=None)
 
 
-EXCESS: dict[str, Any] = {
-    **{key: MADE[key] for key in ("slice", "devices", "parallel", "precision", "compiled_for", "compile_seconds")},
-    "state": 2 * GIB,
-    "needed": 20 * GIB,
-    "is_least": True,
-    "usable": 16 * GIB,
-    "buffers": MADE["buffers"],
-    "buffers_batch": 64,
-    "attention": MADE["attention"],
-}
+EXCESS = Excess(
+    slice=MADE.slice,
+    devices=MADE.devices,
+    parallel=MADE.parallel,
+    precision=MADE.precision,
+    compiled_for=MADE.compiled_for,
+    compile_seconds=MADE.compile_seconds,
+    state=2 * GIB,
+    needed=20 * GIB,
+    is_least=True,
+    usable=16 * GIB,
+    buffers=MADE.buffers,
+    buffers_batch=64,
+    attention=MADE.attention,
+)
 PROBLEM = "the step does not fit v5litepod-16: ...\nwith batch_size=64 it fits, <b>with</b> 1.0 GiB to spare"
 
 
@@ -132,10 +166,10 @@ def test_a_job_that_does_not_fit() -> None:
 
 
 def test_a_state_that_alone_does_not_fit() -> None:
-    page = page_of_excess({**EXCESS, "state": 18 * GIB, "is_least": False, "buffers": []}, PROBLEM, "a", "14:05:09")
+    page = page_of_excess(replace(EXCESS, state=18 * GIB, is_least=False, buffers=()), PROBLEM, "a", "14:05:09")
     assert [kind for kind, _ in bars(page)[0]] == ["fill0", "beyond"]
     assert "It does not fit: 4.00 GiB too much" in page and "temporaries" not in page
-    assert bars(page_of_excess({**EXCESS, "needed": None}, PROBLEM, "a", "14:05:09")) == []
+    assert bars(page_of_excess(replace(EXCESS, needed=None), PROBLEM, "a", "14:05:09")) == []
 
 
 def test_names_are_only_text() -> None:

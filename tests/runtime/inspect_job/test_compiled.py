@@ -12,9 +12,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.inspect_job import hlo
-from podrun.runtime.inspect_job.buffers import Buffer, largest
+from podrun.runtime.inspect_job.buffers import largest
 from podrun.runtime.inspect_job.compiled import sizes
-from podrun.runtime.inspect_job.traffic import PodMesh, Traffic, traffic
+from podrun.runtime.inspect_job.traffic import PodMesh, traffic
+from podrun.runtime.job_report import Buffer, Traffic
 
 from .programs import program
 

@@ -14,12 +14,12 @@ from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from podrun.runtime.config import Config
-from podrun.runtime.inspect_job.arrays import Row, fold, rows
+from podrun.runtime.inspect_job.arrays import fold, rows
 from podrun.runtime.inspect_job.layout import bytes_per_device, draw, layout
-from podrun.runtime.inspect_job.look import Report, look
-from podrun.runtime.inspect_job.render import as_json, text
-from podrun.runtime.inspect_job.roofline import Roofline
+from podrun.runtime.inspect_job.look import look
+from podrun.runtime.inspect_job.render import text
 from podrun.runtime.inspect_job.units import in_bytes, in_flops, in_seconds
+from podrun.runtime.job_report import Report, Roofline, Row, as_json
 
 STRATEGIES = ["pmap", "jit", "explicit", "shard_map", "single", "ensemble"]
 

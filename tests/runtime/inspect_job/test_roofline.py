@@ -13,8 +13,9 @@ import pytest
 from podrun.runtime.device_memory import GPUS
 from podrun.runtime.inspect_job import hlo
 from podrun.runtime.inspect_job.moved import moved
-from podrun.runtime.inspect_job.roofline import Limit, Roofline, roofline
-from podrun.runtime.inspect_job.traffic import PodMesh, Traffic, traffic
+from podrun.runtime.inspect_job.roofline import roofline
+from podrun.runtime.inspect_job.traffic import PodMesh, traffic
+from podrun.runtime.job_report import Limit, Roofline, Traffic
 from podrun.runtime.measure.bandwidths import BANDWIDTHS
 
 from .programs import program
