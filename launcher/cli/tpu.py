@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .guard import PROGRAM, TYPED, guard
 from .options import complete_job, complete_slice
+
+if TYPE_CHECKING:
+    from ..commands.tpu import TpuRequest
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +52,7 @@ def _order(function: F) -> F:
     return function
 
 
-def _request(options: dict[str, Any]) -> Any:
+def _request(options: dict[str, Any]) -> TpuRequest:
     from ..commands.tpu import TpuRequest
 
     return TpuRequest(runtime=options.pop("runtime_version"), **options)

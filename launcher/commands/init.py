@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,36 @@ QUESTIONS = (
     Question("python", "Python 3.11+ with JAX and flax there (empty: podrun makes an environment)", remote=True),
 )
 
-Values = dict[str, Any]
-"""Content of a pod file, as parsed from YAML."""
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers, by the names of `QUESTIONS`; None: not given."""
+
+    slice: str | None = None
+    hosts: str | list[str] | None = None
+    """`LOCAL`, names or ranges, or the names in a hostfile."""
+    user: str | None = None
+    key: str | None = None
+    workdir: str | None = None
+    python: str | None = None
+    requirements: str | None = None
+    """Not asked: a requirements.txt beside the pod file."""
+
+    @property
+    def is_local(self) -> bool:
+        return self.hosts == LOCAL
+
+    @property
+    def ssh(self) -> dict[str, str]:
+        """The section `ssh` of the pod file."""
+        return {name: value for name, value in (("user", self.user), ("key", self.key)) if value is not None}
+
+    def pod_file(self) -> dict[str, Any]:
+        """Return the content of the pod file, as it is parsed from YAML."""
+        where = {"transport": "local"} if self.is_local else {"hosts": self.hosts}
+        rest = {"slice": self.slice, **where, "ssh": self.ssh or None, "workdir": self.workdir, "python": self.python}
+        values = {**rest, "requirements": self.requirements}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
@@ -59,22 +87,22 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     Raises UserError for invalid answers, or without a terminal; KeyboardInterrupt for Ctrl-C.
     """
     check_target(file, "pod.yaml", "give another name, or --force to write over it", overwrite=force)
-    values = _known(file, given)
+    answers = _known(file, given)
     if yes or not sys.stdin.isatty():
-        _check_required(values)
+        _check_required(answers)
     else:
         try:
-            values = _ask(file, values, given)
+            answers = _ask(file, answers, given)
         except click.Abort:
             raise KeyboardInterrupt from None
-    requirements = _requirements(file, values)
-    text = render(file, values)
+    answers, message = _with_requirements(file, answers)
+    text = render(file, answers)
     problems = _problems(file, parse(text)[0])
     if problems:  # answers may contradict each other
         raise UserError("\n".join(problems))
     write_file(file, text)
-    if requirements:
-        click.echo(requirements)
+    if message:
+        click.echo(message)
     name = shlex.quote(str(file))
     click.echo(
         f"wrote {file}\nnext, see whether all hosts can be reached:\n  podrun check --pod {name}\n"
@@ -82,43 +110,43 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     )
 
 
-def _requirements(file: Path, values: Values) -> str | None:
+def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
     """Write the runtime's packages into a requirements.txt, unless the hosts have an interpreter with them.
 
-    Returns a message about it. An existing requirements.txt is used unchanged.
+    An existing requirements.txt is used unchanged. Returns the answers with it, and a message; empty if it is not needed.
     """
-    if "transport" in values or "python" in values:
-        return None
-    values["requirements"] = "requirements.txt"
+    if answers.is_local or answers.python is not None:
+        return answers, ""
     path = file.with_name("requirements.txt")
+    answers = replace(answers, requirements=path.name)
     if path.exists():
-        return f"using {path}: the hosts get an environment with it"
-    write_file(path, pinned(parse_slice(values["slice"]).kind))
-    return f"wrote {path}: the hosts get an environment with what podrun's runtime needs"
+        return answers, f"using {path}: the hosts get an environment with it"
+    write_file(path, pinned(parse_slice(answers.slice or "").kind))
+    return answers, f"wrote {path}: the hosts get an environment with what podrun's runtime needs"
 
 
 # --- answers --------------------------------------------------------------------------------------------------------
 
 
-def _known(file: Path, given: Mapping[str, str | None]) -> Values:
-    """Return the values of the options. Raises one UserError with all of their mistakes."""
-    values: Values = {}
+def _known(file: Path, given: Mapping[str, str | None]) -> Answers:
+    """Return the answers of the options. Raises one UserError with all of their mistakes."""
+    answers = Answers()
     problems = []
     for question in QUESTIONS:
         answer = given.get(question.name)
         if answer is None:
             continue
         try:
-            values = _with(file, values, question, answer)
+            answers = _with(file, answers, question, answer)
         except UserError as error:
             problems.append(f"--{question.name}: {error}")
     if problems:
         raise UserError("\n".join(problems))
-    return values
+    return answers
 
 
-def _check_required(values: Values) -> None:
-    missing = [f"--{q.name}" for q in QUESTIONS if q.required and q.name not in values and not _is_local(values, q)]
+def _check_required(answers: Answers) -> None:
+    missing = [f"--{q.name}" for q in QUESTIONS if q.required and getattr(answers, q.name) is None]
     if missing:
         others = ", ".join(f"--{q.name}" for q in QUESTIONS if not q.required)
         raise UserError(
@@ -127,14 +155,10 @@ def _check_required(values: Values) -> None:
         )
 
 
-def _is_local(values: Values, question: Question) -> bool:
-    return question.name == "hosts" and "transport" in values
-
-
-def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
+def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answers:
     """Ask the remaining questions. An invalid answer is explained, and the question repeated."""
     for question in QUESTIONS:
-        if given.get(question.name) is not None or (question.remote and "transport" in values):
+        if given.get(question.name) is not None or (question.remote and answers.is_local):
             continue
         while True:
             default = None if question.required else ""
@@ -142,34 +166,27 @@ def _ask(file: Path, values: Values, given: Mapping[str, str | None]) -> Values:
             if not answer and not question.required:
                 break
             try:
-                values = _with(file, values, question, answer)
+                answers = _with(file, answers, question, answer)
                 break
             except UserError as error:
                 click.echo(f"  {error}")
-    return values
+    return answers
 
 
-def _with(file: Path, values: Values, question: Question, answer: str) -> Values:
-    """Return `values` with one more answer. Raises UserError if they are invalid."""
-    values = dict(values)
-    if question.name in ("user", "key"):
-        values["ssh"] = {**values.get("ssh", {}), question.name: _here(answer) if question.name == "key" else answer}
-    elif question.name == "hosts":
-        values.update(_hosts(answer))
-    else:
-        values[question.name] = answer
-    problems = _problems(file, values)
-    if problems:
+def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answers:
+    """Return the answers with one more. Raises UserError if they are invalid."""
+    value = _hosts(answer) if question.name == "hosts" else _here(answer) if question.name == "key" else answer
+    more: dict[str, Any] = {question.name: value}
+    answers = replace(answers, **more)
+    if problems := _problems(file, answers.pod_file()):
         raise UserError("\n".join(problems))
-    return values
+    return answers
 
 
-def _hosts(answer: str) -> Values:
-    if answer == LOCAL:
-        return {"transport": "local"}
-    if "/" in answer or Path(answer).is_file():
-        return {"hosts": [host.name for host in read_hostfile(Path(answer)).hosts]}
-    return {"hosts": answer}
+def _hosts(answer: str) -> str | list[str]:
+    if answer != LOCAL and ("/" in answer or Path(answer).is_file()):
+        return [host.name for host in read_hostfile(Path(answer)).hosts]
+    return answer
 
 
 def _here(path: str) -> str:
@@ -177,7 +194,7 @@ def _here(path: str) -> str:
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
-def _problems(file: Path, values: Values) -> list[str]:
+def _problems(file: Path, values: dict[str, Any]) -> list[str]:
     """Return the mistakes in a possibly incomplete pod file, without line numbers and keys."""
     described = describe(file, values, {})
     rows = [*described.mistakes, *check_pod(described, other_hosts="hosts" not in values)]
@@ -191,9 +208,9 @@ def _problems(file: Path, values: Values) -> list[str]:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
-def render(file: Path, values: Values) -> str:
+def render(file: Path, answers: Answers) -> str:
     """Return the text of a commented pod file."""
-    slice = parse_slice(values["slice"])
+    slice = parse_slice(answers.slice or "")
     hosts = "1 host" if slice.hosts == 1 else f"{slice.hosts} hosts"
     lines = [
         "# A pod: what it is, where its hosts are, and what they need.",
@@ -201,14 +218,12 @@ def render(file: Path, values: Values) -> str:
         f"#   podrun check --pod {shlex.quote(str(file))}",
         f"#   podrun --pod {shlex.quote(str(file))} train.yaml",
         "",
-        f"slice: {values['slice']}    # {hosts} x {slice.devices_per_host} devices; `podrun slices` lists the TPU types",
+        f"slice: {answers.slice}    # {hosts} x {slice.devices_per_host} devices; `podrun slices` lists the TPU types",
         "",
     ]
-    if "transport" in values:
+    if answers.is_local:
         return "\n".join([*lines, "transport: local    # the hosts are processes on this machine", ""])
-    return "\n".join(
-        [*lines, *_hosts_lines(values["hosts"]), "", *_ssh_lines(values.get("ssh", {})), "", *_rest(values)]
-    )
+    return "\n".join([*lines, *_hosts_lines(answers.hosts or ""), "", *_ssh_lines(answers.ssh), "", *_rest(answers)])
 
 
 def _hosts_lines(hosts: str | list[str]) -> list[str]:
@@ -230,7 +245,9 @@ def _ssh_lines(ssh: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _rest(values: Values) -> list[str]:
+def _rest(answers: Answers) -> list[str]:
+    values = answers.pod_file()
+
     def line(key: str, example: str, comment: str) -> str:
         setting = f"{key}: {_scalar(values[key])}" if key in values else f"# {key}: {example}"
         return f"{setting:<36}  # {comment}"
