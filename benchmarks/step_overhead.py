@@ -182,8 +182,8 @@ class Turns:
         from jax.experimental import multihost_utils
 
         number = self.taken // self.steps - 1
-        for _, metrics in self.trainer._in_flight:
-            jax.block_until_ready(metrics)
+        for one in self.trainer._in_flight:
+            jax.block_until_ready(one.metrics)
         if number >= 1:
             self.times["podrun"].append(self.since())
         if number == self.rounds:

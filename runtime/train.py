@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -50,8 +51,20 @@ from .worker.progress import Reporter
 
 _NAMED = 3  # most parameters that a note names
 
-Completed = tuple[int, StepMetrics, dict[str, float]]
-"""Number of a completed step, its metrics on the devices, and its metrics as numbers."""
+
+@dataclass(frozen=True)
+class DispatchedStep:
+    """A step that was given to the devices."""
+
+    step: int
+    position: int
+    """Number of examples consumed, with those of the step."""
+    metrics: StepMetrics
+    """Its metrics on the devices."""
+    scores: dict[str, float]
+    """Further metrics, computed before the step; none if it is not logged."""
+    epoch: int | None
+    """Number of the epoch that ends with it; None if none does."""
 
 
 def train(
@@ -123,18 +136,16 @@ class Trainer:
         )
         parts = self._strategy.shares * config.accumulate
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # examples per step
-        self._batch_size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
+        size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
-        self._ended_epochs: dict[int, int] = {}  # epoch by the step that ends it
-        self._scores: dict[int, dict[str, float]] = {}  # by step in flight
         self._window = 1 if jax.default_backend() == "cpu" else 2
-        self._in_flight: deque[tuple[int, StepMetrics]] = deque()
+        self._in_flight: deque[DispatchedStep] = deque()
         self._finite = FiniteCheck(config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None)
         self._stop = StopRequest()
         self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
-        least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, self._batch_size)
+        least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, size)
         self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, least)
         self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
         self._state: TrainState
@@ -227,17 +238,15 @@ class Trainer:
             done = self._complete_oldest() if len(self._in_flight) == self._window else None
             if step == first:
                 self._progress.part()  # from here on it waits only for the compiler
-            if self._is_logged(step) and (scores := self._strategy.scores(self._state, batch)):
-                self._scores[step] = scores
+            scores = self._strategy.scores(self._state, batch) if self._is_logged(step) else {}
             with self._progress.dispatch:
                 self._state, metrics = self._strategy.step(self._state, batch)
             self._progress.arrive(step)
-            self._in_flight.append((step, metrics))
-            self._batches.refill()
             self._step = step
             self._position += self._consumed
-            if self._means is not None and (epoch := self._means.epoch_of(self._position, self._consumed)):
-                self._ended_epochs[step] = epoch
+            epoch = self._means.epoch_of(self._position, self._consumed) if self._means is not None else None
+            self._in_flight.append(DispatchedStep(step, self._position, metrics, scores, epoch))
+            self._batches.refill()
             if step == first:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
@@ -284,52 +293,53 @@ class Trainer:
 
     # --- metrics ---
 
-    def _complete_oldest(self) -> Completed:
-        """Wait for the oldest step in flight, and return it."""
-        step, metrics = self._in_flight.popleft()
+    def _complete_oldest(self) -> tuple[DispatchedStep, dict[str, float]]:
+        """Wait for the oldest step in flight, and return it with its metrics as numbers."""
+        done = self._in_flight.popleft()
         with self._progress.waiting:
-            values = metrics.read()
-        self._progress.complete(step)
-        self._clock.step_done(step)
-        return step, metrics, values
+            values = done.metrics.read()
+        self._progress.complete(done.step)
+        self._clock.step_done(done.step)
+        return done, values
 
     def _drain(self) -> None:
         """Wait for all steps in flight and record them."""
         while self._in_flight:
             self._record(*self._complete_oldest())
 
-    def _record(self, step: int, metrics: StepMetrics, values: dict[str, float]) -> None:
+    def _record(self, done: DispatchedStep, values: dict[str, float]) -> None:
         """Record a completed step. Raises NotFiniteError if it is not finite, and no more steps may be skipped."""
         try:
-            is_finite = self._finite.passes(step, values)
+            is_finite = self._finite.passes(done.step, values)
         except NotFiniteError:
-            self._reporter.step = step
+            self._reporter.step = done.step
             raise
-        logged = self._is_logged(step)
+        logged = self._is_logged(done.step)
         if not logged and self._means is None:
             return
-        averaged = self._strategy.average(metrics)
-        if averaged is not metrics:
+        averaged = self._strategy.average(done.metrics)
+        if averaged is not done.metrics:
             values = averaged.read()
-        values = {**values, **self._scores.pop(step, {})}
+        values = {**values, **done.scores}
         if logged and is_finite:
-            seen = self._task.units_seen(self._position - (self._step - step) * self._consumed)
+            seen = self._task.units_seen(done.position)
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
-            self._results.write(step, "train", record)
-            self._reporter.progress(step, self._steps, record)
+            self._results.write(done.step, "train", record)
+            self._reporter.progress(done.step, self._steps, record)
         if self._means is not None:
-            self._count_in_epoch(self._means, step, values if is_finite else {})
+            self._count_in_epoch(self._means, done, values if is_finite else {})
 
-    def _count_in_epoch(self, means: EpochMeans, step: int, values: dict[str, float]) -> None:
+    def _count_in_epoch(self, means: EpochMeans, done: DispatchedStep, values: dict[str, float]) -> None:
         """Add a step's metrics to the means of its epoch, which are reported if it ends with this step."""
         means.add(values)
-        epoch = self._ended_epochs.pop(step, None)
-        if epoch is None or not means.sums:  # no sums: all steps of the epoch were skipped
+        if done.epoch is None or not means.sums:  # no sums: all steps of the epoch were skipped
             return
-        record = {"epoch": epoch, **self._task.train_metrics(means.take())}
+        record = {"epoch": done.epoch, **self._task.train_metrics(means.take())}
         epochs = self._config.epochs
         assert epochs is not None
-        self._results.report({"event": EventKind.EPOCH, "step": step, "epoch": epoch, "epochs": epochs}, record)
+        self._results.report(
+            {"event": EventKind.EPOCH, "step": done.step, "epoch": done.epoch, "epochs": epochs}, record
+        )
 
     def _is_logged(self, step: int) -> bool:
         return _due(step, self._config.log.every) or step == self._steps
@@ -399,7 +409,7 @@ class Trainer:
         self._blocked.check(self._can_save_alone, self._save_alone)
 
     def _can_save_alone(self) -> bool:
-        ready = all(metrics.complete for _, metrics in self._in_flight)
+        ready = all(done.metrics.complete for done in self._in_flight)
         return ready and self._reporter.last_phase == Phase.TRAIN and self._results.can_save_alone
 
     def _save_alone(self) -> None:
