@@ -110,7 +110,8 @@ def fields_of(message: Any) -> Tuple[Dict[str, Check], Dict[str, Check]]:
     for cls in reversed(message.__mro__):
         if hasattr(cls, "is_total"):
             fields = required if cls.is_total else optional
-            fields.update((name, check_of(kind)) for name, kind in cls.__annotations__.items() if name != "type")
+            declared = getattr(cls, "__annotations__", {})  # Python 3.8 has none for a class without fields
+            fields.update((name, check_of(kind)) for name, kind in declared.items() if name != "type")
     return required, optional
 
 
