@@ -72,7 +72,7 @@ class Steps:
         self._save_every = save_every
         self._session = current()
         storage = self._session.storage
-        self._session.total = total
+        self._session.metrics.total = total
         self._reporter = self._session.reporter
         checkpoints = self._session.workdir.checkpoints
         self._checkpoints = ProgramCheckpoints(checkpoints, state, keep, storage)
@@ -87,7 +87,7 @@ class Steps:
         self._before: Snapshot | None = None
         """Snapshot of the state before the first step; None after the first save."""
         self._told = 0.0
-        self._session.resume_metrics(self.step)
+        self._session.metrics.resume(self.step)
 
     @property
     def state(self) -> Any:
@@ -109,7 +109,7 @@ class Steps:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of the remaining steps, counted from 1. Raises Stopped if the run is asked to stop."""
-        self._session.defers = True
+        self._session.metrics.defers = True
         self._session.listen()
         try:
             if self.step < self.total:
@@ -142,7 +142,7 @@ class Steps:
             self._finish()
             self._report_end()
         finally:
-            self._session.defers = False
+            self._session.metrics.defers = False
             self._session.stop_listening()
             self._checkpoints.close()
 
@@ -206,7 +206,7 @@ class Steps:
                 jax.block_until_ready(self.state)
         self._reporter.record.complete(step)
         self.step = step
-        self._session.flush(before=None if on_cpu else step)
+        self._session.metrics.flush(before=None if on_cpu else step)
         self._report_step(step)
         self._report_save()
 
@@ -215,11 +215,11 @@ class Steps:
         now = time.monotonic()
         if now - self._told >= _SILENCE:
             self._told = now
-            if self._session.last_reported < step:
+            if self._session.metrics.last_step < step:
                 self._reporter.progress(step, self.total, {})
 
     def _save(self) -> None:
-        self._session.flush()
+        self._session.metrics.flush()
         self._check_forgotten()
         self._reporter.phase(Phase.SAVE)
         self._report_save(wait=True)
@@ -234,7 +234,7 @@ class Steps:
 
     def _finish(self) -> None:
         """Save the last state, unless it is saved, and wait until it is on disk."""
-        self._session.flush()
+        self._session.metrics.flush()
         if self._saved != self.step:
             self._save()
         self._reporter.phase(Phase.SAVE)

@@ -6,6 +6,7 @@ import contextlib
 import operator
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,7 @@ def report(step: int, **metrics: Any) -> None:
     Raises:
         TypeError: a metric is not a number, or `step` is not an integer.
     """
-    current().report(operator.index(step), metrics)
+    current().metrics.report(operator.index(step), metrics)
 
 
 def is_stopping() -> bool:
@@ -82,6 +83,51 @@ def is_stopping() -> bool:
     All processes of a pod get True at the same call, so all must make the same calls. `steps` does this itself.
     """
     return current().is_stopping()
+
+
+class ReportedMetrics:
+    """The metrics that the program reports, until their numbers are read and written.
+
+    Args:
+        open_file: opens metrics.jsonl, to continue after a step; None: another process writes it.
+        reporter: gets the numbers as progress.
+    """
+
+    def __init__(self, open_file: Callable[[int], JsonLines] | None, reporter: Reporter) -> None:
+        self._open_file = open_file
+        self._reporter = reporter
+        self._is_open = False
+        self._file: JsonLines | None = None
+        self._unread: list[tuple[int, dict[str, Any]]] = []
+        self.total: int | None = None
+        """Number of steps in all; None before `steps` is called."""
+        self.defers = False
+        """True in a loop over `steps`, which calls `flush` when the reported numbers may be read."""
+        self.last_step = 0
+        """The last step that was reported."""
+
+    def resume(self, step: int) -> None:
+        """Remove the metrics of steps after `step`, which will be reported again."""
+        self._unread.clear()
+        self._file = self._open_file(step) if self._open_file else None
+        self._is_open = True
+
+    def report(self, step: int, metrics: dict[str, Any]) -> None:
+        if not self._is_open:
+            self.resume(step - 1)
+        self._unread.append((step, metrics))
+        self.last_step = step
+        if not self.defers:
+            self.flush()
+
+    def flush(self, before: int | None = None) -> None:
+        """Read and write the reported metrics, only those of steps before `before` if it is given."""
+        while self._unread and (before is None or self._unread[0][0] < before):
+            step, metrics = self._unread.pop(0)
+            numbers = {name: _number(name, value) for name, value in metrics.items()}
+            if self._file is not None:
+                self._file.write(step, "train", numbers)
+            self._reporter.progress(step, self.total, numbers)
 
 
 class Session:
@@ -94,13 +140,7 @@ class Session:
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
         self.workdir = Workdir(chosen.expanduser().absolute())
         self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
-        self.total: int | None = None
-        """Number of steps in all; None before `steps` is called."""
-        self.defers = False
-        """True in a loop over `steps`, which calls `flush` when the reported numbers may be read."""
-        self._reported: list[tuple[int, dict[str, Any]]] = []
-        self._resumed_from: int | None = None
-        self.last_reported = 0
+        self.metrics = ReportedMetrics(self._open_metrics if self.env.process_id == 0 else None, self.reporter)
         self._claimed = False
         self._stop: StopRequest | LocalStop | None = None
         self._stopping = False
@@ -172,37 +212,9 @@ class Session:
         self._stopping = self._stop.reached() or self._stopping
         return self._stopping
 
-    # --- metrics ---
-
-    def resume_metrics(self, step: int) -> None:
-        """Remove the metrics of steps after `step`, which will be reported again."""
-        self.__dict__.pop("_metrics", None)
-        self._reported.clear()
-        self._resumed_from = step
-        if self.env.process_id == 0:
-            _ = self._metrics
-
-    @cached_property
-    def _metrics(self) -> JsonLines:
+    def _open_metrics(self, resumed_from: int) -> JsonLines:
         self.claim()
-        return JsonLines(self.workdir.metrics, self._resumed_from or 0, self.reporter.note)
-
-    def report(self, step: int, metrics: dict[str, Any]) -> None:
-        if self._resumed_from is None:
-            self._resumed_from = step - 1
-        self._reported.append((step, metrics))
-        self.last_reported = step
-        if not self.defers:
-            self.flush()
-
-    def flush(self, before: int | None = None) -> None:
-        """Read and write the reported metrics, only those of steps before `before` if it is given."""
-        while self._reported and (before is None or self._reported[0][0] < before):
-            step, metrics = self._reported.pop(0)
-            numbers = {name: _number(name, value) for name, value in metrics.items()}
-            if self.env.process_id == 0:
-                self._metrics.write(step, "train", numbers)
-            self.reporter.progress(step, self.total, numbers)
+        return JsonLines(self.workdir.metrics, resumed_from, self.reporter.note)
 
 
 _current: Session | None = None
