@@ -80,6 +80,7 @@ FLOORS = {
             "parallel",
             "measure",
             "storage",
+            "prepare",
             "checkpoint",
             "results",
             "export",

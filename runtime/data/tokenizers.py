@@ -139,6 +139,16 @@ class BytePairs:
         places = (place for place in range(len(marked)) if marked[place : place + len(bare)] == bare)
         return list(marked[: next(places, 0)])
 
+    @cached_property
+    def special_tokens(self) -> list[str]:
+        """Return the special tokens, such as <s>: text that has one of these has its id."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+
+    def encode_places(self, text: str) -> tuple[Ids, Ids]:
+        """Return the ids of a text, uint32[n], and each token's first character and the one after its last, int64[n, 2]."""
+        encoding = self._encoded([text])[0]
+        return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
+
     def encode(self, text: str) -> Ids:
         """Return the ids of a text, uint32[n], equal to the library's for the whole text.
 

@@ -1,0 +1,310 @@
+"""Conversations as token ids by the chat template of a model, with the tokens that are to be learned: those of answers.
+
+A template that encloses answers in `{% generation %}` says which they are. Otherwise an answer is what a conversation up to
+it has beyond the prompt that asks for it: the conversation before it with `add_generation_prompt`. It is learned if the whole
+conversation begins with both. Some templates write an answer otherwise once more messages follow, such as that of Qwen 3,
+which leaves out the thoughts of earlier answers: these are not learned, because nobody asks the model for them in that form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..contract import UserError
+from ..data.tokenizers import BytePairs
+
+Array = np.ndarray[Any, Any]
+Span = tuple[int, int]
+"""First character and the one after the last."""
+Message = dict[str, Any]
+
+_FILE, _FURTHER, _CONFIG, _OLDER = (
+    "chat_template.jinja",
+    "additional_chat_templates",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+_SHAREGPT = {"human": "user", "gpt": "assistant"}
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")  # names of one field; templates use the first or the second
+_ASSISTANT = "assistant"
+_PROBE = "\ufdd0"  # an answer that begins as no other does
+
+
+class ChatError(Exception):
+    """A conversation cannot be used. The message is the reason."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The chat template of a model."""
+
+    origin: str
+    """The file that has it."""
+    templates: dict[str, str]
+    """`default`, and perhaps `tool_use` for conversations with tools, and others."""
+    tokens: dict[str, str]
+    """Special tokens by names such as bos_token."""
+
+
+def load_template(folder: Path) -> ChatTemplate:
+    """Return the chat template of a model's folder, from the files that transformers reads. Raises UserError."""
+    config = _fields(folder / _CONFIG)
+    own = folder / _FILE
+    further = {path.stem: _text(path) for path in sorted((folder / _FURTHER).glob("*.jinja"))}
+    given = config.get("chat_template")
+    if own.is_file() or further:
+        templates, origin = further | ({"default": _text(own)} if own.is_file() else {}), own
+    else:
+        origin = folder / _CONFIG
+        if isinstance(given, list):
+            given = {str(one.get("name")): one.get("template") for one in given if isinstance(one, dict)}
+        templates = given if isinstance(given, dict) else {"default": given} if given is not None else {}
+    if not templates:
+        raise UserError(
+            f"{folder} has no chat template: no {_FILE}, and no chat_template in {_CONFIG}; give the folder of a model that "
+            "was trained on conversations, or write a template there"
+        )
+    if not all(isinstance(template, str) for template in templates.values()):
+        raise UserError(f"{origin}: chat_template is not text; download the file again")
+    if "default" not in templates:
+        names = ", ".join(sorted(templates))
+        raise UserError(
+            f"{folder} has the chat templates {names}, and none that is called default; write that to {_FILE}"
+        )
+    older = _fields(folder / _OLDER)
+    extra = config.get("extra_special_tokens")
+    tokens = {name: token for name in _TOKENS if (token := _token(config.get(name, older.get(name)))) is not None}
+    tokens |= {
+        name: token for name, value in (extra if isinstance(extra, dict) else {}).items() if (token := _token(value))
+    }
+    return ChatTemplate(os.fspath(origin), templates, tokens)
+
+
+def _token(value: Any) -> str | None:
+    value = value.get("content") if isinstance(value, dict) else value
+    return value if isinstance(value, str) else None
+
+
+def _fields(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        fields = json.loads(_text(path))
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise UserError(f"{path} is not a JSON object; download the file again")
+    return fields
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not UTF-8; download the file again") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give a folder that can be read") from None
+
+
+class Conversation(NamedTuple):
+    """A conversation as tokens."""
+
+    ids: Array
+    """uint32[n]"""
+    answers: Array
+    """uint8[n], 1 for each token of an answer, that which ends it included."""
+    left_out: int
+    """Answers that are not learned, because the template writes them otherwise once more messages follow."""
+
+
+class Conversations:
+    """Encode conversations.
+
+    Args:
+        template: the model's chat template.
+        tokenizer: the model's tokenizer.
+        now: the time that a template may write.
+
+    Raises:
+        UserError: jinja2 is missing, or the template is not valid.
+    """
+
+    def __init__(self, template: ChatTemplate, tokenizer: BytePairs, now: datetime) -> None:
+        try:
+            from jinja2 import TemplateSyntaxError
+
+            from .chat_template import Compiled
+        except ImportError:
+            raise UserError("chat templates need jinja2: pip install 'podrun[chat]'") from None
+        try:
+            self._templates = {
+                name: Compiled(source, template.tokens, now) for name, source in template.templates.items()
+            }
+        except TemplateSyntaxError as error:
+            raise UserError(
+                f"{template.origin}: line {error.lineno} of the chat template is not valid: {error.message}; correct it"
+            ) from None
+        self._tokenizer = tokenizer
+        self._special = tuple(tokenizer.special_tokens)
+
+    def encode(self, row: dict[str, Any]) -> Conversation:
+        """Return a conversation as tokens.
+
+        Args:
+            row: {"messages": [{"role": ..., "content": ...}, ...]}, or {"conversations": [{"from": ..., "value": ...}, ...]};
+                also {"tools": [...]}, descriptions of functions.
+
+        Raises:
+            ChatError: it cannot be used.
+        """
+        messages, tools = _messages(row), _tools(row)
+        _check_characters([messages, tools])
+        if not any(message["role"] == _ASSISTANT for message in messages):
+            raise ChatError("it has no answer: no message is of the role assistant")
+        template = self._templates["default"]
+        if tools is not None:
+            template = self._templates.get("tool_use", template)
+        text, spans = _rendered(template, messages, tools)
+        left_out = 0
+        if not template.has_generation:
+            answers = [number for number, message in enumerate(messages) if message["role"] == _ASSISTANT]
+            answered = [self._answer(template, text, messages[: number + 1], tools) for number in answers]
+            spans = [span for span in answered if span is not None]
+            left_out = len(answered) - len(spans)
+        ids, places = self._tokenizer.encode_places(text)
+        learned = _within(places, spans)
+        if not learned.any():
+            why = (
+                "the template writes each otherwise than after its generation prompt, or otherwise once more messages "
+                "follow; enclose answers in {% generation %} and {% endgeneration %} there"
+            )
+            raise ChatError(
+                f"it has no answer that can be learned: {why if left_out else 'the template writes none of them'}"
+            )
+        return Conversation(ids, learned, left_out)
+
+    def _answer(self, template: Any, text: str, messages: list[Message], tools: list[Any] | None) -> Span | None:
+        """Return the characters of the last of these messages in a text; None if it is written otherwise there."""
+        before = messages[:-1]
+        try:
+            asked = _rendered(template, before, tools, prompt=True)[0]
+            answered = _rendered(template, messages, tools)[0]
+            start, end = len(asked), len(answered)
+            if (
+                asked == _rendered(template, before, tools)[0]
+            ):  # no generation prompt: an answer may begin with a header
+                other = _rendered(template, [*before, {"role": _ASSISTANT, "content": _PROBE}], tools)[0]
+                start = max(start, _common(answered, other))
+        except ChatError:  # such as for an answer that nothing precedes
+            return None
+        if not (text.startswith(answered) and answered.startswith(asked)):
+            return None
+        # What follows the token that ends an answer, such as a newline, is the template's.
+        spoken = answered[start:].rstrip()
+        return start, start + len(spoken) if spoken.endswith(self._special) else end
+
+
+def _rendered(
+    template: Any, messages: list[Message], tools: list[Any] | None, prompt: bool = False
+) -> tuple[str, list[Span]]:
+    try:
+        rendered: tuple[str, list[Span]] = template.render(messages, tools, prompt)
+        return rendered
+    except Exception as error:  # a template is a program
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ChatError(f"the chat template rejects it: {reason}") from None
+
+
+def _common(one: str, other: str) -> int:
+    """Return the number of characters that two texts have in common at their beginning."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (left, right) in pairs if left != right), min(len(one), len(other)))
+
+
+def _within(places: Array, spans: list[Span]) -> Array:
+    """Return uint8[n], 1 for each token with a character in a span; `places` are the tokens' characters, [n, 2]."""
+    result = np.zeros(len(places), np.uint8)
+    for start, end in spans:
+        result[np.searchsorted(places[:, 1], start, "right") : np.searchsorted(places[:, 0], end, "left")] = 1
+    return result
+
+
+def _messages(row: dict[str, Any]) -> list[Message]:
+    key = "messages" if row.get("messages") is not None else "conversations"
+    given = row.get(key)
+    if given is None:
+        raise ChatError("it has neither messages nor conversations")
+    if not isinstance(given, list):
+        raise ChatError(f"{key} is not a list")
+    if not given:
+        raise ChatError(f"{key} is empty")
+    return [_message(message, number) for number, message in enumerate(given, 1)]
+
+
+def _message(given: Any, number: int) -> Message:
+    """Return a message as templates take it: without fields that are null, its content one text."""
+    if not isinstance(given, dict):
+        raise ChatError(f"message {number} is not an object")
+    message = {key: value for key, value in given.items() if value is not None}
+    if "role" not in message and "from" in message:
+        message["role"] = message.pop("from")
+        message["role"] = _SHAREGPT.get(str(message["role"]), message["role"])
+        message["content"] = message.pop("value", None)
+    role = message.get("role")
+    if role not in _ROLES:
+        raise ChatError(f"message {number} has {f'the unknown role {role!a:.40}' if role is not None else 'no role'}")
+    content = message.pop("content", None)
+    if content is not None:
+        message["content"] = _content(content, number)
+    elif not (role == _ASSISTANT and message.get("tool_calls")):
+        raise ChatError(f"message {number} has no content")
+    thoughts = next((message[key] for key in _THOUGHTS if key in message), None)
+    return message if thoughts is None else {"thinking": thoughts, **message, "reasoning_content": thoughts}
+
+
+def _content(content: Any, number: int) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise ChatError(f"the content of message {number} is not text")
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type", "text") if isinstance(part, dict) else None
+        if kind != "text":
+            raise ChatError(f"message {number} has content of type {kind!a:.40}; only text can be learned")
+        if not isinstance(part.get("text"), str):
+            raise ChatError(f"message {number} has a part without text")
+        texts.append(part["text"])
+    return "".join(texts)
+
+
+def _tools(row: dict[str, Any]) -> list[Any] | None:
+    tools = row.get("tools")
+    if isinstance(tools, str):  # columns of Parquet cannot have objects of various fields
+        try:
+            tools = json.loads(tools)
+        except (ValueError, RecursionError):
+            raise ChatError("tools is not JSON") from None
+    if tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        return tools
+    raise ChatError("tools is not a list of objects")
+
+
+def _check_characters(value: Any) -> None:
+    """Raise ChatError for text that is no UTF-8, or that has the marks of `chat_template`."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ChatError("it has half of a surrogate pair, which is not a character") from None
+    if "\ufdd0" in text or "\ufdd1" in text:
+        raise ChatError("it has U+FDD0 or U+FDD1, which are no characters")
