@@ -133,6 +133,11 @@ def in_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     """Runs a podrun in this process that ends before it starts another: a new one would take a second to import."""
     monkeypatch.chdir(sandbox.path)
     monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
+    return here(capfd)
+
+
+def here(capfd: pytest.CaptureFixture[str]) -> Podrun:
+    """Return podrun's command line in this process, with this environment."""
 
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         capfd.readouterr()

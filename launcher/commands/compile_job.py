@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from ..rundir.runs import RunDirectory
 from ..staging.stored_programs import FOLDER, Stored, stored_programs
 from ..view.console import NoConsole
 from ..view.times import size
-from ..view.waiting import waiting
+from ..view.waiting import lock_or_wait, waiting
 
 _PROGRAM = "podrun.runtime.compile_job"
 _NOT_OF_A_POD = ("single", "ensemble")
@@ -121,11 +120,7 @@ def _alone(stored: Stored) -> Iterator[None]:
             "folder"
         ) from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("podrun: another podrun compiles the same programs; waiting for it", file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_or_wait(lock, "compiles the same programs")
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from ..pod.home import install_command, private, private_folder
 from ..pod.kept_compilers import FOLDER
 from ..request.kept_answers import interpreter
 from ..request.train_file import read_config
-from ..view.waiting import waiting
+from ..view.waiting import lock_or_wait, waiting
 
 _NEW = "new-"
 """Beginning of the name of a folder that pip installs into."""
@@ -90,11 +89,7 @@ def _alone() -> Iterator[tuple[Path, TextIO]]:
     except OSError as error:
         raise UserError(f"cannot keep a compiler in {error.filename}: {error.strerror}; {_ELSEWHERE}") from None
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print("podrun: another podrun installs a compiler; waiting for it", file=sys.stderr, flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_or_wait(lock, "installs a compiler")
         for rest in folder.glob(f"{_NEW}*"):  # of one that was killed
             shutil.rmtree(rest, ignore_errors=True)
         yield folder, lock

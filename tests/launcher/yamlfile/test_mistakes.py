@@ -37,6 +37,13 @@ class Model(BaseModel):
     env: dict[str, str] = {}
 
 
+class Nullable(BaseModel):
+    """A schema with a section that may be null, and one that may be a number as well."""
+
+    section: Model | None = None
+    other: Model | int | None = None
+
+
 class Root(BaseModel):
     """A schema with sections."""
 
@@ -252,6 +259,10 @@ def test_the_tree_of_a_schema() -> None:
     assert tree.keys_to(("model", "env", "A", "[key]")) == ["model", "env", "A"]
     assert tree.keys_to(("model", "either", "int")) == ["model", "either"]
     assert tree.keys_at(()) == ["model", "sample", "steps", "place"]
+    nullable = SchemaTree(Nullable)
+    assert nullable.keys_to(("section", "env", "A", "[key]")) == ["section", "env", "A"]
+    assert nullable.keys_at(("section",))[:2] == ["name", "width"]
+    assert nullable.keys_at(("other",)) == []  # only its branches have keys
     whole = SchemaTree(Config)
     assert len(whole.paths) == len(set(whole.paths)) and "data.vocabulary" in whole.paths
     assert whole.keys_to(("data", "text", "path")) == ["data", "path"]

@@ -12,6 +12,8 @@ import numpy as np
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.state import StateDict
+from podrun.runtime.storage.base import Storage
+from podrun.runtime.storage.shared_folder import SHARED_FOLDER
 
 FINGERPRINT = b"the data"
 
@@ -27,8 +29,10 @@ def state(step: int, size: int = 3) -> StateDict:
 
 
 @contextmanager
-def opened(folder: Path, in_parts: bool = False, **keys: Any) -> Iterator[Checkpoints]:
-    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(**keys), in_parts)
+def opened(
+    folder: Path, in_parts: bool = False, storage: Storage = SHARED_FOLDER, **keys: Any
+) -> Iterator[Checkpoints]:
+    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(**keys), in_parts, storage=storage)
     try:
         yield checkpoints
     finally:

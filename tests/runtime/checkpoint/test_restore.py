@@ -12,6 +12,7 @@ import pytest
 
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
+from podrun.runtime.storage.process_disk import ProcessDisk
 
 from ..strategies import assert_identical
 from .damage import DAMAGE, edit, empty, restore, state
@@ -85,6 +86,28 @@ def test_no_checkpoint_that_can_be_read(tmp_path: Path, saved: Path) -> None:
     assert second == reasons[1]
     assert "choose another --workdir" in remedy
     assert sorted(path.name for path in folder.iterdir()) == ["10", "20"]
+
+
+class NotedDisk(ProcessDisk):
+    """Process 0's disk, which notes what it is asked to bring."""
+
+    def __init__(self) -> None:
+        super().__init__("host-0")
+        self.asked: list[Path] = []
+
+    def before_restore(self, checkpoints: Path) -> None:
+        self.asked.append(checkpoints)
+
+
+def test_process_zero_reads_for_all(tmp_path: Path, saved: Path) -> None:
+    """Its storage is asked first: that of a bucket downloads then."""
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    disk = NotedDisk()
+    with opened(tmp_path, storage=disk) as checkpoints:
+        restored, notes = restore(tmp_path, checkpoints)
+    assert restored is not None
+    assert (restored.step, notes, disk.asked) == (20, [], [tmp_path / "checkpoints"])
+    assert_identical(restored.state, state(20))
 
 
 def test_another_process_cannot_read_it(tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,9 @@ def test_a_file_that_is_no_metrics(tmp_path: Path, garbage: bytes, resumed_from:
     assert (tmp_path / "metrics.jsonl.damaged-1").read_bytes() == before
     assert len(notes) == 1
     assert f"it is kept as {path}.damaged-1" in notes[0]
+    path.write_bytes(b"".join(records) + garbage)  # at the end as well, if the line is whole
+    JsonLines(path, resumed_from, notes.append).close()
+    assert f"it is kept as {path}.damaged-2" in notes[1]
 
 
 def test_a_last_line_that_is_cut_off(tmp_path: Path) -> None:

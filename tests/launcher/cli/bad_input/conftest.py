@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
-from podrun.launcher.cli.root import main
 from podrun.launcher.commands import prestart
 
-from ....conftest import Sandbox
+from ....conftest import Sandbox, here
 from .case import Podrun
 
 
@@ -24,11 +21,4 @@ def podrun(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
     monkeypatch.chdir(sandbox.path)
     for name, value in sandbox.env.items():
         monkeypatch.setenv(name, value)
-
-    def call(*args: str) -> subprocess.CompletedProcess[str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(list(args), prog_name="podrun")
-        return subprocess.CompletedProcess(args, int(ended.value.code or 0), *capfd.readouterr())
-
-    return call
+    return here(capfd)
