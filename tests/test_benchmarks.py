@@ -49,8 +49,8 @@ SMALLEST = {
 """Options of each run of a benchmark."""
 RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
 HELPERS = {"setting"}
-IN_CI = {"charts", "checkpoint", "compile_time", "input", "startup", "step_overhead", "watch"}
-"""Benchmarks that are cheap, and need no hosts."""
+IN_CI = {"charts", "checkpoint", "compile_time", "input", "watch"}
+"""Benchmarks that are cheap, and need neither hosts nor pods."""
 
 
 def no_browser() -> str | None:
