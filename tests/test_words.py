@@ -25,9 +25,11 @@ def trees(*folders: str) -> dict[str, ast.Module]:
 
 def docstrings(tree: ast.AST) -> Iterator[str]:
     """Yield the strings that stand alone: those of modules, classes, functions and fields."""
-    for node in ast.walk(tree):
+    for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.value.value.strip()
+        elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):  # expressions hold no statements
+            yield from docstrings(node)
 
 
 @pytest.mark.parametrize("folders", [PRODUCT, ("tests",)], ids=["product", "tests"])

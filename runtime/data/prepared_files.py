@@ -329,9 +329,9 @@ class PreparedFolder:
         path = self.path(shard, part)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         try:
-            found = path.stat().st_size
-            if found != size:
-                raise UserError(f"{path} has {found} bytes, and {size} by the manifest; prepare the folder again")
+            size_here = path.stat().st_size
+            if size_here != size:
+                raise UserError(f"{path} has {size_here} bytes, and {size} by the manifest; prepare the folder again")
             # an empty file cannot be mapped
             return np.memmap(path, dtype, "r", shape=shape) if size else np.empty(shape, dtype)
         except OSError as error:

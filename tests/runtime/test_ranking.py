@@ -81,8 +81,9 @@ def test_mistakes(keys: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_the_metrics_of_each_task_are_known(task: str) -> None:
     """The table of tasks has those that an evaluation gives, so that a mistake is found before the start."""
+    small = {"model": {"layers": 1}} if task == "language_model" else {}
     config = Config.model_validate(
-        {"task": task, "steps": 1, "batch_size": 8 if TASKS[task].batch_size is None else "all"}
+        {"task": task, "steps": 1, "batch_size": 8 if TASKS[task].batch_size is None else "all", **small}
     )
     data = load_dataset(config)
     one = make_task(config, data)

@@ -116,8 +116,13 @@ def text_job(name: str, model: str = "gpt2", **keys: Any) -> Config:
 
 
 @functools.cache
-def text_reference(model: str = "gpt2") -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
+def text_batches() -> list[Batch]:
     order = TrainBatches(text().train, 8, 0, 1, seed=0)
-    given = [order.at(8 * i) for i in range(2)]
+    return [order.at(8 * i) for i in range(2)]
+
+
+@functools.cache
+def text_reference(model: str = "gpt2") -> tuple[StateDict, list[Batch], Params, list[dict[str, float]]]:
+    given = text_batches()
     start = random_state(make(text_job("single", model), text()))
     return start, given, *plain(text_job("single", model), text(), start["params"], given)
