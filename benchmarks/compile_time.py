@@ -123,7 +123,7 @@ def podrun(config: Any, data: Any) -> dict[str, float]:
     """Begin with the strategy, for it may trace the state when it is made."""
     import jax
 
-    from podrun.runtime.data.pipeline import TrainBatches
+    from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches
     from podrun.runtime.optim import make_optimizer
     from podrun.runtime.parallel import make_strategy
     from podrun.runtime.tasks import make_task
@@ -133,7 +133,7 @@ def podrun(config: Any, data: Any) -> dict[str, float]:
     strategy = make_strategy(config, task, *optimizer)
     state = jax.block_until_ready(strategy.init())
     have_state = time.process_time()
-    batch = strategy.shard(TrainBatches(data.train, config.batch_size, 0, 1, seed=0).at(0))
+    batch = strategy.shard(TrainBatches(data.train, ShuffledOrder(data.train.size, 0), config.batch_size, 0, 1).at(0))
     ready = time.process_time()
     _, metrics = strategy.step(state, batch)
     strategy.average(metrics).read()

@@ -33,7 +33,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.config.data import ArrayRecordData
 from podrun.runtime.data.arrays import array_dataset
 from podrun.runtime.data.base import Examples
-from podrun.runtime.data.pipeline import Prefetcher, TrainBatches
+from podrun.runtime.data.pipeline import Prefetcher, ShuffledOrder, TrainBatches
 from podrun.runtime.data.records import array_record_dataset
 
 EXAMPLES = 50000
@@ -96,7 +96,7 @@ def bare_numpy(x: np.ndarray, y: np.ndarray, batch: int) -> Iterator[Any]:
 
 def pipeline(examples: Examples, batch: int) -> dict[str, Reader]:
     """Return podrun's pipeline for one process: in the reader's thread, and in a thread of its own."""
-    batches = TrainBatches(examples, batch, 0, 1, seed=0)
+    batches = TrainBatches(examples, ShuffledOrder(examples.size, 0), batch, 0, 1)
     positions = iter(range(0, 1 << 60, batch))
     prefetcher = Prefetcher(batches.at, 0, batch)
     return {

@@ -17,6 +17,11 @@ _DIGEST = hashlib.sha256().digest_size
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
+def cache_folder() -> Path:
+    """Return podrun's cache folder, `~/.cache/podrun` or below XDG_CACHE_HOME."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podrun"
+
+
 class UntrustedError(Exception):
     """A file is damaged, or another user could have changed it. The message says which file, and why."""
 

@@ -115,6 +115,51 @@ class EvaluateAnswer:
     """The task's metrics. An ensemble has those of the mean of its members' predictions, and more."""
 
 
+class BatchesQuery(TypedDict):
+    """`podrun batches`: the examples of some steps of a run."""
+
+    workdir: str
+    first: int | None
+    """First step; None: the steps before the largest jump of the loss."""
+    last: int | None
+    """Last step; None: the first one alone."""
+
+
+class OriginFields(TypedDict):
+    """The fields of an `Origin`."""
+
+    where: str
+    start: int
+    size: int
+    documents: list[str]
+
+
+class SeenExample(TypedDict):
+    """An example of a step."""
+
+    step: int
+    row: int
+    """Its number in the batch of the pod, from 0."""
+    index: int
+    """Its number in the training set."""
+    epoch: int
+    """How often the training set, or its source in a mixture, was seen before."""
+    origins: list[OriginFields]
+    """Where its tokens are from; empty if its source cannot tell."""
+    text: str | None
+    """The text of its tokens; None without a tokenizer."""
+
+
+class BatchesAnswer(TypedDict):
+    """The examples of some steps."""
+
+    why: str
+    """Why these steps, if the user did not name them."""
+    note: str
+    """What is uncertain about them, for the user; empty if nothing is."""
+    examples: list[SeenExample]
+
+
 class ExportQuery(TypedDict):
     """`podrun export`: the model of a checkpoint as a file."""
 

@@ -13,6 +13,7 @@ import jax
 import yaml
 
 from .checkpoint.messages import connect
+from .checkpoint.metadata import Counters
 from .checkpoint.missing import warn_of_missing
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
@@ -22,9 +23,8 @@ from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
 from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
-from .measure.epochs import SavedMeans
 from .measure.writers import Writer, make_writers
-from .ranking import Ranking, SavedBest
+from .ranking import Ranking
 from .state import StateDict
 from .storage import make_storage
 from .storage.base import Storage
@@ -160,12 +160,11 @@ class Results:
         state: StateDict,
         position: int,
         metrics: Metrics,
-        epoch_means: SavedMeans | None,
-        best: SavedBest | None,
+        counters: Counters,
     ) -> None:
         """Start a save, after waiting for the previous one. Called on all processes. Raises SaveError if either fails."""
         self.report_save(wait=True)
-        self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, epoch_means, best)
+        self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, counters)
         self.saved = step
 
     def report_save(self, wait: bool = False) -> None:

@@ -18,10 +18,14 @@ from pathlib import Path
 import jax
 
 from .checkpoint.first_model import with_first_model
+from .checkpoint.metadata import Counters
 from .checkpoint.store import Restored
 from .config import Config
 from .config.model import DecoderModel
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
+from .data.base import Examples
+from .data.mixture import Stage
+from .data.order import JobOrder
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
@@ -30,6 +34,7 @@ from .measure.epochs import EpochMeans
 from .measure.finite import FiniteCheck
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
+from .measure.validation import validate
 from .models.attention import resolve
 from .models.pretrained import load_weights
 from .optim import make_optimizer
@@ -121,6 +126,8 @@ class Trainer:
         self._process = jax.process_index()
         self._data = load_data(config, reporter.note if self._process == 0 else None, self._progress.part)
         self._progress.part()
+        if self._data.note and self._process == 0:
+            reporter.note(self._data.note)
         if kernel is not None and kernel.has_alternatives and self._process == 0:
             reporter.note(str(kernel))
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
@@ -138,6 +145,7 @@ class Trainer:
         self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # examples per step
         size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
         self._epoch_size = config.epoch_size(self._data.train.size)
+        self._order = JobOrder(config, self._data)
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[DispatchedStep] = deque()
@@ -170,6 +178,8 @@ class Trainer:
             self._begin()
         else:
             self._resume(restored)
+        if self._order.skipped and self._process == 0:
+            self._reporter.note(f"data.skip leaves out {sum(b - a for a, b in self._order.skipped):,} examples")
         if (raised := self._strategy.raised) and self._process == 0:
             self._reporter.note(_raised_note(raised))
         self._results.open(self._step)
@@ -196,11 +206,14 @@ class Trainer:
     def _resume(self, restored: Restored) -> None:
         """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""
         self._step, self._position = restored.step, restored.position
-        self._best.restore(restored.best)
+        counters = restored.counters
+        self._best.restore(counters.best)
         if self._means is not None:
-            self._means.restore(restored.epoch_means)
+            self._means.restore(counters.epoch_means)
             if self._config.drop_last:
-                self._position = self._means.position_from(restored.epoch_means, self._position, self._consumed)
+                self._position = self._means.position_from(counters.epoch_means, self._position, self._consumed)
+        stages, skipped = counters.mixture or [], counters.skipped or []
+        self._order.resume([Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position)
         steps = self._config.total_steps(self._data.train.size, self._step, self._position)
         data = with_saved_tokenizer(self._data, restored.tokenizer) if self._config.sample.tokens else self._data
         if steps != self._steps or data is not self._data:
@@ -214,7 +227,7 @@ class Trainer:
         parts = self._strategy.shares * self._config.accumulate
         if self._config.batch_size == "all":
             return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
-        batches = TrainBatches(examples, self._consumed, *shard, self._config.seed, self._epoch_size, parts)
+        batches = TrainBatches(examples, self._order.order(), self._consumed, *shard, parts)
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
 
     def run(self, until: int | None = None) -> None:
@@ -322,7 +335,8 @@ class Trainer:
             values = averaged.read()
         values = {**values, **done.scores}
         if logged and is_finite:
-            seen = self._task.units_seen(done.position)
+            epochs = {f"{name}/epochs": value for name, value in self._order.source_epochs(done.position).items()}
+            seen = {**self._task.units_seen(done.position), **epochs}
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
             self._results.write(done.step, "train", record)
             self._reporter.progress(done.step, self._steps, record)
@@ -349,8 +363,11 @@ class Trainer:
     def _evaluate(self) -> None:
         self._drain()
         self._reporter.phase(Phase.EVALUATE)
+        strategy = self._strategy
         with self._clock.paused("evaluation"):
-            metrics = self._strategy.validate(self._state, self._evaluation_batches())
+            metrics = validate(
+                self._data, strategy, lambda examples: strategy.sums(self._state, self._evaluation_batches(examples))
+            )
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
         self._evaluated = self._step, numbers
         if self._best.ranking.metric not in numbers:
@@ -376,9 +393,9 @@ class Trainer:
         if self._process == 0:
             self._reporter.note(f"{text}: {why} (eval.patience; a higher one, or null, goes on)")
 
-    def _evaluation_batches(self) -> Iterator[Batch]:
+    def _evaluation_batches(self, examples: Examples) -> Iterator[Batch]:
         """Yield the batches of an evaluation, sharded over the devices. Raises Preempted if the pod stops meanwhile."""
-        examples, batches = self._data.validation, self._config.eval.batches
+        batches = self._config.eval.batches
         limit = None if batches == "all" else batches
         size = examples.size if self._config.batch_size == "all" else self._consumed
         for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit, self._strategy.shares):
@@ -393,8 +410,13 @@ class Trainer:
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
             metrics = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else {}
-            means, best = self._means.saved() if self._means else None, self._best.saved()
-            self._results.save(self._step, self._strategy.savable(self._state), self._position, metrics, means, best)
+            counters = Counters(
+                self._means.saved() if self._means else None,
+                self._best.saved(),
+                [stage.saved() for stage in self._order.stages] or None,
+                [list(each) for each in self._order.skipped] or None,
+            )
+            self._results.save(self._step, self._strategy.savable(self._state), self._position, metrics, counters)
         self._reporter.phase(Phase.TRAIN)
 
     def _save_and_stop(self) -> None:

@@ -86,6 +86,7 @@ FLOORS = {
             "export",
             "generate",
             "evaluate",
+            "batches",
             "inspect_job",
             "compile_job",
             "train",

@@ -483,6 +483,51 @@ def evaluate(target: str, step: Step, data: str | None, tokenizer: Path | None, 
     guard(action)
 
 
+def _step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    if not re.fullmatch("[0-9]{1,12}(:[0-9]{1,12})?", value, re.ASCII):
+        raise click.BadParameter(f"{value!r} is no step; give a number, or the first and the last, such as 1190:1210")
+    first, _, last = value.partition(":")
+    return int(first), int(last or first)
+
+
+@click.command()
+@click.argument("target", metavar="RUN|WORKDIR")
+@click.option(
+    "--step",
+    "steps",
+    callback=_step_range,
+    metavar="STEP[:LAST]",
+    help="A step, or the first and the last of several.",
+)
+@click.option("--around-spike", is_flag=True, help="The steps before the largest jump of the loss.")
+@click.option("--full", is_flag=True, help="Print the whole text of each example.")
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def batches(target: str, steps: tuple[int, int] | None, around_spike: bool, full: bool, as_json: bool) -> None:
+    """Print the examples that steps of a run have seen: source, document, place and text.
+
+    They follow from the run's seed and its data, which must be on this machine at the same path. What is found can be left
+    out with `data.skip`, from a checkpoint before it.
+
+    \b
+    Examples:
+      podrun batches 4f2a --step 1200
+      podrun batches runs/train --step 1190:1210 --full
+      podrun batches runs/train --around-spike
+    """
+
+    def action() -> int:
+        from ..commands.batches import BatchesRequest
+        from ..commands.batches import batches as show
+
+        if (steps is None) != around_spike:
+            raise click.UsageError("give either --step or --around-spike")
+        return show(BatchesRequest(target, steps, full, as_json))
+
+    guard(action)
+
+
 COMMANDS: tuple[click.Command, ...] = (
     ps,
     status,
@@ -496,4 +541,5 @@ COMMANDS: tuple[click.Command, ...] = (
     export,
     generate,
     evaluate,
+    batches,
 )

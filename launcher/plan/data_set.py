@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..agent.base.places import data_set_folder
 
 if TYPE_CHECKING:
-    from podrun.runtime.config import Config, Section
+    from podrun.runtime.config import Config
 
 
 @dataclass(frozen=True)
@@ -75,20 +75,19 @@ class DataSet:
 
     def on_hosts(self, job: Config, home: str) -> Config:
         """Return the job with the paths on the hosts."""
-        data: Any = job.data
         for key in self.keys:
-            _, *path = key.key.split(".")
-            data = _with(data, path, posixpath.join(self.folder(home), key.inside))
-        return job.model_copy(update={"data": data})
+            job = _with(job, key.key.split("."), posixpath.join(self.folder(home), key.inside))
+        return job
 
 
-def _with(section: Section, path: Sequence[str], value: str) -> Section:
-    """Return a copy of the section with the field at a dotted path replaced."""
-    before = getattr(section, path[0])
+def _with(section: Any, path: Sequence[str], value: str) -> Any:
+    """Return a copy of a section, or of a dictionary of sections, with the field at a path of keys replaced."""
+    before = section[path[0]] if isinstance(section, dict) else getattr(section, path[0])
+    after: Any = Path(value) if isinstance(before, PurePath) else value
     if len(path) > 1:
-        after: Any = _with(before, path[1:], value)
-    else:
-        after = Path(value) if isinstance(before, PurePath) else value
+        after = _with(before, path[1:], value)
+    if isinstance(section, dict):
+        return type(section)({**section, path[0]: after})
     return section.model_copy(update={path[0]: after})
 
 

@@ -46,7 +46,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise mistakes_error(str(path), describe_mistakes(Config, invalid.errors(), lines, given)) from None
     if os.path.realpath(path.parent) == os.path.realpath("."):
         return config
-    return config.model_copy(update={"data": with_files_beside(config.data, path.parent, given)})
+    return with_files_beside(config, path.parent, given)
 
 
 def read_launch(overrides: Sequence[str]) -> Launch:

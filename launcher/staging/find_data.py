@@ -35,7 +35,7 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
     names: dict[str, str] = {}
     files: dict[str, DataFile] = {}
     for named in files_of(job):
-        inside = named.key.partition(".")[2]
+        inside = named.key.removeprefix("data.")
         folder = _folder(named)
         size = 0
         for path in named.files:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .. import ranking
-from ..data import saved_tokenizer
+from ..data import mixture, saved_tokenizer
 from ..measure import epochs
 
 Shapes = dict[str, Any]
@@ -28,8 +28,25 @@ class JobMeta(TypedDict):
     """None before the first evaluation."""
     published: NotRequired[dict[str, Any] | None]
     """The config.json of the model that the first weights came from; None for random ones."""
+    mixture: NotRequired[list[mixture.SavedStage] | None]
+    """Weights of the sources by position, if the data is a mixture."""
+    skipped: NotRequired[list[list[int]] | None]
+    """Ranges of the order of examples that are left out: first position, and that after the last."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
     """None for a user's tokenizer, and for data without one."""
+
+
+class Counters(NamedTuple):
+    """What a job counts beside its steps and examples, as a checkpoint has it."""
+
+    epoch_means: epochs.SavedMeans | None = None
+    """The value of `EpochMeans.saved`, if the job counts epochs."""
+    best: ranking.SavedBest | None = None
+    """The value of `BestSoFar.saved`."""
+    mixture: list[mixture.SavedStage] | None = None
+    """Weights of the sources by position, if the data is a mixture."""
+    skipped: list[list[int]] | None = None
+    """Ranges of the order that are left out: first position, and that after the last."""
 
 
 _KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
@@ -48,6 +65,11 @@ def job_meta(meta: Any) -> JobMeta:
         epochs.check_saved(meta["epoch_means"])
     if meta.get("best") is not None:
         ranking.check_saved(meta["best"])
+    if meta.get("mixture") is not None:
+        mixture.check_saved(meta["mixture"])
+    edges = [-1, *(edge for start, end in meta.get("skipped") or [] for edge in (start, end - 1))]
+    if edges != sorted(edges) or not all(isinstance(edge, int) for edge in edges):
+        raise ValueError("the ranges that are left out are not in order")
     if not isinstance(meta.get("published") or {}, dict):
         raise TypeError("published is not of type dict")
     if meta.get("tokenizer") is not None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from ..config import Config, saved_config
 from ..config.base import name_of
 from ..config.job import tunable_keys
+from ..data.mixture import missing_sources
 from ..data.saved_tokenizer import Saved, difference
 from ..state import StateDict
 from .metadata import JobMeta, Shapes
@@ -37,7 +38,11 @@ def obstacles(
         for section in _SECTIONS
         for key, before, after in differences(section, _identity(saved, section), _identity(now, section))
     ]
-    if meta["fingerprint"] != fingerprint.hex():
+    lacks = missing_sources(bytes.fromhex(meta["fingerprint"]), fingerprint)
+    if lacks:
+        reason = "without a source of the checkpoint, or with another one; a source may be added, or get a weight of 0"
+        rows.append(("data.sources", reason))
+    elif lacks is None and meta["fingerprint"] != fingerprint.hex():
         rows.append(("data", f"not the same as before (data.name {saved['data']['name']}, now {now['data']['name']})"))
         if (other := difference(meta.get("tokenizer"), tokenizer)) is not None:
             rows.append(("data.tokenizer", f"another: {other}"))

@@ -11,13 +11,12 @@ from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
 from ..events import Metrics
-from ..measure.epochs import SavedMeans
-from ..ranking import LOWEST_LOSS, Ranking, SavedBest
+from ..ranking import LOWEST_LOSS, Ranking
 from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from .folder import CheckpointFolder, Target
-from .metadata import JobMeta, job_meta
+from .metadata import Counters, JobMeta, job_meta
 from .retention import Retention
 from .same_job import changes, obstacles, refusal, shapes_of
 
@@ -31,10 +30,7 @@ class Restored:
     position: int
     changes: list[str]
     """`key: before -> after` for every value of this job that differs from the checkpoint's."""
-    epoch_means: SavedMeans | None
-    """The value of `EpochMeans.saved` at the save, if the job counts epochs."""
-    best: SavedBest | None
-    """The value of `BestSoFar.saved` at the save."""
+    counters: Counters
     tokenizer: Saved | None
     """The saved tokenizer, if the job had a built-in one."""
 
@@ -75,8 +71,7 @@ class Checkpoints(CheckpointFolder):
         config: Config,
         fingerprint: bytes,
         metrics: Metrics | None,
-        epoch_means: SavedMeans | None = None,
-        best: SavedBest | None = None,
+        counters: Counters = Counters(),  # noqa: B008 (immutable)
     ) -> None:
         """Start a save, as `write` does. Called on all processes.
 
@@ -87,16 +82,17 @@ class Checkpoints(CheckpointFolder):
             config: the job.
             fingerprint: digest of the job's data.
             metrics: numbers by name of the evaluation at this step, if there was one.
-            epoch_means: value of `EpochMeans.saved`, if the job counts epochs.
-            best: value of `BestSoFar.saved`.
+            counters: what else the job counts.
         """
         meta: JobMeta = {
             "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
-            "epoch_means": epoch_means,
-            "best": best,
+            "epoch_means": counters.epoch_means,
+            "best": counters.best,
+            "mixture": counters.mixture,
+            "skipped": counters.skipped,
             "published": self._published,
             "tokenizer": self._tokenizer,
         }
@@ -132,7 +128,7 @@ class Checkpoints(CheckpointFolder):
             changed = changes(meta, config, self._tokenizer)
             self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
             self._published = meta.get("published")
-            means, best, tokenizer = meta.get("epoch_means"), meta.get("best"), meta.get("tokenizer")
-            return Restored(step, state, meta["position"], changed, means, best, tokenizer)
+            counters = Counters(*(meta.get(name) for name in Counters._fields))  # type: ignore[arg-type]
+            return Restored(step, state, meta["position"], changed, counters, meta.get("tokenizer"))
 
         return Target(job_meta, accept, template, build)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .data import has_segments
 from .model import DecoderModel, GPT2Model
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ _MULTIPLE, _LARGEST = 8, 256
 """Sizes of heads for cuDNN."""
 LANES = 128
 """Lanes of a TPU: blocks of splash attention are multiples of them."""
+NO_SEGMENTS = "cudnn has no segments, which keep documents in a row apart"
 _WITH_SPLASH = ("pmap", "jit", "explicit", "single", "ensemble")
 """Strategies whose programs may have splash attention: `jax.shard_map` refuses Pallas kernels that do not say over which axes
 their results vary (`check_vma`)."""
@@ -54,6 +56,8 @@ def job_conflict(kernel: str, config: Config) -> str | None:
             return (
                 f"cudnn takes heads of a multiple of {_MULTIPLE} up to {_LARGEST}, and they have the size {model.size}"
             )
+        if has_segments(config.data):
+            return NO_SEGMENTS
         if isinstance(model, DecoderModel) and model.attention_soft_cap:
             return "cudnn has no attention_soft_cap"
         if "deterministic" in config.launch.xla:  # IndexError: raw_hash_map::at in the first step (JAX 0.11.2, H200)

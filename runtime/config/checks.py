@@ -65,39 +65,37 @@ class NamedFiles:
 
 
 def files_of(config: Config) -> list[NamedFiles]:
-    """Return the files that the section `data` names, except those in a bucket.
+    """Return the files that the job names, except those in a bucket.
 
     Raises UserError if one is missing, unreadable or empty on this machine.
     """
-    return list(_files_of(config.data, "data"))
+    return list(_files_of(config, ""))
 
 
 def _files_of(section: Section, key: str) -> Iterator[NamedFiles]:
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
-        if isinstance(value, Section):
-            yield from _files_of(value, f"{key}.{name}")
-        if value is not None and url(PurePath(str(value))) is None:
-            for mark in field.metadata:
-                if isinstance(mark, ReadsFiles):
-                    files = mark.check(value, f"{key}.{name}")
-                    yield NamedFiles(f"{key}.{name}", value, tuple(files))
+        value, path = getattr(section, name), f"{key}{name}"
+        for part, inner in _sections(value, path).items():
+            yield from _files_of(inner, f"{part}.")
+        marks = [mark for mark in field.metadata if isinstance(mark, ReadsFiles)]
+        if value is not None and marks and url(PurePath(str(value))) is None:
+            yield NamedFiles(path, value, tuple(marks[0].check(value, path)))
 
 
-def with_files(section: S, download: Callable[[str, str], Path], key: str = "data") -> S:
-    """Return the section with every URL of a bucket replaced by the local path that `download(key, url)` returns."""
+def with_files(section: S, download: Callable[[str, str], Path], key: str = "") -> S:
+    """Return the section, or the job, with every URL of a bucket replaced by the path that `download(key, url)` returns."""
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():
-        value = getattr(section, name)
+        value, path = getattr(section, name), f"{key}{name}"
         names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
-        if isinstance(value, Section):
-            changes[name] = with_files(value, download, f"{key}.{name}")
+        if inner := _sections(value, path):
+            changes[name] = _replaced(value, [with_files(one, download, f"{part}.") for part, one in inner.items()])
         elif names_files and (address := url(PurePath(str(value)))):
-            changes[name] = type(value)(download(f"{key}.{name}", address))
+            changes[name] = type(value)(download(path, address))
     return section.model_copy(update=changes)
 
 
-def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "data") -> S:
+def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "") -> S:
     """Return the section with relative paths resolved against `folder`, if the files exist there and not here.
 
     A path that exists from the current folder stays as it is. So does a path whose key is in `typed`, that is, given on
@@ -105,15 +103,30 @@ def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str
     """
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():
-        value, path = getattr(section, name), f"{key}.{name}"
+        value, path = getattr(section, name), f"{key}{name}"
         marks = [mark for mark in field.metadata if isinstance(mark, ReadsFiles)]
-        if isinstance(value, Section):
-            changes[name] = with_files_beside(value, folder, typed, path)
+        if inner := _sections(value, path):
+            beside_it = [with_files_beside(one, folder, typed, f"{part}.") for part, one in inner.items()]
+            changes[name] = _replaced(value, beside_it)
         elif value is not None and marks and path not in typed and _is_relative(value):
             beside = type(value)(os.path.relpath(folder / value))
             if not _has_files(marks[0], value, path) and _has_files(marks[0], beside, path):
                 changes[name] = beside
     return section.model_copy(update=changes)
+
+
+def _sections(value: object, key: str) -> dict[str, Section]:
+    """Return the sections that a value is, or has under its keys, by their full keys."""
+    if isinstance(value, Section):
+        return {key: value}
+    if not isinstance(value, dict):
+        return {}
+    return {f"{key}.{name}": one for name, one in value.items() if isinstance(one, Section)}
+
+
+def _replaced(value: object, sections: list[Section]) -> object:
+    """Return a value like `value`, a section or a dictionary of them, with other sections in their order."""
+    return dict(zip(value, sections, strict=True)) if isinstance(value, dict) else sections[0]
 
 
 def _is_relative(value: str | Path) -> bool:

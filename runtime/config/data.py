@@ -7,11 +7,11 @@ import re
 from pathlib import Path, PurePath
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from .base import SELECTS, Choice, Finite, Fraction, Named, Natural, NaturalFloat, Plugin, Positive, ReadsFiles, Section
 from .bucket_url import mistakes
-from .files import idx_files, one_file, record_files, text_files
+from .files import idx_files, one_file, prepared_files, record_files, text_files
 from .task import ExampleKind
 
 ReadFile = Annotated[Path, ReadsFiles(one_file)]
@@ -52,8 +52,27 @@ Tokenizer = Annotated[CharTokenizer | ByteTokenizer | BPETokenizer, Choice("byte
 _TOKENIZER = "How text becomes tokens."
 
 
+def _are_ranges(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    last = 0
+    for low, high in sorted(ranges):
+        if high < low:
+            raise ValueError(
+                f"[{low}, {high}] ends before it begins; give the first batch and the last, such as [{high}, {low}]"
+            )
+        if low <= last:
+            raise ValueError(f"[{low}, {high}] overlaps the range that ends with {last}; give each batch once")
+        last = high
+    return ranges
+
+
 class DataSource(Section):
     """Base of the built-in data sources."""
+
+    skip: Annotated[tuple[tuple[Positive, Positive], ...], AfterValidator(_are_ranges)] = Field(
+        (),
+        description="Batches that are left out, as ranges of their numbers: with [[1190, 1210]] step 1190 sees what step "
+        "1211 would see without it. To leave out batches that were trained, resume from a checkpoint before them.",
+    )
 
     examples: ClassVar[tuple[ExampleKind, ...]]
     """The kinds of examples that the source can give."""
@@ -128,6 +147,110 @@ class TokensData(FileData):
     tokenizer_file: OptionalFile = Field(
         None, description="A tokenizer.json, to show sampled tokens as text; without it nothing can be sampled as text."
     )
+
+
+Prepared = Annotated[
+    str,
+    Field(
+        min_length=1,
+        description="A folder that `podrun prepare` wrote, relative to here or to train.yaml; or gs://..., s3://...",
+    ),
+    ReadsFiles(prepared_files),
+]
+
+
+class PreparedData(FileData):
+    """Documents as token ids, made by `podrun prepare`; they are memory-mapped."""
+
+    examples = ("tokens",)
+    name: Literal["prepared"] = Field("prepared", description=SELECTS)
+    path: Prepared
+    validation_path: Annotated[str | None, ReadsFiles(prepared_files)] = Field(
+        None, description="A second such folder, for validation; without it the last documents of `path`."
+    )
+    validation: Fraction = Field(
+        0.1, description="Share of the tokens, in whole documents from the end, kept for validation."
+    )
+    packing: Literal["concat", "fit"] = Field(
+        "concat",
+        description="Concat: documents one after another, cut into windows. Fit: as many whole documents as a window has "
+        "room for; each is alone in attention, positions and loss. Conversations need fit.",
+    )
+
+
+TextSource = Annotated[
+    PreparedData | TokensData | TextData | PythonSourceData, Choice("prepared", plugins=False), Named
+]
+"""A source of a mixture, or of a validation set of its own."""
+
+
+def _is_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
+        raise ValueError("the name of a source has letters, digits, _ and -, and begins with a letter or digit")
+    return name
+
+
+SourceName = Annotated[str, AfterValidator(_is_name)]
+Weights = dict[SourceName, NaturalFloat]
+
+
+class MixtureData(DataSource):
+    """Several sources of text, mixed by weights; each goes through its own examples in its own order."""
+
+    examples = ("tokens",)
+    name: Literal["mixture"] = Field("mixture", description=SELECTS)
+    sources: Annotated[dict[SourceName, TextSource], Field(min_length=1)] = Field(
+        description="The sources by name, each a section like `data` with the name prepared, tokens, text or python_source."
+    )
+    bring: bool = Field(
+        False,
+        description="Copy the files of all sources from this machine to hosts that are other machines; false: the hosts have "
+        "them.",
+    )
+    weights: Weights = Field(
+        default={},
+        description="Weight of each source: its share of the examples is its weight by the sum of all. Without weights all "
+        "sources have the same; they may change when a job is resumed.",
+    )
+    weights_from: dict[Positive, Weights] = Field(
+        default={}, description="Other weights from a step on, by step: {10000: {web: 0.5, code: 0.5}}."
+    )
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> MixtureData:
+        every = {"weights": self.weights} if self.weights else {}
+        every |= {f"weights_from.{step}": weights for step, weights in self.weights_from.items()}
+        problems = []
+        for key, weights in every.items():
+            if unknown := weights.keys() - self.sources.keys():
+                problems.append(
+                    f"{key}: {', '.join(sorted(unknown))} is not among the sources, which are {', '.join(self.sources)}"
+                )
+            elif missing := self.sources.keys() - weights.keys():
+                problems.append(f"{key}: {', '.join(sorted(missing))} has no weight; give one, 0 to leave it out")
+            elif not sum(weights.values()):
+                problems.append(f"{key}: all weights are 0; give at least one that is not")
+        problems += [
+            f"sources.{name}.{key}: the key stands beside `sources` and is for all of them; move it there"
+            for name, source in self.sources.items()
+            for key in ("bring", "skip")
+            if getattr(source, key, False)
+        ]
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def weights_by_step(self) -> list[tuple[int, dict[str, float]]]:
+        """Return (number of steps before, weights) for each time that the weights change, in order; the first is at 0."""
+        first = self.weights or dict.fromkeys(self.sources, 1.0)
+        return [(0, first), *((step - 1, weights) for step, weights in sorted(self.weights_from.items()))]
+
+
+def has_segments(data: Section) -> bool:
+    """Return whether rows of the data have several documents, which attention keeps apart."""
+    if isinstance(data, MixtureData):
+        return any(map(has_segments, data.sources.values()))
+    return isinstance(data, PreparedData) and data.packing == "fit"
 
 
 Held = Annotated[float, Field(ge=0, lt=1)]
@@ -252,6 +375,8 @@ Data = Annotated[
     TextData
     | PythonSourceData
     | TokensData
+    | PreparedData
+    | MixtureData
     | IdxData
     | DigitsData
     | MakeClassificationData

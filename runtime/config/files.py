@@ -34,6 +34,21 @@ def record_files(pattern: str, key: str = "data.path") -> list[Path]:
     return files
 
 
+def prepared_files(folder: str, key: str = "data.path") -> list[Path]:
+    """Return the sorted files of a folder that `podrun prepare` wrote. Raises UserError if it is not a whole one."""
+    path = Path(folder).expanduser()
+    if not (path / "manifest.json").is_file():
+        problem = "has no manifest.json" if path.is_dir() else "is not a folder"
+        raise UserError(
+            f"{key}: {folder} {problem} (seen from {Path.cwd()}), so it is no folder of prepared tokens, or not a whole one; "
+            f"make it: podrun prepare SOURCES -o {folder} --tokenizer FILE"
+        )
+    files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    for file in files:
+        check_file(file, key, may_be_empty=True)
+    return files
+
+
 IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 

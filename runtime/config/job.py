@@ -12,7 +12,7 @@ from ..contract import UserError
 from ..ranking import Ranking
 from .attention import named_conflict
 from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
-from .data import Data, FileData, PythonSourceData, TextData
+from .data import Data, MixtureData, PythonSourceData, SourceName, TextData, TextSource
 from .model import LORA_PARAMETERS, GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
@@ -28,6 +28,11 @@ class Config(Section):
     )
     model: Model = Field(GPT2Model(), description="The network; each task has a default.")
     data: Data = Field(PythonSourceData(), description="Source of the examples; each task has a default.")
+    validation: dict[SourceName, TextSource] = Field(
+        default={},
+        description="Further validation sets of a language model, by name: sections like `data` with the name prepared, "
+        "tokens, text or python_source, each used as a whole. Their metrics are NAME/loss and so on.",
+    )
     optimizer: Optimizer = Field(AdamW(), description="How parameters are updated; each task has a default.")
     trainable: Annotated[str | None, AfterValidator(checked_regex)] = Field(
         None,
@@ -101,7 +106,7 @@ class Config(Section):
     @property
     def brings_data(self) -> bool:
         """Return whether the launcher copies the data to hosts that are other machines."""
-        return isinstance(self.data, FileData) and self.data.bring
+        return getattr(self.data, "bring", False)
 
     @field_validator("epochs")
     @classmethod
@@ -264,6 +269,15 @@ def _schedule_problem(config: Config, steps: int, what: str) -> str | None:
 
 
 def _batch_problems(config: Config) -> list[str]:
+    if getattr(config.data, "skip", ()) and (config.epochs is not None or config.batch_size == "all"):
+        key = "epochs" if config.epochs is not None else "batch_size: all"
+        return [
+            f"data.skip leaves out batches by their numbers, which {key} has no use for; give steps and a batch_size"
+        ]
+    if isinstance(config.data, MixtureData) and config.epochs is not None:
+        return [
+            "epochs: a mixture goes through each source at its own pace; give steps (the log has the epochs of each)"
+        ]
     if config.batch_size == "all" and examples_of(config.task) == "tokens":
         return ["batch_size: all needs examples that stay the same, but a text is cut into new windows in every epoch"]
     return []
@@ -283,6 +297,12 @@ def _loss_problems(config: Config) -> list[str]:
 
 def _eval_problems(config: Config) -> list[str]:
     problems = []
+    if config.validation and examples_of(config.task) not in ("tokens", None):
+        problems.append(
+            f"validation: only task language_model has further sets, and the task is {config.task}; remove it"
+        )
+    if isinstance(config.data, MixtureData) and (twice := config.data.sources.keys() & config.validation.keys()):
+        problems.append(f"validation: {', '.join(sorted(twice))} is the name of a source of data; take another name")
     if config.eval.patience is not None and config.eval.every == 0:
         problems.append(
             f"eval.patience {config.eval.patience} counts evaluations, but there are none before the end (eval.every: 0); "
@@ -295,6 +315,9 @@ def _eval_problems(config: Config) -> list[str]:
     metric = best.metric
     if config.parallel.model_per_device:
         metric = metric.removeprefix("mean_member_").removeprefix("best_member_")
+    sets, slash, of_set = metric.rpartition("/")
+    if slash and sets in evaluated_sets(config):
+        metric = of_set
     if metric not in known:
         names = ", ".join(known)
         problems.append(f"eval.best: an evaluation of task {config.task} has no metric {best.metric!r}; it has {names}")
@@ -302,6 +325,12 @@ def _eval_problems(config: Config) -> list[str]:
         order = known[metric].split()[0]
         problems.append(f"eval.best: {str(best)!r} is the worst evaluation; write '{order} {best.metric}'")
     return problems
+
+
+def evaluated_sets(config: Config) -> list[str]:
+    """Return the names of the validation sets that have metrics of their own."""
+    of_data = config.data.sources if isinstance(config.data, MixtureData) else {}
+    return [*of_data, *config.validation]
 
 
 def writes_text(config: Config) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 
 from .. import plugins
@@ -19,6 +20,8 @@ _SOURCES = {
     "npz": "npz:npz_dataset",
     "parquet": "parquet:parquet_dataset",
     "array_record": "records:array_record_dataset",
+    "prepared": "prepared:prepared_dataset",
+    "mixture": "mixture:mixture_dataset",
 }
 """Data source to module and function, `(section, config) -> Dataset`."""
 
@@ -31,6 +34,16 @@ def load_dataset(config: Config) -> Dataset:
     Raises:
         UserError: the data is missing, empty, too short or malformed.
     """
+    dataset = load_source(config)
+    if not config.validation:
+        return dataset
+    from .further_validation import further_sets
+
+    return replace(dataset, validations={**dataset.validations, **further_sets(config, dataset)})
+
+
+def load_source(config: Config) -> Dataset:
+    """Load what the section `data` names, without further validation sets. Raises UserError as `load_dataset` does."""
     section = config.data
     if isinstance(section, Plugin):
         from .check import checked

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +29,48 @@ class Examples(Protocol):
         Returns:
             Arrays [B, ...]. Batches for evaluation also have `weights`, float32[B, ...].
         """
+
+
+@runtime_checkable
+class PartlyTrained(Protocol):
+    """Examples of which some tokens are not trained: `weights` in their batches, float32[B, T], are 1 or 0.
+
+    The loss is the mean over the trained tokens of the whole batch, so every process has to know how many these are.
+    """
+
+    def trained(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> int:
+        """Return the number of trained tokens of these examples, int64[B] each as for `gather`."""
+
+
+class Origin(NamedTuple):
+    """Where some tokens of an example are from."""
+
+    where: str
+    """The source, as in messages."""
+    start: int
+    """Number in it of the first token."""
+    size: int
+    """Number of tokens."""
+    documents: tuple[str, ...] = ()
+    """Names of their documents, if the source has documents."""
+
+
+@runtime_checkable
+class Traceable(Protocol):
+    """Examples that know where they are from."""
+
+    def origins(self, index: int, epoch: int) -> list[Origin]:
+        """Return the origins of an example's tokens, in their order."""
+
+
+class Order(Protocol):
+    """The order of training: which example stands at each position."""
+
+    def examples(self, positions: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return (indices, epochs), int64[B] each, of the examples at `positions`, int64[B]."""
+
+    def run(self, start: int, count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return `examples` at the `count` positions from `start` on."""
 
 
 class Tokenizer(Protocol):
@@ -58,3 +101,11 @@ class Dataset:
     """Shape of one example's `x`, if the examples are arrays."""
     outputs: int = 0
     """Number of classes, or of values to predict, if the examples are arrays."""
+    note: str = ""
+    """A line about the data for the user."""
+    has_segments: bool = False
+    """True if rows of tokens have several documents, whose numbers are in each batch as `segments`."""
+    sources: Mapping[str, Examples] = field(default_factory=dict)
+    """The sources of a mixture by name: `train` and `validation` have the examples of all, in the order of their names."""
+    validations: Mapping[str, Examples] = field(default_factory=dict)
+    """Validation sets with metrics of their own, by name, among them those of the sources of a mixture."""

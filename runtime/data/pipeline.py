@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
-from .base import Batch, Examples
+from .base import Batch, Examples, Order, PartlyTrained
 
 T = TypeVar("T")
 Array = np.ndarray[Any, Any]
@@ -69,26 +69,19 @@ class TrainBatches:
 
     Args:
         examples: the training set.
+        order: which of them stands at each position.
         batch_size: number of examples in the global batch.
         process: number of this process.
         num_processes: number of processes that share a batch.
-        seed: seed of the order.
-        epoch_size: number of examples in an epoch, as for `ShuffledOrder`.
         parts: number of equal parts that the global batch must be divisible into.
     """
 
     def __init__(
-        self,
-        examples: Examples,
-        batch_size: int,
-        process: int,
-        num_processes: int,
-        seed: int,
-        epoch_size: int | None = None,
-        parts: int = 1,
+        self, examples: Examples, order: Order, batch_size: int, process: int, num_processes: int, parts: int = 1
     ) -> None:
         self._examples = examples
-        self._order = ShuffledOrder(examples.size, seed, epoch_size)
+        self._order = order
+        self._batch_size = batch_size
         size = padded(batch_size, parts)
         self._rows = process_rows(size, process, num_processes)
         self._weights: Array | None = None
@@ -97,10 +90,18 @@ class TrainBatches:
             self._rows = self._rows.clip(max=batch_size - 1)
 
     def at(self, position: int) -> Batch:
-        if self._weights is not None:
-            batch = self._examples.gather(*self._order.examples(position + self._rows))
-            return {**batch, "weights": self._weights}
-        return self._examples.gather(*self._order.run(position + int(self._rows[0]), len(self._rows)))
+        if self._weights is None:
+            batch = self._examples.gather(*self._order.run(position + int(self._rows[0]), len(self._rows)))
+            return self._of_trained(batch, position)
+        batch = self._examples.gather(*self._order.examples(position + self._rows))
+        return _weighted(self._of_trained(batch, position), self._weights)
+
+    def _of_trained(self, batch: Batch, position: int) -> Batch:
+        """Scale the weights of tokens so that their mean over the global batch at `position` is 1."""
+        if not isinstance(self._examples, PartlyTrained):
+            return batch
+        trained = self._examples.trained(*self._order.run(position, self._batch_size))
+        return _scaled(batch, self._batch_size, trained)
 
 
 def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Batch:
@@ -111,7 +112,25 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
     size = padded(examples.size, parts)
     rows = process_rows(size, part, num_parts)
     at = rows.clip(max=examples.size - 1)
-    return {**examples.gather(at, np.zeros_like(at)), "weights": padding_weights(rows, examples.size, size)}
+    batch = examples.gather(at, np.zeros_like(at))
+    if isinstance(examples, PartlyTrained):
+        every = np.arange(examples.size)
+        batch = _scaled(batch, examples.size, examples.trained(every, np.zeros_like(every)))
+    return _weighted(batch, padding_weights(rows, examples.size, size))
+
+
+def _scaled(batch: Batch, size: int, trained: int) -> Batch:
+    """Scale weights of tokens, 1 or 0, so that their mean is 1 over `size` examples, which have `trained` tokens of 1."""
+    weights = batch["weights"]
+    return {**batch, "weights": weights * np.float32(size * weights.shape[1] / max(1, trained))}
+
+
+def _weighted(batch: Batch, of_examples: Array) -> Batch:
+    """Return the batch with weights of its examples, float32[B]; they multiply those of its tokens, if it has any."""
+    of_tokens = batch.get("weights")
+    if of_tokens is None or of_tokens.ndim == 1:
+        return {**batch, "weights": of_examples}
+    return {**batch, "weights": of_tokens * of_examples[:, None]}
 
 
 def padding_weights(rows: Array, count: int, size: int) -> Array:

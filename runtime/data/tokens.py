@@ -1,11 +1,10 @@
-"""Cut token streams into examples: windows of `context` tokens, each with the token after it."""
+"""Data sources of text and of token ids, which are cut into windows of `context` tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sysconfig
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,83 +15,12 @@ from ..config.data import ByteTokenizer, PythonSourceData, TextData, TokensData
 from ..config.files import text_files
 from ..contract import UserError
 from ..models import context_length
-from .base import Batch, Dataset, Tokenizer
+from .base import Dataset, Tokenizer
 from .tokenizers import BytePairs, Bytes, make_tokenizer
-
-Tokens = np.ndarray[Any, Any]
+from .windows import Source, Tokens, TrainWindows, ValidationWindows
 
 _SAMPLE = 1 << 24  # bytes hashed at each end of a large array
 _NOT_TEXT = {"site-packages", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "__pycache__"}
-
-
-@dataclass(frozen=True)
-class Source:
-    """Origin of token ids, named in the error about an id beyond the vocabulary."""
-
-    where: str
-    vocabulary: int
-    first: int = 0
-    """Number in the file of the first token of this part."""
-
-    def windows(self, tokens: Tokens, at: Tokens) -> Tokens:
-        """Return `tokens[at]` as int32. Raises UserError for an id beyond the vocabulary."""
-        ids = tokens[at]
-        self.check(ids, at)
-        return ids.astype(np.int32)
-
-    def check(self, ids: Tokens, at: Tokens | None = None) -> None:
-        """Raise UserError for an id beyond the vocabulary; `at` has the indices of `ids`, by default 0, 1, 2, ..."""
-        if int(ids.max(initial=0)) < self.vocabulary:
-            return
-        wrong = np.flatnonzero(ids >= self.vocabulary)
-        places = wrong if at is None else at.reshape(-1)[wrong]
-        first = int(places.argmin())
-        place, token = self.first + int(places[first]), int(ids.reshape(-1)[wrong[first]])
-        raise UserError(
-            f"{self.where}: token {place:,}, counted from 0, is {token}, but "
-            f"data.vocabulary is {self.vocabulary}: ids are from 0 to {self.vocabulary - 1}; give data.vocabulary and "
-            "data.dtype as the file was made with, or make it again"
-        )
-
-
-class TrainWindows:
-    """Adjacent windows, shifted by a random offset in each epoch, so that every token is trained at every position."""
-
-    def __init__(self, tokens: Tokens, context: int, seed: int, source: Source) -> None:
-        self._tokens = tokens
-        self._context = context
-        self._source = source
-        self._seed = seed
-        self.size = max(1, (len(tokens) - context) // context)
-        self._phases = (
-            len(tokens) - self.size * context
-        )  # at least 1; up to twice `context`, because the last window must be complete
-
-    def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """Return {"tokens": int32[B, context + 1]}."""
-        shift = np.zeros_like(epochs)
-        for epoch in np.unique(epochs):
-            generator = np.random.default_rng((self._seed, int(epoch), 1))
-            shift[epochs == epoch] = generator.integers(self._phases)
-        starts = shift + indices * self._context
-        return {"tokens": self._source.windows(self._tokens, starts[:, None] + np.arange(self._context + 1))}
-
-
-class ValidationWindows:
-    """Adjacent windows that predict every token but the first exactly once; the last window is padded."""
-
-    def __init__(self, tokens: Tokens, context: int, source: Source) -> None:
-        self._tokens = tokens
-        self._context = context
-        self._source = source
-        self.size = -(-(len(tokens) - 1) // context)
-
-    def gather(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> Batch:
-        """Return {"tokens": int32[B, context + 1], "weights": float32[B, context]}."""
-        at = indices[:, None] * self._context + np.arange(self._context + 1)
-        last = len(self._tokens) - 1
-        tokens = self._source.windows(self._tokens, at.clip(max=last))
-        return {"tokens": tokens, "weights": (at[:, 1:] <= last).astype(np.float32)}
 
 
 def text_dataset(section: TextData, config: Config) -> Dataset:
@@ -103,12 +31,14 @@ def text_dataset(section: TextData, config: Config) -> Dataset:
 
 def python_source_dataset(section: PythonSourceData, config: Config) -> Dataset:
     """Return the dataset of the standard library's .py files, without its tests."""
-    context = context_length(config)
+    context, root = context_length(config), sysconfig.get_path("stdlib")
+    return _from_text(section, _read(stdlib_files()), context, config.seed, f"the standard library in {root}")
+
+
+def stdlib_files() -> list[Path]:
+    """Return the standard library's .py files, sorted by hash, so that the end of their text is a fair sample of it."""
     root = Path(sysconfig.get_path("stdlib"))
-    files = _source_files(root)
-    # Sorted by hash, so that the end of the text, the validation set, is a fair sample of it.
-    files.sort(key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
-    return _from_text(section, _read(files), context, config.seed, f"the standard library in {root}")
+    return sorted(_source_files(root), key=lambda p: hashlib.sha256(str(p.relative_to(root)).encode()).digest())
 
 
 def _source_files(root: Path) -> list[Path]:
@@ -183,6 +113,37 @@ def text_to_evaluate(
         raise UserError(f"{where}: too short: {len(tokens)} tokens; give a text in which there is a token to predict")
     windows = ValidationWindows(tokens, context, source)
     return Dataset(windows, windows, _fingerprint(tokens), vocabulary, tokenizer), is_own
+
+
+def whole_text(
+    section: TextData | PythonSourceData | TokensData, where: str, context: int, tokenizer: Tokenizer | None
+) -> tuple[ValidationWindows, int]:
+    """Return all of a source as examples for validation, and the number of its token ids.
+
+    Args:
+        section: the source. Its text is encoded by `tokenizer`.
+        where: the source, as in messages.
+        context: tokens of a window.
+        tokenizer: the job's tokenizer.
+
+    Raises:
+        UserError: the files cannot be read, or their text cannot be encoded.
+    """
+    if isinstance(section, TokensData):
+        tokens, vocabulary = _map(section.path, section.dtype), section.vocabulary
+    else:
+        if tokenizer is None:
+            raise UserError(f"{where}: the job has no tokenizer for text; give a file of token ids")
+        files = text_files(section.path) if isinstance(section, TextData) else stdlib_files()
+        try:
+            tokens, vocabulary = _encoded(tokenizer, _read(files)), tokenizer.vocabulary
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    source = Source(where, vocabulary)
+    source.check(tokens[:_SAMPLE])
+    if len(tokens) < 2:
+        raise UserError(f"{where}: too short: {len(tokens)} tokens; give a text in which there is a token to predict")
+    return ValidationWindows(tokens, context, source), vocabulary
 
 
 def _from_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from ..config.attention import with_kernel
 from ..config.parallel import Single
 from ..config.sections import Sample
 from ..contract import UserError
+from ..data.base import Examples
 from ..data.pipeline import evaluation_batches
 from ..events import Metrics
+from ..measure.validation import validate
 from ..models.pretrained import TOKENIZER, is_published, load_here
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
@@ -122,22 +125,31 @@ def _measure(
     placed = jax.tree.map(lambda array, like: jax.device_put(array, like.sharding), named, parts)
     step = jax.device_put(jnp.int32(0), form["step"].sharding)
     state = strategy.place({"step": step, "opt_state": form["opt_state"], **placed})
-    batches = _Batches.of(strategy, data)
-    metrics = strategy.validate(state, batches.sharded(strategy, data, on_batch))
-    return metrics, batches.examples
+    dataset = data.dataset
+    of_whole = [dataset.validations[name] for name in dataset.sources] or [dataset.validation]
+    sets = {id(e): _Batches.of(strategy, data, e) for e in (*of_whole, *dataset.validations.values())}
+    total = sum(batches.count for batches in sets.values())
+    numbers = itertools.count(1)
+
+    def sums_of(examples: Examples) -> dict[str, Any]:
+        batches = sets[id(examples)]
+        return strategy.sums(state, batches.sharded(strategy, examples, lambda: on_batch(next(numbers), total)))
+
+    metrics = validate(dataset, strategy, sums_of)
+    return metrics, sum(sets[id(examples)].examples for examples in of_whole)
 
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of an evaluation: those of the run in smaller parts, which have the same sums."""
+    """The batches of a set in an evaluation: those of the run in smaller parts, which have the same sums."""
 
     examples: int
     rows: int
     limit: int | None
 
     @classmethod
-    def of(cls, strategy: Strategy, data: Validation) -> _Batches:
-        size, task = data.dataset.validation.size, strategy.task
+    def of(cls, strategy: Strategy, data: Validation, examples: Examples) -> _Batches:
+        size, task = examples.size, strategy.task
         batch = strategy.config.batch_size
         whole = size if batch == "all" else batch
         most = whole if task.whole_batch else max(1, _UNITS // task.units_per_example // strategy.models)
@@ -146,12 +158,16 @@ class _Batches:
         rows = max(rows for rows in range(1, min(whole, most) + 1) if whole % rows == 0)
         return cls(min(size, data.limit * whole), rows, data.limit * whole // rows)
 
-    def sharded(self, strategy: Strategy, data: Validation, on_batch: OnBatch) -> Iterator[Batch]:
-        total = math.ceil(self.examples / self.rows)
-        batches = evaluation_batches(data.dataset.validation, self.rows, 0, 1, self.limit)
-        for number, batch in enumerate(batches, 1):
+    @property
+    def count(self) -> int:
+        """Return the number of batches."""
+        return math.ceil(self.examples / self.rows)
+
+    def sharded(self, strategy: Strategy, examples: Examples, on_batch: Callable[[], None]) -> Iterator[Batch]:
+        """Yield the batches on the devices, and call `on_batch` after each."""
+        for batch in evaluation_batches(examples, self.rows, 0, 1, self.limit):
             yield strategy.shard(batch)
-            on_batch(number, total)
+            on_batch()
 
 
 def _make_devices(count: int) -> None:

@@ -30,6 +30,8 @@ class Model(ABC):
 
     name: str
     """Name of the model in the config."""
+    takes_segments = False
+    """True if it takes the numbers of the documents in each row of tokens."""
     has_head = False
     """True if a language model offers its two halves, `hidden` and `head`."""
     stacked: tuple[str, ...] = ()
@@ -42,7 +44,9 @@ class Model(ABC):
         """Return the initial parameters, float32, and other state or None. `x` is a batch of one example, [1, ...]."""
 
     @abstractmethod
-    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
+    def apply(
+        self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
         """Return the outputs for a batch, [B, ...], and the new state, which an evaluation ignores."""
 
     def variables(self, key: jax.Array, x: jax.Array) -> Any:
@@ -62,13 +66,18 @@ class Model(ABC):
                 )
         return params if state is None else Variables(params, state)
 
-    def __call__(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
-        """Apply the model, and return the outputs, [B, ...]. In training, `given.state` is replaced by the new state."""
-        return self._outputs(given, x, key, self.apply)
+    def __call__(
+        self, given: Any, x: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
+    ) -> Any:
+        """Apply the model, and return the outputs, [B, ...]. In training, `given.state` is replaced by the new state.
 
-    def hidden(self, given: Any, x: jax.Array, key: jax.Array | None = None) -> Any:
+        `segments`, int32[B, T], number the documents in each row of tokens; only for a model that `takes_segments`.
+        """
+        return self._outputs(given, x, key, segments, self.apply)
+
+    def hidden(self, given: Any, x: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None) -> Any:
         """Apply the model without its head, as `__call__` does with it, and return [B, T, C]. Only if it `has_head`."""
-        return self._outputs(given, x, key, self.apply_hidden)
+        return self._outputs(given, x, key, segments, self.apply_hidden)
 
     def head(self, given: Any, hidden: jax.Array) -> Any:
         """Return the logits, [..., V], of any part of what `hidden` returns, [..., C]. Only if it `has_head`."""
@@ -76,7 +85,9 @@ class Model(ABC):
         return self._array(self.apply_head(params, state, hidden))
 
     @plugins.hook
-    def apply_hidden(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[jax.Array, Any]:
+    def apply_hidden(
+        self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> tuple[jax.Array, Any]:
         """Apply the model without its head, as `apply` does with it."""
         raise NotImplementedError
 
@@ -85,10 +96,10 @@ class Model(ABC):
         """Return the logits of `hidden`. A head draws no random numbers, and changes no state."""
         raise NotImplementedError
 
-    def _outputs(self, given: Any, x: jax.Array, key: jax.Array | None, apply: Any) -> Any:
+    def _outputs(self, given: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None, apply: Any) -> Any:
         if not isinstance(given, Variables):
-            return self._array(self._applied(apply, given, None, x, key)[0])
-        outputs, state = self._applied(apply, given.params, given.state, x, key)
+            return self._array(self._applied(apply, given, None, x, key, segments)[0])
+        outputs, state = self._applied(apply, given.params, given.state, x, key, segments)
         if key is not None:
             self._check_state(given.state, state)
             given.state, given.updated = state, True

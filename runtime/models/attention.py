@@ -21,7 +21,15 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..config import Config
-from ..config.attention import LANES, attention_of, job_conflict, named_conflict, platform_conflict, with_kernel
+from ..config.attention import (
+    LANES,
+    NO_SEGMENTS,
+    attention_of,
+    job_conflict,
+    named_conflict,
+    platform_conflict,
+    with_kernel,
+)
 from ..contract import UserError
 from ..devices import Devices
 from ..job_report import Choice
@@ -75,6 +83,7 @@ def attend(
     soft_cap: float | None = None,
     drop: Callable[[jax.Array], jax.Array] | None = None,
     places: jax.Array | None = None,
+    segments: jax.Array | None = None,
 ) -> jax.Array:
     """Return what each token gathers from itself and those before it, [B, T, H, D].
 
@@ -88,21 +97,27 @@ def attend(
         soft_cap: limit of the scores; not by `cudnn`.
         drop: dropout of the weights, [B, H, T, S]; only by `xla`.
         places: places of the T tokens among the S, int32[B, T], if there are earlier ones; always by `xla`.
+        segments: number of each token's document, int32[B, T]; it attends to tokens of its own only. Not by `cudnn`.
     """
     if places is not None:
         return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
     if kernel == "splash":
         assert drop is None
-        return _of_each_device(partial(by_splash, scale=scale, window=window, soft_cap=soft_cap))(query, key, value)
+        splash = partial(by_splash, scale=scale, window=window, soft_cap=soft_cap)
+        return _of_each_device(splash)(query, key, value, *([] if segments is None else [segments]))
     if kernel == "cudnn":
         assert soft_cap is None and drop is None
+        if segments is not None:  # of a user's data source: for podrun's own, `job_conflict` says so before
+            raise UserError(f"model.attention: {NO_SEGMENTS}; take attention: xla")
         # JAX counts the tokens before a token, without itself.
         local = None if window is None else (window - 1, 0)
         return jax.nn.dot_product_attention(
             query, key, value, scale=scale, is_causal=True, local_window_size=local, implementation="cudnn"
         )
-    places = jnp.arange(query.shape[1])
-    return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
+    seen = _seen(jnp.arange(query.shape[1]), key.shape[1], window)
+    if segments is not None:
+        seen = seen & (segments[:, :, None] == segments[:, None, :])
+    return _by_xla(query, key, value, scale, seen, soft_cap, drop)
 
 
 def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -111,7 +126,12 @@ def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array
     if shards is None:
         return kernel
     spec = PartitionSpec(shards.examples, None, shards.heads, None)
-    mapped: Callable[..., jax.Array] = jax.shard_map(kernel, in_specs=(spec,) * 3, out_specs=spec, check_vma=False)
+
+    def mapped(*arrays: jax.Array) -> jax.Array:
+        specs = tuple(spec if array.ndim == len(spec) else PartitionSpec(shards.examples, None) for array in arrays)
+        result: jax.Array = jax.shard_map(kernel, in_specs=specs, out_specs=spec, check_vma=False)(*arrays)
+        return result
+
     return mapped
 
 
@@ -146,6 +166,7 @@ def by_splash(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
+    segments: jax.Array | None = None,
     *,
     scale: float,
     window: int | None = None,
@@ -175,8 +196,18 @@ def by_splash(
         interpret=interpret,
     )
     query = (query.astype(jnp.float32) * scale).astype(query.dtype)  # the kernel itself does not scale
-    out = jax.vmap(kernel)(*(jnp.swapaxes(x, 1, 2) for x in (query, key, value)))
+    arrays = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
+    out = jax.vmap(kernel)(*arrays, None if segments is None else splash.SegmentIds(segments, segments))
     return jnp.swapaxes(out, 1, 2)
+
+
+def positions_in(tokens: jax.Array, segments: jax.Array | None) -> jax.Array:
+    """Return the positions of tokens, int32[B, T]: [T], or if rows have several `segments`, in those, [B, T]."""
+    places = jnp.arange(tokens.shape[1])
+    if segments is None:
+        return places
+    begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)))
+    return places - jax.lax.cummax(jnp.where(begins, places, 0), axis=1)
 
 
 def largest_block(length: int) -> int:

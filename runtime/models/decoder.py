@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, Lora, YarnRope
-from .attention import attend
+from .attention import attend, positions_in
 from .dropout import Dropout
 from .layers import Layers
 
@@ -139,8 +139,10 @@ class Attention(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, rotate: Rotation | None, deterministic: bool) -> jax.Array:
-        """Map [B, T, C] to [B, T, C]."""
+    def __call__(
+        self, x: jax.Array, rotate: Rotation | None, deterministic: bool, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]; `segments`, int32[B, T], number the documents in a row."""
         c = self.config
         batch, length, width = x.shape
         init = nn.initializers.normal(c.initializer_range)
@@ -168,6 +170,7 @@ class Attention(nn.Module):
             soft_cap=c.attention_soft_cap,
             drop=partial(dropout, deterministic=deterministic) if c.dropout else None,
             places=places,
+            segments=segments,
         ).reshape(batch, length, c.heads * c.size)
         dense = nn.Dense(width, c.bias == "all", dtype=self.dtype, kernel_init=_residual(c), name="o")
         return Dropout(c.dropout)(_product(c, dense, mixed, deterministic), deterministic)
@@ -221,11 +224,14 @@ class Block(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, rotations: Rotations, deterministic: bool) -> jax.Array:
-        """Map [B, T, C] to [B, T, C]."""
+    def __call__(
+        self, x: jax.Array, rotations: Rotations, deterministic: bool, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]; `segments`, int32[B, T], number the documents in a row."""
         c = self.config
         out = Norm(c, self.dtype, name="attn_norm")(x)
-        out = Attention(c, self.sliding, self.dtype, name="attn")(out, rotations[self.sliding], deterministic)
+        attention = Attention(c, self.sliding, self.dtype, name="attn")
+        out = attention(out, rotations[self.sliding], deterministic, segments)
         x = x + (Norm(c, self.dtype, name="attn_post_norm")(out) if c.post_norms else out)
         out = Norm(c, self.dtype, name="mlp_norm")(x)
         out = MLP(c, self.dtype, name="mlp")(out, deterministic)
@@ -262,17 +268,20 @@ class Decoder(nn.Module):
         if not c.tied_head:
             self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, kernel_init=init)
 
-    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
-        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
-        return self.head(self.hidden(tokens, deterministic))
+    def __call__(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
+        """Map int32[B, T] to float32[B, T, V]; T is at most config.context.
+
+        With `segments`, int32[B, T], a row has several documents: the number of each token's document, in order. Positions
+        begin anew with each of them, and no token attends to those of another.
+        """
+        return self.head(self.hidden(tokens, deterministic, segments))
 
     @nn.nowrap  # so that names in a profile have no `Decoder.hidden`
-    def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+    def hidden(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
         """Map int32[B, T] to what the head takes, [B, T, C]."""
-        length = tokens.shape[1]
-        x, rotations = self.embedded(tokens, jnp.arange(length), length)
+        x, rotations = self.embedded(tokens, positions_in(tokens, segments), tokens.shape[1])
         x = self.dropout(x, deterministic)
-        return self.final_norm(self.layers(x, rotations, deterministic))
+        return self.final_norm(self.layers(x, rotations, deterministic, segments))
 
     @nn.nowrap
     def embedded(self, tokens: jax.Array, positions: jax.Array, length: int) -> tuple[jax.Array, Rotations]:

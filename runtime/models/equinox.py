@@ -27,7 +27,8 @@ class Equinox(Model):
         self._make = make
         self._eqx: Any = sys.modules["equinox"]
         self._like, self._like_state = self._eqx.filter_eval_shape(self._module, jax.random.key(0))
-        self._call = Call(self, self._like, ["x", *["state"] * (self._like_state is not None)], ["key"])
+        self._call = Call(self, self._like, ["x", *["state"] * (self._like_state is not None)], ["key", "segments"])
+        self.takes_segments = self._call.takes("segments")
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         module, state = self._module(key)
@@ -38,7 +39,9 @@ class Equinox(Model):
             self.check_evaluation(*values, x)
         return values
 
-    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+    def apply(
+        self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         parts, static = state or {}, _divided(self._like)[2]
         like_params, like_others, _ = _divided(self._like)
         arrays = (refilled(like_params, params), refilled(like_others, parts.get("arrays", {})), static)
@@ -46,14 +49,14 @@ class Equinox(Model):
         keys = jax.random.split(key, len(x)) if key is not None and self._call.takes("key") else None
         call = partial(self._call, module, training=key is not None)
         if self._like_state is None:
-            outputs = jax.vmap(lambda x, key: call(x, key=key), axis_name="batch")(x, keys)
+            outputs = jax.vmap(lambda x, key, of: call(x, key=key, segments=of), axis_name="batch")(x, keys, segments)
             return outputs, state
         before = refilled(self._like_state, parts["state"])
 
-        def one(x: Any, key: Any) -> Any:
-            return self._pair(call(x, before, key=key))
+        def one(x: Any, key: Any, segments: Any) -> Any:
+            return self._pair(call(x, before, key=key, segments=segments))
 
-        outputs, after = jax.vmap(one, out_axes=(0, None), axis_name="batch")(x, keys)
+        outputs, after = jax.vmap(one, out_axes=(0, None), axis_name="batch")(x, keys, segments)
         return outputs, {**parts, "state": named(after)}
 
     def _module(self, key: jax.Array) -> tuple[Any, Any]:

@@ -11,14 +11,14 @@ from ..state import Params
 from .adapter import KEY, Model, named, refilled, rules_of, stacked_of
 from .calls import flags
 
-_BY_NAME = ("state", "key", *flags(training=True))
+_BY_NAME = ("state", "key", "segments", *flags(training=True))
 
 
 class Functions(Model):
     """A pair of functions: `init(key, x)` or `init(key)`, and `apply(params, x)`.
 
-    `apply` may also have parameters named `state`, `key` and flags for training. If it has `state`, `init` returns (params,
-    state) and `apply` returns (outputs, state).
+    `apply` may also have parameters named `state`, `key`, `segments` and flags for training. If it has `state`, `init`
+    returns (params, state) and `apply` returns (outputs, state).
     """
 
     @staticmethod
@@ -32,6 +32,7 @@ class Functions(Model):
         self.stacked, self.partition_rules = stacked_of(model), rules_of(model)
         signature = plugins.signature_of(model.apply)
         self._names = [word for word in _BY_NAME if signature is not None and word in signature.parameters]
+        self.takes_segments = "segments" in self._names
         plugins.check_call(model.apply, name, KEY, ["params", "x"], self._names, part="apply")
         signature = plugins.signature_of(model.init)
         self._with_example = signature is None or len(signature.parameters) > 1
@@ -50,9 +51,16 @@ class Functions(Model):
             self.check_evaluation(*arrays, x)
         return arrays
 
-    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+    def apply(
+        self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         like_params, like_state = self._like
-        values = {"state": refilled(like_state, state or {}), "key": key, **flags(key is not None)}
+        values = {
+            "state": refilled(like_state, state or {}),
+            "key": key,
+            "segments": segments,
+            **flags(key is not None),
+        }
         result = self._model.apply(refilled(like_params, params), x, **{name: values[name] for name in self._names})
         if "state" not in self._names:
             return result, state

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..config.model import GPT2Model, Remat
-from .attention import attend
+from .attention import attend, positions_in
 from .layers import saved
 
 _EPSILON = 1e-5
@@ -36,14 +36,15 @@ class Attention(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [B, T, C] to [B, T, C]."""
+    def __call__(self, x: jax.Array, deterministic: bool, segments: jax.Array | None) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]; `segments`, int32[B, T], number the documents in a row."""
         batch, length, width = x.shape
         qkv = nn.Dense(3 * width, dtype=self.dtype, kernel_init=_normal(self.std), name="c_attn")(x)
         query, key, value = jnp.split(qkv.reshape(batch, length, 3 * self.heads, -1), 3, axis=2)
         dropout = nn.Dropout(self.dropout)
         drop = partial(dropout, deterministic=deterministic) if self.dropout else None
-        mixed = attend(query, key, value, self.kernel, scale=query.shape[-1] ** -0.5, drop=drop)
+        scale = query.shape[-1] ** -0.5
+        mixed = attend(query, key, value, self.kernel, scale=scale, drop=drop, segments=segments)
         mixed = mixed.reshape(batch, length, width)
         out = nn.Dense(width, dtype=self.dtype, kernel_init=_normal(self.residual_std), name="c_proj")(mixed)
         return nn.Dropout(self.dropout)(out, deterministic)
@@ -78,11 +79,11 @@ class Block(nn.Module):
     dtype: jnp.dtype
 
     @nn.compact
-    def __call__(self, x: jax.Array, deterministic: bool) -> jax.Array:
-        """Map [B, T, C] to [B, T, C]."""
+    def __call__(self, x: jax.Array, deterministic: bool, segments: jax.Array | None = None) -> jax.Array:
+        """Map [B, T, C] to [B, T, C]; `segments`, int32[B, T], number the documents in a row."""
         shared = (self.dropout, self.std, self.residual_std, self.dtype)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_1")(x)
-        x = x + Attention(self.heads, self.kernel, *shared, name="attn")(normed, deterministic)
+        x = x + Attention(self.heads, self.kernel, *shared, name="attn")(normed, deterministic, segments)
         normed = nn.LayerNorm(_EPSILON, dtype=self.dtype, name="ln_2")(x)
         return x + MLP(*shared, name="mlp")(normed, deterministic)
 
@@ -118,17 +119,20 @@ class GPT2(nn.Module):
         self.h = [block(*shared) for _ in range(config.layers)]
         self.ln_f = nn.LayerNorm(_EPSILON, dtype=self.dtype)
 
-    def __call__(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
-        """Map int32[B, T] to float32[B, T, V]; T is at most config.context."""
-        return self.head(self.hidden(tokens, deterministic))
+    def __call__(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
+        """Map int32[B, T] to float32[B, T, V]; T is at most config.context.
+
+        With `segments`, int32[B, T], a row has several documents, as in `Decoder`.
+        """
+        return self.head(self.hidden(tokens, deterministic, segments))
 
     @nn.nowrap  # so that names in a profile have no `GPT2.hidden`
-    def hidden(self, tokens: jax.Array, deterministic: bool = True) -> jax.Array:
+    def hidden(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
         """Map int32[B, T] to what the head takes, [B, T, C]."""
-        x = self.wte(tokens) + self.wpe(jnp.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(positions_in(tokens, segments))
         x = self.drop(x, deterministic)
         for block in self.h:
-            x = block(x, deterministic)
+            x = block(x, deterministic, segments)
         return self.ln_f(x)
 
     @nn.nowrap

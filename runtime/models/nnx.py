@@ -26,7 +26,8 @@ class NNX(Model):
         self.name = name
         self._make = make
         abstract = nnx.eval_shape(lambda: self._module(jax.random.key(0)))
-        self._call = Call(self, abstract, ["x"], ["rngs", "key"])
+        self._call = Call(self, abstract, ["x"], ["rngs", "key", "segments"])
+        self.takes_segments = self._call.takes("segments")
         self._graph, *self._like = _split(abstract)
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -36,16 +37,18 @@ class NNX(Model):
             self.check_evaluation(*values, x)
         return values
 
-    def apply(self, params: Params, state: Any, x: jax.Array, key: jax.Array | None) -> tuple[Any, Any]:
+    def apply(
+        self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> tuple[Any, Any]:
         like_params, like_streams, like_state = self._like
         streams = _seeded(like_streams, jax.random.key(0) if key is None else key)
         module = nnx.merge(self._graph, _filled(like_params, params), streams, _filled(like_state, state or {}))
         if key is None:
             module.eval()
-            return self._call(module, x, training=False, rngs=None, key=None), state
+            return self._call(module, x, training=False, rngs=None, key=None, segments=segments), state
         module.train()
         rngs, direct = nnx.Rngs(jax.random.fold_in(key, 1)), jax.random.fold_in(key, 2)
-        outputs = self._call(module, x, training=True, rngs=rngs, key=direct)
+        outputs = self._call(module, x, training=True, rngs=rngs, key=direct, segments=segments)
         nnx.pop(module, nnx.Intermediate)
         return outputs, _dictionary(_split(module)[3])
 

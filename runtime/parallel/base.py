@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -210,15 +210,19 @@ class Strategy(ABC):
         return self._evaluate(state.best, batch)
 
     def validate(self, state: TrainState, batches: Iterable[Batch]) -> Metrics:
-        """Return the metrics of an evaluation over batches, each as `shard` returns it. All processes must call it.
+        """Return the metrics of an evaluation over batches, each as `shard` returns it. All processes must call it."""
+        return self.summarize(self.sums(state, batches))
 
-        Sums are added up in float64 on the host, because float32 cannot count large sets exactly.
+    def sums(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return the results of `evaluate` added up over batches, as `validate` needs them. All processes must call it.
+
+        They are added up in float64 on the host, because float32 cannot count large sets exactly.
         """
         sums: Any = None
         for batch in batches:
             wide = jax.tree.map(np.float64, jax.device_get(self.evaluate(state, batch)))
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
-        return self.summarize(sums)
+        return cast("dict[str, Any]", sums)
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the step, lowered but not compiled, for a global batch, [B, ...], or its ShapeDtypeStructs."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..contract import CHECKPOINT_MANIFEST, UserError
+from ..disk_cache import cache_folder
 from ..safe_name import UnsafeNameError, as_files, path_inside
 from .base import Storage
-from .bucket_cache import cache_folder
 from .bucket_claim import CLOCK, Claim
 from .bucket_client import Bucket, BucketError, Stored, explained
 from .bucket_digest import is_same

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ..contract import UserError
+from ..disk_cache import cache_folder
 from ..safe_name import path_inside
 from .bucket_client import Bucket, BucketError, Stored
 
@@ -35,11 +36,6 @@ Objects = dict[str, Stored]
 """Objects by their names below the bucket's URL."""
 _open: list[int] = []
 """Locks of the sets that this process reads, held until it ends."""
-
-
-def cache_folder() -> Path:
-    """Return podrun's cache folder, `~/.cache/podrun` or below XDG_CACHE_HOME."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podrun"
 
 
 class BucketCache:

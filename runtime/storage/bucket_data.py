@@ -45,11 +45,11 @@ def load_data(
         urls[str(path)] = url
         return path
 
-    section = with_files(config.data, download)
+    here = with_files(config, download)
     if not urls:
         return load_dataset(config)
     try:
-        return load_dataset(config.model_copy(update={"data": section}))
+        return load_dataset(here)
     except UserError as error:
         text = str(error)
         for path, url in urls.items():

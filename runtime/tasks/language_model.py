@@ -43,7 +43,11 @@ _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 class LanguageModel(Task):
-    """Cross-entropy of the next token, in nats."""
+    """Cross-entropy of the next token, in nats.
+
+    A batch has `tokens`, int32[B, T + 1]; `weights`, float32[B] or [B, T], if some of the loss does not count; and, if rows
+    have several documents, `segments`, int32[B, T]: the number of each token's document.
+    """
 
     unit = "tokens"
 
@@ -53,6 +57,11 @@ class LanguageModel(Task):
         self.units_per_example = self._context
         self._vocabulary = model_vocabulary(config, data.vocabulary)
         self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision.compute))
+        if data.has_segments and not self._model.takes_segments:
+            raise UserError(
+                f"model {config.model.name}: takes no `segments`, so that documents in a row would attend to each other; "
+                "give data.packing=concat, or let its call take `segments` (docs/plugins.md)"
+            )
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
         self._prompt = self._encode_prompt()
 
@@ -77,9 +86,11 @@ class LanguageModel(Task):
     def init(self, key: jax.Array) -> Params:
         return self._model.variables(key, jnp.zeros((1, self._context), jnp.int32))
 
-    def _logits(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> jax.Array:
+    def _logits(
+        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
+    ) -> jax.Array:
         """Return logits, float32[B, T, V]; with dropout if `key` is given."""
-        logits: Any = self._model(params, tokens, key)
+        logits: Any = self._model(params, tokens, key, segments)
         if logits.shape != (*tokens.shape, self._vocabulary):
             raise UserError(
                 f"model {self.config.model.name}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
@@ -94,23 +105,27 @@ class LanguageModel(Task):
         """Return the number of pieces of the logits, float32[rows, length, V]."""
         return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
 
-    def _next_tokens(self, params: Params, tokens: jax.Array, key: jax.Array | None = None) -> Losses:
-        """Return the losses of `tokens`, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces."""
+    def _next_tokens(self, params: Params, batch: Batch, key: jax.Array | None = None) -> Losses:
+        """Return the losses of a batch. Logits that are larger than a piece are computed in pieces."""
+        tokens, segments = batch["tokens"], batch.get("segments")
         rows, length = tokens.shape[0], tokens.shape[1] - 1
         pieces = self._pieces(rows, length)
         if pieces <= 1:
-            return _next_token(self._logits(params, tokens[:, :-1], key), tokens[:, 1:])
-        hidden = self._model.hidden(params, tokens[:, :-1], key)
+            return _next_token(self._logits(params, tokens[:, :-1], key, segments), tokens[:, 1:])
+        hidden = self._model.hidden(params, tokens[:, :-1], key, segments)
         size = math.ceil(length / pieces)
         return _in_pieces(lambda x, y: _next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        tokens = self._next_tokens(params, batch["tokens"], key)
+        tokens = self._next_tokens(params, batch, key)
         z_loss = self.config.z_loss
         # One mean for all: in a program over several devices each separate sum is a synchronisation.
-        each = jnp.stack([x.mean(-1) for x in (tokens.loss, tokens.correct, *([tokens.log_z**2] if z_loss else []))])
         weights = batch.get("weights")
-        if weights is not None and weights.ndim == 1:  # two axes: weights of tokens, for evaluation
+        means = [tokens.loss, tokens.correct, *([tokens.log_z**2] if z_loss else [])]
+        if weights is not None and weights.ndim == 2:
+            means = [x * weights for x in means]
+        each = jnp.stack([x.mean(-1) for x in means])
+        if weights is not None and weights.ndim == 1:
             each = each * weights
         loss, accuracy, *squares = each.mean(-1)
         if not squares:
@@ -119,7 +134,7 @@ class LanguageModel(Task):
         return loss + added, {"accuracy": accuracy, "z_loss": added}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        return _sums(self._next_tokens(params, batch["tokens"]), batch["weights"])
+        return _sums(self._next_tokens(params, batch), batch["weights"])
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
@@ -127,7 +142,7 @@ class LanguageModel(Task):
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Return probabilities, float32[B, T, V]."""
-        return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1]))
+        return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1], segments=batch.get("segments")))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
         logits = jnp.log(jnp.maximum(predictions, _SMALLEST))

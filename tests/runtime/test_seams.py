@@ -108,7 +108,7 @@ def test_every_path_of_a_data_source_is_checked() -> None:
     """Keys that are paths name files, so their fields say how to find them."""
     for section in choices("data").values():
         for name, field in section.model_fields.items():
-            is_path = Path in (field.annotation, *get_args(field.annotation)) or name == "path"
+            is_path = Path in (field.annotation, *get_args(field.annotation)) or name in ("path", "validation_path")
             assert any(isinstance(mark, ReadsFiles) for mark in field.metadata) == is_path, (section, name)
 
 

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from podrun.runtime.config import Config
-from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches, evaluation_shapes, full_batch, step_shapes
+from podrun.runtime.data.pipeline import (
+    ShuffledOrder,
+    TrainBatches,
+    evaluation_batches,
+    evaluation_shapes,
+    full_batch,
+    step_shapes,
+)
 from podrun.runtime.devices import Devices
 from podrun.runtime.optim import make_optimizer
 from podrun.runtime.parallel import make_strategy
@@ -40,7 +47,7 @@ def asked_for(one: Strategy, config: Config) -> dict[str, str]:
     else:
         size = config.batch_size
         parts = one.shares * config.accumulate
-        batch = TrainBatches(data.train, size, *one.data_shard, 0, None, parts).at(0)
+        batch = TrainBatches(data.train, ShuffledOrder(data.train.size, 0), size, *one.data_shard, parts).at(0)
     evaluation = next(evaluation_batches(data.validation, size, *one.data_shard, 1, one.shares))
     return {
         "step": one._step.lower(state, one.shard(batch)).as_text(),

@@ -110,8 +110,10 @@ def test_a_run_of_positions(size: int) -> None:
 def test_parts_of_all_processes_are_the_global_batch(processes: int) -> None:
     """One after another they have the same rows, in the same order, as the batch of a single process."""
     examples = Numbers(20)
-    whole = TrainBatches(examples, 8, 0, 1, seed=7)
-    parts = [TrainBatches(examples, 8, process, processes, seed=7) for process in range(processes)]
+    whole = TrainBatches(examples, ShuffledOrder(examples.size, 7), 8, 0, 1)
+    parts = [
+        TrainBatches(examples, ShuffledOrder(examples.size, 7), 8, process, processes) for process in range(processes)
+    ]
     for position in range(0, 80, 8):
         together = [part.at(position) for part in parts]
         for key, expected in whole.at(position).items():
@@ -121,21 +123,50 @@ def test_parts_of_all_processes_are_the_global_batch(processes: int) -> None:
 @pytest.mark.parametrize(("size", "processes", "parts"), [(8, 3, 3), (8, 3, 6), (8, 1, 3), (2, 3, 6), (64, 3, 12)])
 def test_a_batch_that_does_not_divide_is_padded(size: int, processes: int, parts: int) -> None:
     """Its examples come once and in their order; the weights of the rest are 0, and 1 on average."""
-    whole = TrainBatches(Numbers(100), size, 0, 1, seed=0).at(3 * size)
-    shares = [TrainBatches(Numbers(100), size, p, processes, 0, parts=parts).at(3 * size) for p in range(processes)]
+    whole = TrainBatches(Numbers(100), ShuffledOrder(Numbers(100).size, 0), size, 0, 1).at(3 * size)
+    shares = [
+        TrainBatches(Numbers(100), ShuffledOrder(100, 0), size, p, processes, parts).at(3 * size)
+        for p in range(processes)
+    ]
     assert {len(share["index"]) for share in shares} == {padded(size, parts) // processes}
     index, weights = (np.concatenate([share[key] for share in shares]) for key in ("index", "weights"))
+    weights = weights[:, 0]  # of the first of its columns
     assert index[weights > 0].tolist() == whole["index"].tolist()
     assert set(index[weights == 0]) <= {whole["index"][-1]}  # others could hold what no step is to see
     assert weights.mean() == pytest.approx(1)
     assert set(weights[:size]) == {np.float32(padded(size, parts) / size)}
 
 
+class Partly(Numbers):
+    """Examples of which some tokens are trained: as many as the number of the example, of 8."""
+
+    def gather(self, indices: Array, epochs: Array) -> Batch:
+        return {"index": indices.copy(), "weights": (np.arange(8) < indices[:, None] % 8).astype(np.float32)}
+
+    def trained(self, indices: Array, epochs: Array) -> int:
+        return int((indices % 8).sum())
+
+
+@pytest.mark.parametrize(("size", "processes", "parts"), [(8, 1, 8), (8, 4, 4), (8, 3, 6), (5, 2, 4)])
+def test_the_loss_is_a_mean_over_the_trained_tokens_of_the_whole_batch(size: int, processes: int, parts: int) -> None:
+    """Whatever the processes have of it: their weights are 1 on average, and equal for all trained tokens."""
+    for at in (0, 3 * size):
+        shares = [
+            TrainBatches(Partly(40), ShuffledOrder(40, 0), size, process, processes, parts).at(at)
+            for process in range(processes)
+        ]
+        weights = np.concatenate([share["weights"] for share in shares])
+        assert weights.mean() == pytest.approx(1)
+        assert len(set(weights[weights > 0].tolist())) == 1
+    parts_of_all = [full_batch(Partly(21), parts, process, processes)["weights"] for process in range(processes)]
+    assert np.concatenate(parts_of_all).mean() == pytest.approx(1)
+
+
 def test_a_resumed_process_goes_on_with_the_same_batches() -> None:
     """A new object that starts at a position gives what the old one gives there."""
-    first = TrainBatches(Numbers(20), 8, 1, 2, seed=7)
+    first = TrainBatches(Numbers(20), ShuffledOrder(Numbers(20).size, 7), 8, 1, 2)
     seen = [first.at(position)["index"].tolist() for position in range(0, 80, 8)]
-    second = TrainBatches(Numbers(20), 8, 1, 2, seed=7)
+    second = TrainBatches(Numbers(20), ShuffledOrder(Numbers(20).size, 7), 8, 1, 2)
     assert [second.at(position)["index"].tolist() for position in range(40, 80, 8)] == seen[5:]
 
 
@@ -165,7 +196,7 @@ def test_the_full_batch_has_every_example_once(size: int, processes: int) -> Non
     """In their order, with equal parts for the processes; the weights are 1 on average, 0 on padding, else equal."""
     parts = [full_batch(Numbers(size), 4, process, processes) for process in range(processes)]
     assert {len(part["index"]) for part in parts} == {padded(size, 4) // processes}
-    weights = np.concatenate([part["weights"] for part in parts])
+    weights = np.concatenate([part["weights"][:, 0] for part in parts])
     indices = np.concatenate([part["index"] for part in parts])
     assert weights.dtype == np.float32
     assert indices[:size].tolist() == list(range(size))

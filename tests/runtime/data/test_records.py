@@ -13,7 +13,7 @@ import pytest
 
 from podrun.runtime.config import check_files
 from podrun.runtime.contract import UserError
-from podrun.runtime.data.pipeline import TrainBatches
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches
 
 from ..array_jobs import Array, everything, job, load
 
@@ -163,8 +163,8 @@ def test_records_are_gathered_in_any_order(folder: Path) -> None:
 def test_processes_read_their_parts(folder: Path) -> None:
     """Two processes together read what one alone reads, at any position: so a run may go on with another number."""
     dataset = load("classification", "array_record", folder)
-    whole = TrainBatches(dataset.train, 4, 0, 1, seed=3)
-    parts = [TrainBatches(dataset.train, 4, process, 2, seed=3) for process in range(2)]
+    whole = TrainBatches(dataset.train, ShuffledOrder(dataset.train.size, 3), 4, 0, 1)
+    parts = [TrainBatches(dataset.train, ShuffledOrder(dataset.train.size, 3), 4, process, 2) for process in range(2)]
     for position in (40, 0, 8):
         together = np.concatenate([part.at(position)["x"] for part in parts])
         np.testing.assert_array_equal(together, whole.at(position)["x"])

@@ -14,8 +14,9 @@ from podrun.runtime.config.data import CharTokenizer, PythonSourceData, TokensDa
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import tokens as module
 from podrun.runtime.data.base import Dataset
-from podrun.runtime.data.pipeline import Prefetcher, TrainBatches, evaluation_batches
-from podrun.runtime.data.tokens import Source, TrainWindows, python_source_dataset, tokens_dataset
+from podrun.runtime.data.pipeline import Prefetcher, ShuffledOrder, TrainBatches, evaluation_batches
+from podrun.runtime.data.tokens import python_source_dataset, tokens_dataset
+from podrun.runtime.data.windows import Source, TrainWindows
 
 JOB = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"layers": 1, "heads": 1, "width": 8, "context": 4}})
 
@@ -96,7 +97,7 @@ def test_ids_beyond_the_vocabulary_that_are_read_later(
 
 def read_all(dataset: Dataset) -> None:
     """Read every token by the thread that makes batches, then the validation split."""
-    train = TrainBatches(dataset.train, 2, 0, 1, seed=0)
+    train = TrainBatches(dataset.train, ShuffledOrder(dataset.train.size, 0), 2, 0, 1)
     prefetcher = Prefetcher(train.at, 0, 2)
     try:
         for _ in range(10 * dataset.train.size):  # several epochs, each of another phase

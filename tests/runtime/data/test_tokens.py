@@ -14,7 +14,8 @@ from podrun.runtime.config.data import TextData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Examples
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows, text_dataset, tokens_dataset
+from podrun.runtime.data.tokens import text_dataset, tokens_dataset
+from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 
 Array = np.ndarray[Any, Any]
 

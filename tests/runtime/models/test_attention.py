@@ -17,7 +17,7 @@ from podrun.runtime.config.attention import with_kernel
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.pipeline import batch_shapes
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
+from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 from podrun.runtime.devices import Devices
 from podrun.runtime.measure.flops import step_flops
 from podrun.runtime.models import attention

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from podrun.runtime.config import Config
-from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches, evaluation_batches
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch, StateDict
 
@@ -51,7 +51,7 @@ every_framework = pytest.mark.parametrize("framework", FRAMEWORKS)
 @functools.cache
 def batches() -> list[Batch]:
     """Return batches with so many examples for each device that statistics over them are well conditioned."""
-    order = TrainBatches(dataset().train, 32, 0, 1, seed=0)
+    order = TrainBatches(dataset().train, ShuffledOrder(dataset().train.size, 0), 32, 0, 1)
     return [order.at(32 * i) for i in range(3)]
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from podrun.runtime.data.base import Dataset
-from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches, evaluation_batches
+from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 from podrun.runtime.parallel.base import Strategy
 
 from ...tiers import mostly_long
@@ -40,7 +40,7 @@ def strategy(framework: str, name: str, **keys: Any) -> Strategy:
 def losses(framework: str, name: str, **keys: Any) -> list[float]:
     """Return the losses of three steps, and that of an evaluation after them."""
     one = strategy(framework, name, **keys)
-    order = TrainBatches(text().train, 8, 0, 1, seed=0)
+    order = TrainBatches(text().train, ShuffledOrder(text().train.size, 0), 8, 0, 1)
     state, history = train(one, one.init(), [order.at(8 * i) for i in range(3)])
     batch = next(iter(evaluation_batches(text().validation, 8, 0, 1, 1)))
     evaluated = one.summarize(jax.device_get(one.evaluate(state, one.shard(batch))))

@@ -14,7 +14,7 @@ import pytest
 
 from podrun.runtime.config import Config
 from podrun.runtime.data import load_dataset
-from podrun.runtime.data.pipeline import TrainBatches
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches
 
 from ...tiers import mostly_long
 from ..strategies import assert_close, copies, make, place, train
@@ -93,7 +93,7 @@ def test_twenty_steps_are_those_of_plain_optax(framework: str, name: str) -> Non
     model = f"{__package__}.natives:{NAMES[framework][0]}"
     config = Config.model_validate({"task": "classification", "model": model, "parallel": "single", **keys})
     dataset = load_dataset(config)
-    order = TrainBatches(dataset.train, 8, 0, 1, seed=0)
+    order = TrainBatches(dataset.train, ShuffledOrder(dataset.train.size, 0), 8, 0, 1)
     batches = [order.at(8 * n) for n in range(STEPS)]
     one = make(config, dataset)
     named = {**copies(one.savable(one.init())), "params": as_in(framework, weights())}

@@ -11,8 +11,8 @@ import optax
 
 from podrun.runtime.config import Config
 from podrun.runtime.data.base import Dataset
-from podrun.runtime.data.pipeline import TrainBatches
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches
+from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 from podrun.runtime.state import Batch, Params, StateDict, to_dict
 from podrun.runtime.tasks import make_task
 from podrun.runtime.tasks.base import Scalars
@@ -32,7 +32,7 @@ SAME_DEVICES = [name for name in SECTIONS if name != "single"]
 
 @functools.cache
 def batches(count: int) -> list[Batch]:
-    order = TrainBatches(dataset().train, 8, 0, 1, seed=0)
+    order = TrainBatches(dataset().train, ShuffledOrder(dataset().train.size, 0), 8, 0, 1)
     return [order.at(8 * i) for i in range(count)]
 
 
@@ -117,7 +117,7 @@ def text_job(name: str, model: str = "gpt2", **keys: Any) -> Config:
 
 @functools.cache
 def text_batches() -> list[Batch]:
-    order = TrainBatches(text().train, 8, 0, 1, seed=0)
+    order = TrainBatches(text().train, ShuffledOrder(text().train.size, 0), 8, 0, 1)
     return [order.at(8 * i) for i in range(2)]
 
 

@@ -13,7 +13,7 @@ import pytest
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 from podrun.runtime.contract import UserError
-from podrun.runtime.data.pipeline import TrainBatches, evaluation_batches
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches, evaluation_batches
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch, StateDict, TrainState, to_dict
 from podrun.runtime.tasks.base import Task
@@ -40,7 +40,7 @@ def ensemble() -> Strategy:
 
 @functools.cache
 def batches() -> list[Batch]:
-    order = TrainBatches(dataset().train, 8, 0, 1, seed=0)
+    order = TrainBatches(dataset().train, ShuffledOrder(dataset().train.size, 0), 8, 0, 1)
     return [order.at(8 * i) for i in range(3)]
 
 

@@ -6,7 +6,7 @@ import functools
 
 import pytest
 
-from podrun.runtime.data.pipeline import TrainBatches
+from podrun.runtime.data.pipeline import ShuffledOrder, TrainBatches
 from podrun.runtime.state import Batch, Params
 
 from ...tiers import mostly_long
@@ -17,7 +17,7 @@ SIZE = 6  # 4 devices do not divide it
 
 
 def batches(parts: int, size: int = SIZE) -> list[Batch]:
-    order = TrainBatches(dataset().train, size, 0, 1, seed=0, parts=parts)
+    order = TrainBatches(dataset().train, ShuffledOrder(dataset().train.size, 0), size, 0, 1, parts=parts)
     return [order.at(size * i) for i in range(3)]
 
 
@@ -48,7 +48,9 @@ def test_training_on_padded_batches_is_that_on_the_examples(name: str, accumulat
 @pytest.mark.long
 def test_a_language_model_weighs_its_examples() -> None:
     start = text_reference()[0]
-    orders = [TrainBatches(text().train, SIZE, 0, 1, seed=0, parts=parts) for parts in (1, 8)]
+    orders = [
+        TrainBatches(text().train, ShuffledOrder(text().train.size, 0), SIZE, 0, 1, parts=parts) for parts in (1, 8)
+    ]
     _, wanted = plain(text_job("single"), text(), start["params"], [orders[0].at(0)])
     one = make(text_job("pmap"), text())
     _, values = train(one, place(one, start), [orders[1].at(0)])

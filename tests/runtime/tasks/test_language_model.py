@@ -17,7 +17,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.tokenizers import Bytes, Characters
-from podrun.runtime.data.tokens import Source, TrainWindows, ValidationWindows
+from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 from podrun.runtime.models import make_language_model
 from podrun.runtime.tasks import make_task
 from podrun.runtime.worker.progress import Reporter

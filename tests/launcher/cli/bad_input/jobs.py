@@ -24,7 +24,7 @@ TRAIN_YAML = [
         "key of another choice",
         "there is no such key",
         "line 3: data.path:",
-        "another choice of data.name; allowed here: name, tokenizer",
+        "another choice of data.name; allowed here: skip, name, tokenizer",
         yaml="steps: 3\nbatch_size: 8\ndata: {name: python_source, path: a.txt}\n",
     ),
     Case("wrong type", "(it is 'many')", "line 1: steps:", "a whole number", yaml="steps: many\nbatch_size: 8\n"),

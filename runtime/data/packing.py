@@ -1,0 +1,213 @@
+"""Pack documents into rows: each row has several whole documents, so that little of it is padding.
+
+Documents are packed by best fit, the longest first, among `_TOGETHER` documents at a time (Ding et al. 2024, "Fewer
+Truncations Improve Language Modeling"). One that is longer than a row is cut into rows of its own, of which each begins with
+the last token of the one before: that token is not predicted twice. What is left over is packed like a document.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .base import Batch, Origin
+from .windows import Source, Stream
+
+Array = np.ndarray[Any, Any]
+
+_TOGETHER = 1 << 16
+_VERSION = 1
+"""Part of the names of stored rows: rows of another version are made anew."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Documents packed into rows.
+
+    Attributes:
+        first: number of each row's first piece, and after the last row the number of pieces: int64[rows + 1].
+        starts: place of each piece's first token among all tokens, int64[pieces].
+        sizes: tokens of each piece, int32[pieces].
+    """
+
+    first: Array
+    starts: Array
+    sizes: Array
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def pieces(self, row: int) -> tuple[Array, Array]:
+        """Return (starts, sizes) of a row's pieces."""
+        here = slice(int(self.first[row]), int(self.first[row + 1]))
+        return self.starts[here], self.sizes[here]
+
+
+def pack(ends: Array, width: int) -> Rows:
+    """Pack documents into rows of `width` tokens.
+
+    Args:
+        ends: place after each document's last token, int64[documents]; documents stand one after another.
+        width: tokens of a row, at least 2.
+    """
+    begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
+    first, starts, sizes = [np.zeros(1, np.int64)], [], []
+    for at in range(0, len(ends), _TOGETHER):
+        pieces = _pieces(begins[at : at + _TOGETHER], ends[at : at + _TOGETHER], width)
+        rows = _best_fit(pieces[1], width)
+        order = np.fromiter((piece for row in rows for piece in row), np.int64, len(pieces[1]))
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        first.append(first[-1][-1] + np.cumsum(counts))
+        starts.append(pieces[0][order])
+        sizes.append(pieces[1][order])
+    if not starts:
+        return Rows(first[0], np.zeros(0, np.int64), np.zeros(0, np.int32))
+    return Rows(np.concatenate(first), np.concatenate(starts), np.concatenate(sizes))
+
+
+def _pieces(begins: Array, ends: Array, width: int) -> tuple[Array, Array]:
+    """Return (starts, sizes) of the pieces of documents: one of each, but several of those that are longer than a row."""
+    lengths = ends - begins
+    # A piece repeats the last token of the one before, so that all but the first add `width` - 1 tokens.
+    counts = np.maximum(1, -(-(lengths - 1) // (width - 1)))
+    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = np.repeat(begins, counts) + number * (width - 1)
+    return starts, np.minimum(np.repeat(ends, counts) - starts, width).astype(np.int32)
+
+
+def _best_fit(sizes: Array, width: int) -> list[list[int]]:
+    """Return the pieces of each row: each goes, the longest first, into the fullest row that has room for it."""
+    rows: list[list[int]] = []
+    with_room: dict[int, list[int]] = defaultdict(list)
+    rooms = 0
+    """Bit n is set if a row has room for n tokens."""
+    for piece in np.argsort(-sizes, kind="stable").tolist():
+        size = int(sizes[piece])
+        if enough := rooms >> size:
+            room = size + (enough & -enough).bit_length() - 1
+            row = with_room[room].pop()
+            if not with_room[room]:
+                rooms ^= 1 << room
+            rows[row].append(piece)
+        else:
+            room, row = width, len(rows)
+            rows.append([piece])
+        if left := room - size:
+            with_room[left].append(row)
+            rooms |= 1 << left
+    return rows
+
+
+class PackedRows:
+    """Rows of whole documents.
+
+    Args:
+        tokens: all documents one after another, [tokens].
+        rows: the documents of each row.
+        context: tokens of a row but one.
+        source: where the tokens are from.
+        answers: 1 for each token that is to be learned, uint8[tokens]; None: all are.
+    """
+
+    def __init__(self, tokens: Stream, rows: Rows, context: int, source: Source, answers: Stream | None = None) -> None:
+        self._tokens = tokens
+        self._rows = rows
+        self._context = context
+        self._source = source
+        self._answers = answers
+        self.size = len(rows)
+
+    def gather(self, indices: Array, epochs: Array) -> Batch:
+        """Return {"tokens": int32[B, T + 1], "segments": int32[B, T], "weights": float32[B, T]}.
+
+        `segments` are the numbers of a row's documents, from 1 on; 0 is padding. `weights` are 1 for each token that is
+        predicted, and 0 for the first of a document, for one that is not to be learned, and for padding.
+        """
+        width = self._context + 1
+        tokens, segments = (np.zeros((len(indices), width), np.int32) for _ in range(2))
+        learned = np.zeros((len(indices), width), bool)
+        for row, index in enumerate(indices.tolist()):
+            at = 0
+            for number, (start, size) in enumerate(zip(*self._rows.pieces(index), strict=True), 1):
+                here = slice(at, at + int(size))
+                at += int(size)
+                tokens[row, here] = self._source.part(self._tokens, int(start), int(size))
+                segments[row, here] = number
+                learned[row, here] = True if self._answers is None else self._answers[start : start + size]
+        same = (segments[:, 1:] == segments[:, :-1]) & learned[:, 1:]
+        return {"tokens": tokens, "segments": segments[:, :-1], "weights": same.astype(np.float32)}
+
+    def trained(self, indices: Array, epochs: Array) -> int:
+        """Return the number of tokens with a weight of 1 in these rows."""
+        if self._answers is not None:
+            return int(self.gather(indices, epochs)["weights"].sum())
+        first = self._rows.first
+        pieces = sum(int(first[index + 1] - first[index]) for index in indices.tolist())
+        return sum(int(self._rows.pieces(index)[1].sum()) for index in indices.tolist()) - pieces
+
+    def origins(self, index: int, epoch: int) -> list[Origin]:
+        """Return where an example is from, for each of its documents."""
+        pieces = zip(*self._rows.pieces(index), strict=True)
+        return [self._source.origin(int(start), int(size)) for start, size in pieces]
+
+    @property
+    def padding(self) -> float:
+        """Return the share of padding in all rows."""
+        return 1 - int(self._rows.sizes.sum(dtype=np.int64)) / max(1, self.size * (self._context + 1))
+
+
+def stored_rows(digest: bytes, ends: Callable[[], Array], width: int, folder: Path) -> Rows:
+    """Return the rows of documents, packed once and then read from `folder`, which all processes of a host share.
+
+    Args:
+        digest: digest of the documents' lengths and order.
+        ends: returns the ends of the documents, as for `pack`.
+        width: tokens of a row.
+        folder: where rows are stored. If it cannot be written, they are packed each time.
+    """
+    name = hashlib.blake2b(digest + f"{_VERSION} {_TOGETHER} {width}".encode(), digest_size=16).hexdigest()
+    if (rows := _read(folder / name)) is not None:
+        return rows
+    shutil.rmtree(folder / name, ignore_errors=True)  # damaged, if it is there
+    rows = pack(ends(), width)
+    with suppress(OSError):
+        _write(rows, folder / name)
+        return _read(folder / name) or rows
+    return rows
+
+
+_FIELDS = ("first", "starts", "sizes")
+
+
+def _read(folder: Path) -> Rows | None:
+    try:
+        arrays = [np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _FIELDS]
+    except (OSError, ValueError):
+        return None
+    rows = Rows(*arrays)
+    is_whole = len(rows.first) and rows.first[-1] == len(rows.starts) == len(rows.sizes)
+    return rows if is_whole else None
+
+
+def _write(rows: Rows, folder: Path) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".packing-"))
+    try:
+        for name in _FIELDS:
+            with (partial / f"{name}.npy").open("wb") as file:
+                np.save(file, getattr(rows, name))
+                file.flush()
+                os.fsync(file.fileno())
+        partial.rename(folder)  # fails if another process was faster: its rows are the same
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

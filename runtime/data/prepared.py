@@ -1,0 +1,225 @@
+"""Data source of documents that `podrun prepare` has written: windows over all of them, or rows of whole documents."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..config import Config
+from ..config.data import PreparedData
+from ..contract import UserError
+from ..disk_cache import cache_folder
+from ..models import context_length
+from .base import Dataset, Examples
+from .packing import PackedRows, stored_rows
+from .prepared_files import PreparedFolder, ShardArrays
+from .windows import Source, TrainWindows, ValidationWindows
+
+Array = np.ndarray[Any, Any]
+
+_SHOWN = 8  # documents of an example that are named
+
+
+def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
+    """Return the dataset of a prepared folder. Raises UserError if it cannot be used, or is too small."""
+    context = context_length(config)
+    where = f"data.path {section.path}"
+    documents = Documents.read(section.path, where)
+    if section.validation_path is None:
+        train, validation = documents.split(section.validation)
+    else:
+        train, validation = (
+            documents,
+            Documents.read(section.validation_path, f"data.validation_path {section.validation_path}"),
+        )
+        if validation.folder.manifest.tokenizer != train.folder.manifest.tokenizer:
+            raise UserError(
+                f"{validation.where} was made with another tokenizer than {train.where}, so that its ids mean other tokens; "
+                "prepare both with the same one"
+            )
+    for name, part, needed in (("training", train, context + 1), ("validation", validation, 2)):
+        if part.size < needed:
+            raise UserError(
+                f"{part.where}: too short: {part.size} tokens in whole documents for {name}, at least {needed} are needed "
+                f"(model.context is {context}); prepare more text, or give a smaller model.context"
+            )
+    manifest = documents.folder.manifest
+    fits = section.packing == "fit"
+    if manifest.has_answers and not fits:
+        raise UserError(
+            f"{where} has conversations, of which only the answers are learned; give data.packing=fit, which knows them"
+        )
+    examples: Examples = train.rows(context) if fits else train.windows(context, config.seed)
+    return Dataset(
+        examples,
+        validation.rows(context) if fits else validation.adjacent(context),
+        fingerprint=train.digest + validation.digest + section.packing.encode(),
+        vocabulary=manifest.vocabulary,
+        tokenizer=documents.folder.tokenizer(),
+        has_segments=fits,
+        note=packing_note(examples) if isinstance(examples, PackedRows) else "",
+    )
+
+
+def whole_folder(section: PreparedData, where: str, context: int) -> tuple[Examples, int]:
+    """Return all of a prepared folder as examples for validation, and the number of its token ids. Raises UserError."""
+    documents = Documents.read(section.path, where)
+    if documents.size < 2:
+        raise UserError(
+            f"{where}: {section.path} has {documents.size} tokens, too few for one to predict; prepare more text"
+        )
+    fits = section.packing == "fit" or documents.folder.manifest.has_answers
+    return documents.rows(context) if fits else documents.adjacent(context), documents.folder.manifest.vocabulary
+
+
+def packing_note(rows: PackedRows) -> str:
+    """Return the line about the packing of the training set."""
+    return f"packing: {rows.size:,} rows of whole documents, {rows.padding:.2%} of their tokens is padding"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Some of the documents of a prepared folder, one after another."""
+
+    folder: PreparedFolder
+    where: str
+    """The folder, as in messages."""
+    shards: tuple[ShardArrays, ...]
+    begins: tuple[int, ...]
+    """Number of each shard's first token in the folder, and after the last shard that of all tokens."""
+    first: int
+    """Number in the folder of the first token of these documents."""
+    end: int
+    """Number of the token after the last."""
+
+    @classmethod
+    def read(cls, path: str, where: str) -> Documents:
+        """Return all documents of a folder. Raises UserError if it is damaged."""
+        try:
+            folder = PreparedFolder(Path(path))
+            shards = tuple(folder.shard(number) for number in range(len(folder.manifest.shards)))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        begins = tuple(accumulate((len(shard.tokens) for shard in shards), initial=0))
+        return cls(folder, where, shards, begins, 0, begins[-1])
+
+    @property
+    def size(self) -> int:
+        """Return the number of tokens."""
+        return self.end - self.first
+
+    @property
+    def digest(self) -> bytes:
+        """Return the digest of these documents: equal for equal tokens, divided into the same documents."""
+        digest = hashlib.blake2b(f"{self.first} {self.end}".encode(), digest_size=16)
+        for shard in self.folder.manifest.shards:
+            digest.update(
+                "".join(shard.sha256[part] for part in ("tokens", "ends", "answers") if part in shard.sha256).encode()
+            )
+        return digest.digest()
+
+    def split(self, share: float) -> tuple[Documents, Documents]:
+        """Return the documents before the last ones that have at most `share` of the tokens, and these last ones."""
+        cut = self._begin_of_document(self.end - int(self.size * share))
+        return Documents(**{**vars(self), "end": cut}), Documents(**{**vars(self), "first": cut})
+
+    def windows(self, context: int, seed: int) -> TrainWindows:
+        """Return windows for training."""
+        return TrainWindows(self._tokens(), context, seed, self._source())
+
+    def adjacent(self, context: int) -> ValidationWindows:
+        """Return windows for validation, of which each begins where the one before ends."""
+        return ValidationWindows(self._tokens(), context, self._source())
+
+    def rows(self, context: int) -> PackedRows:
+        """Return rows of whole documents."""
+        rows = stored_rows(self.digest, self._ends, context + 1, cache_folder() / "rows")
+        answers = Spliced([s.answers for s in self.shards if s.answers is not None], self.begins, self.first, self.end)
+        has_answers = self.folder.manifest.has_answers
+        return PackedRows(self._tokens(), rows, context, self._source(), answers if has_answers else None)
+
+    def _tokens(self) -> Spliced:
+        return Spliced([shard.tokens for shard in self.shards], self.begins, self.first, self.end)
+
+    def _source(self) -> Source:
+        return Source(self.where, self.folder.manifest.vocabulary, self.first, self._names)
+
+    def _ends(self) -> Array:
+        """Return the end of each document, counted from the first token of these: int64[documents]."""
+        ends = np.concatenate([begin + shard.ends for begin, shard in zip(self.begins, self.shards, strict=False)])
+        return ends[(ends > self.first) & (ends <= self.end)] - self.first
+
+    def _begin_of_document(self, token: int) -> int:
+        """Return the number of the first token of the first document that begins at `token` or later."""
+        if token >= self.end:
+            return self.end
+        shard = bisect_right(self.begins, token) - 1
+        ends, within = self.shards[shard].ends, token - self.begins[shard]
+        return token if within == 0 else self.begins[shard] + int(ends[np.searchsorted(ends, within)])
+
+    def _names(self, start: int, size: int) -> list[str]:
+        """Return the names of the documents that have these tokens, of which the first is the `start`-th of this part."""
+        names: list[str] = []
+        at, end = self.first + start, self.first + start + size
+        while at < end and len(names) < _SHOWN:
+            number = bisect_right(self.begins, at) - 1
+            shard, begin = self.shards[number], self.begins[number]
+            row = int(np.searchsorted(shard.ends, at - begin, "right"))
+            source, place = map(int, shard.origins[row])
+            name = self.folder.manifest.sources[source].name
+            names.append(f"{name}:{place}" if place else name)
+            at = begin + int(shard.ends[row])
+        return names if at >= end else [*names, "..."]
+
+
+class Spliced:
+    """Arrays of one dimension as one array: parts of it are copied from them.
+
+    Args:
+        arrays: the arrays, [n] each.
+        begins: number of the first element of each array, and that after the last one's.
+        first: number of the first element that counts.
+        end: number of the element after the last that counts.
+    """
+
+    def __init__(self, arrays: list[Any], begins: tuple[int, ...], first: int, end: int) -> None:
+        self._arrays = arrays
+        self._begins = begins
+        self._first = first
+        self._size = end - first
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: Any) -> Array:
+        """Return the elements of a slice with a start and a stop, or at the places of an integer array of any shape."""
+        if isinstance(at, slice):
+            start, stop, _ = at.indices(self._size)
+            return self._part(self._first + start, self._first + stop)
+        places = at + self._first
+        last = int(places.max(initial=0))
+        number = bisect_right(self._begins, int(places.min(initial=last))) - 1
+        if last < self._begins[number + 1]:  # all in one array
+            elements: Array = self._arrays[number][places - self._begins[number]]
+            return elements
+        numbers = np.searchsorted(self._begins, places, "right") - 1
+        result = np.empty(places.shape, self._arrays[0].dtype)
+        for number in np.unique(numbers).tolist():
+            here = numbers == number
+            result[here] = self._arrays[number][places[here] - self._begins[number]]
+        return result
+
+    def _part(self, start: int, stop: int) -> Array:
+        number = bisect_right(self._begins, start) - 1
+        last = max(number, bisect_left(self._begins, stop) - 1)
+        parts = [
+            self._arrays[n][max(0, start - self._begins[n]) : stop - self._begins[n]]
+            for n in range(number, min(last + 1, len(self._arrays)))
+        ]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.uint16)])

@@ -1,0 +1,32 @@
+"""Metrics of the validation sets of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..data.base import Dataset, Examples
+from ..events import Metrics
+from ..parallel.base import Strategy
+
+
+def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], dict[str, Any]]) -> Metrics:
+    """Return the metrics of the validation set, and as NAME/metric those of the sets that have names.
+
+    The sources of a mixture are its validation set together: each of them is evaluated once, and the sums are added up.
+
+    Args:
+        data: the data.
+        strategy: summarizes sums.
+        sums_of: returns the value of `Strategy.sums` for a set.
+    """
+    sums = {name: sums_of(examples) for name, examples in data.validations.items()}
+    if data.sources:
+        whole = jax.tree.map(lambda *each: np.sum(each, axis=0), *(sums[name] for name in data.sources))
+    else:
+        whole = sums_of(data.validation)
+    of_sets = {f"{name}/{key}": value for name, part in sums.items() for key, value in strategy.summarize(part).items()}
+    return {**strategy.summarize(whole), **of_sets}
