@@ -133,27 +133,45 @@ class PackedRows:
         `segments` are the numbers of a row's documents, from 1 on; 0 is padding. `weights` are 1 for each token that is
         predicted, and 0 for the first of a document, for one that is not to be learned, and for padding.
         """
-        width = self._context + 1
-        tokens, segments = (np.zeros((len(indices), width), np.int32) for _ in range(2))
-        learned = np.zeros((len(indices), width), bool)
-        for row, index in enumerate(indices.tolist()):
-            at = 0
-            for number, (start, size) in enumerate(zip(*self._rows.pieces(index), strict=True), 1):
-                here = slice(at, at + int(size))
-                at += int(size)
-                tokens[row, here] = self._source.part(self._tokens, int(start), int(size))
-                segments[row, here] = number
-                learned[row, here] = True if self._answers is None else self._answers[start : start + size]
-        same = (segments[:, 1:] == segments[:, :-1]) & learned[:, 1:]
-        return {"tokens": tokens, "segments": segments[:, :-1], "weights": same.astype(np.float32)}
+        width, numbers = self._context + 1, indices.tolist()
+        bounds = [(int(self._rows.first[row]), int(self._rows.first[row + 1])) for row in numbers]
+        pieces = np.array([end - first for first, end in bounds])
+        starts, sizes = (
+            np.concatenate([array[first:end] for first, end in bounds])
+            for array in (self._rows.starts, self._rows.sizes)
+        )
+        ends = np.cumsum(sizes, dtype=np.int64)
+        rows = np.repeat(np.arange(len(numbers)), pieces)
+        before = np.concatenate([[0], ends])[np.cumsum(pieces) - pieces]  # tokens of earlier rows
+        places = rows * width + ends - sizes - before[rows]
+        filled = np.repeat(places - ends + sizes, sizes) + np.arange(ends[-1])
+
+        tokens = np.zeros(len(numbers) * width, np.int32)
+        for place, start, size in zip(places.tolist(), starts.tolist(), sizes.tolist(), strict=True):
+            tokens[place : place + size] = self._tokens[start : start + size]
+        if int(tokens.max()) >= self._source.vocabulary:
+            self._source.check(tokens[filled], np.repeat(starts - ends + sizes, sizes) + np.arange(ends[-1]))
+        segments = np.zeros(len(numbers) * width, np.int32)
+        first_piece = np.cumsum(pieces) - pieces
+        segments[filled] = np.repeat(np.arange(1, len(sizes) + 1) - first_piece[rows], sizes)
+        segments = segments.reshape(len(numbers), width)
+        counted = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
+        if self._answers is not None:
+            answers = np.zeros(len(numbers) * width, bool)
+            for place, start, size in zip(places.tolist(), starts.tolist(), sizes.tolist(), strict=True):
+                answers[place : place + size] = self._answers[start : start + size]
+            counted &= answers.reshape(len(numbers), width)[:, 1:]
+        return {
+            "tokens": tokens.reshape(len(numbers), width),
+            "segments": np.ascontiguousarray(segments[:, :-1]),
+            "weights": counted.astype(np.float32),
+        }
 
     def trained(self, indices: Array, epochs: Array) -> int:
         """Return the number of tokens with a weight of 1 in these rows."""
         if self._answers is not None:
             return int(self.gather(indices, epochs)["weights"].sum())
-        first = self._rows.first
-        pieces = sum(int(first[index + 1] - first[index]) for index in indices.tolist())
-        return sum(int(self._rows.pieces(index)[1].sum()) for index in indices.tolist()) - pieces
+        return sum(int(sizes.sum()) - len(sizes) for _, sizes in map(self._rows.pieces, indices.tolist()))
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
         """Return where an example is from, for each of its documents."""
@@ -191,7 +209,10 @@ _FIELDS = ("first", "starts", "sizes")
 
 def _read(folder: Path) -> Rows | None:
     try:
-        arrays = [np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _FIELDS]
+        # A view as a plain array: slices of a memmap take many times as long.
+        arrays = [
+            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray) for name in _FIELDS
+        ]
     except (OSError, ValueError):
         return None
     rows = Rows(*arrays)

@@ -189,7 +189,7 @@ class Spliced:
     """
 
     def __init__(self, arrays: list[Any], begins: tuple[int, ...], first: int, end: int) -> None:
-        self._arrays = arrays
+        self._arrays = [array.view(np.ndarray) for array in arrays]  # slices of a memmap take many times as long
         self._begins = begins
         self._first = first
         self._size = end - first

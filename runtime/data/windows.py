@@ -40,13 +40,6 @@ class Source:
         self.check(ids, at)
         return ids.astype(np.int32)
 
-    def part(self, tokens: Stream, start: int, size: int) -> Tokens:
-        """Return `size` tokens from `start` on. Raises UserError for an id beyond the vocabulary."""
-        ids = tokens[start : start + size]
-        if int(ids.max(initial=0)) >= self.vocabulary:
-            self.check(ids, np.arange(start, start + size))
-        return ids
-
     def check(self, ids: Tokens, at: Tokens | None = None) -> None:
         """Raise UserError for an id beyond the vocabulary; `at` has the indices of `ids`, by default 0, 1, 2, ..."""
         if int(ids.max(initial=0)) < self.vocabulary:
