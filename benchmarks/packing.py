@@ -2,10 +2,11 @@
 
     python benchmarks/packing.py [--rounds 9] [--documents 200000]
 
-Documents of mixed lengths (log-normal, 400 tokens in the middle) are packed into rows of 1,025 tokens, and read in random order
-in batches of 64: `packing: fit`, `packing: concat`, a mixture of both, and, as the reference, NumPy slices of as many tokens at
-random places of the file, copied to int32. Printed: seconds to pack a million documents, padding, tokens/s of each (medians),
-and the median over rounds of the ratio to NumPy; and the time of the first batch at position 10^9, in a fresh order.
+Documents of mixed lengths (log-normal, 400 tokens in the middle) are packed into rows of 1,025 tokens, and read in
+random order in batches of 64: `packing: fit`, `packing: concat`, a mixture of both, and, as the reference, NumPy slices
+of as many tokens at random places of the file, copied to int32. Printed: seconds to pack a million documents, padding,
+tokens/s of each (medians), and the median over rounds of the ratio to NumPy; and the time of the first batch at
+position 10^9, in a fresh order.
 """
 
 from __future__ import annotations
