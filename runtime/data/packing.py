@@ -151,10 +151,10 @@ class PackedRows:
             tokens[place : place + size] = self._tokens[start : start + size]
         if int(tokens.max()) >= self._source.vocabulary:
             self._source.check(tokens[filled], np.repeat(starts - ends + sizes, sizes) + np.arange(ends[-1]))
-        segments = np.zeros(len(numbers) * width, np.int32)
+        numbered = np.zeros(len(numbers) * width, np.int32)
         first_piece = np.cumsum(pieces) - pieces
-        segments[filled] = np.repeat(np.arange(1, len(sizes) + 1) - first_piece[rows], sizes)
-        segments = segments.reshape(len(numbers), width)
+        numbered[filled] = np.repeat(np.arange(1, len(sizes) + 1) - first_piece[rows], sizes)
+        segments = numbered.reshape(len(numbers), width)
         counted = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
         if self._answers is not None:
             answers = np.zeros(len(numbers) * width, bool)
