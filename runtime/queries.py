@@ -225,3 +225,95 @@ class GenerateAnswer:
     """Time without that of the first block of each batch, in which programs are compiled."""
     timed: int
     """Tokens that were written in that time."""
+
+
+@final
+class PrepareQuery(TypedDict):
+    """`podrun prepare`: text of files as a folder of token ids."""
+
+    sources: list[str]
+    """Files, folders, glob patterns and URLs of buckets."""
+    folder: str
+    tokenizer: str
+    """byte, char, or the path of a tokenizer.json or of a model's folder."""
+    eos: str | None
+    """Token that ends each document; None: the one that the tokenizer's files name."""
+    column: str | None
+    template: str | None
+    workers: int | None
+    """Number of processes; None: one for each core."""
+    strict: bool
+    """A bad line is an error."""
+    overwrite: bool
+
+
+@dataclass(frozen=True)
+class PrepareAnswer:
+    """Counts of a folder, and what was done for it."""
+
+    documents: int
+    tokens: int
+    vocabulary: int
+    dtype: str
+    shards: int
+    sources: int
+    empty: int
+    bad: int
+    bad_shown: list[str]
+    """The first bad lines, rows or files, with their reasons."""
+    read: int
+    """Bytes read this time."""
+    written: int
+    """Tokens written this time."""
+    seconds: float
+    was_complete: bool
+    """The folder was complete before."""
+
+
+@final
+class ShowPreparedQuery(TypedDict):
+    """`podrun prepare --show`: what a prepared folder has."""
+
+    show: str
+    """The folder."""
+    verify: bool
+    """Compare the files with their digests."""
+    seed: int
+    """Selects the documents that are shown."""
+
+
+@dataclass(frozen=True)
+class PreparedSample:
+    """The beginning of a document."""
+
+    source: str
+    number: int
+    """Line or row in the source."""
+    tokens: int
+    text: str
+    is_whole: bool
+
+
+@dataclass(frozen=True)
+class ShowPreparedAnswer:
+    """Statistics of a folder, and some of its documents."""
+
+    documents: int
+    tokens: int
+    vocabulary: int
+    dtype: str
+    tokenizer: str
+    eos: int | None
+    shards: int
+    sources: int
+    bad: int
+    empty: int
+    shortest: int
+    median: int
+    longest: int
+    """Tokens of documents."""
+    lengths: list[tuple[int, int]]
+    """(tokens, number of documents with that many and fewer than twice as many), by powers of two."""
+    samples: list[PreparedSample]
+    damage: dict[str, str] | None
+    """Files whose digests are wrong, with the reason; None if they were not compared."""

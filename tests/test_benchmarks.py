@@ -36,6 +36,7 @@ SMALLEST = {
     "generate": ["--rounds=1 --tokens=24 --rows=2 --layers=1 --width=32 --heads=2"],
     "input": ["--rounds=1 --batch=8"],
     "lab": ["--hosts=2 --packages=here model.layers=1 model.width=32"],
+    "prepare": ["--rounds=1 --megabytes=1", "--kills=1 --workers 1 --megabytes=6 --byte"],
     "program_start": ["--rounds=1 --slice=1x1"],
     "recovery": ["--runs=1 --kills=1"],
     "scale": ["--hosts 2 4"],

@@ -1,4 +1,4 @@
-"""Commands about a job before it runs: `new`, `data`, `inspect`, `compile`, `fit`; `root.py` adds them."""
+"""Commands about a job before it runs: `new`, `data`, `prepare`, `inspect`, `compile`, `fit`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -284,4 +284,74 @@ def fit(
     guard(action)
 
 
-COMMANDS: tuple[click.Command, ...] = (new, data, inspect, compile_command, fit)
+@click.command()
+@click.argument("sources", nargs=-1, metavar="SOURCES...")
+@click.option("--output", "-o", type=click.Path(path_type=Path), metavar="FOLDER", help="Folder to write.")
+@click.option(
+    "--tokenizer", metavar="T", help="byte, char, a tokenizer.json, or the folder of a model that has a tokenizer.json."
+)
+@click.option(
+    "--eos",
+    metavar="TOKEN",
+    help="Token that ends each document.  [default: what the files beside tokenizer.json name]",
+)
+@click.option("--column", metavar="NAME", help="Column with the text of jsonl, Parquet and Arrow.  [default: text]")
+@click.option("--template", metavar="TEXT", help="Text with columns in braces: '{question}\\n{answer}'.")
+@click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes.  [default: one for each core]")
+@click.option("--strict", is_flag=True, help="End at the first bad line.")
+@click.option("--overwrite", is_flag=True, help="Begin anew in a folder that was prepared otherwise.")
+@click.option("--show", type=click.Path(path_type=Path), metavar="FOLDER", help="Show what a prepared folder has.")
+@click.option("--verify", is_flag=True, help="With --show: compare all files with their digests.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, metavar="N", help="With --show: selects its samples.  [default: 0]"
+)
+def prepare(
+    sources: tuple[str, ...],
+    output: Path | None,
+    tokenizer: str | None,
+    eos: str | None,
+    column: str | None,
+    template: str | None,
+    workers: int | None,
+    strict: bool,
+    overwrite: bool,
+    show: Path | None,
+    verify: bool,
+    seed: int,
+) -> None:
+    """Write text as a folder of token ids, by several processes; or show such a folder.
+
+    SOURCES are files, folders, glob patterns, and gs:// or s3:// URLs: text (one file is one document), .jsonl, Parquet and
+    Arrow files, folders of datasets.save_to_disk; text and .jsonl also as .gz and .zst. The folder has the same bytes for any
+    number of workers. After Ctrl-C or a kill the same command goes on where it was.
+
+    \b
+    Examples:
+      podrun prepare corpus/ -o tokens --tokenizer byte
+      podrun prepare a.jsonl.gz 'b/*.parquet' -o tokens --tokenizer models/llama --column content
+      podrun prepare qa.jsonl -o tokens --tokenizer tokenizer.json --template '{question}\\n{answer}'
+      podrun prepare --show tokens
+    """
+
+    def action() -> int:
+        from ..commands.prepare import PrepareRequest, show_prepared
+        from ..commands.prepare import prepare as prepare_request
+
+        if show is not None:
+            if sources or output or tokenizer or eos or column or template or workers or strict or overwrite:
+                raise UserError("--show goes alone, or with --verify and --seed: podrun prepare --show FOLDER")
+            return show_prepared(show, verify, seed)
+        if verify:
+            raise UserError("--verify is for --show: podrun prepare --show FOLDER --verify")
+        if not sources or output is None or tokenizer is None:
+            raise UserError(
+                "what is to be prepared? podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
+                "tokenizer.json, or the folder of a model"
+            )
+        request = PrepareRequest(sources, output, tokenizer, eos, column, template, workers, strict, overwrite)
+        return prepare_request(request)
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (new, data, prepare, inspect, compile_command, fit)

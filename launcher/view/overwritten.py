@@ -27,10 +27,14 @@ class OverwrittenLine:
 
     def progress(self, what: str, here: int, total: int) -> None:
         """Show that `here` of `total` bytes of `what` are present."""
+        self.show(f"{what}  {size(here)} of {size(total)}")
+
+    def show(self, text: str) -> None:
+        """Show `text` in place of the last one."""
         if self._live and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY
             self._shown = True
-            overwrite_line(sys.stderr, f"{what}  {size(here)} of {size(total)}")
+            overwrite_line(sys.stderr, text)
 
     def clear(self) -> None:
         """Clear the progress line."""

@@ -19,7 +19,7 @@ import os
 import re
 from bisect import bisect_right
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,7 @@ PARTS = ("tokens", "ends", "origins")
 ANSWERS = "answers"
 _SHARD = re.compile("[0-9]{5,12}", re.ASCII)
 _DIGEST = re.compile("[0-9a-f]{64}", re.ASCII)
+_MAPPED = 32  # shards that stay mapped for `document`
 
 Array = np.ndarray[Any, Any]
 
@@ -245,6 +246,7 @@ class PreparedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser()
         self.manifest = read_manifest(self.folder)
+        self._shard = lru_cache(_MAPPED)(self.shard)
         self._firsts = list(accumulate((shard.documents for shard in self.manifest.shards), initial=0))
 
     def shard(self, number: int) -> ShardArrays:
@@ -266,7 +268,7 @@ class PreparedFolder:
         if not 0 <= number < self.manifest.documents:
             raise IndexError(f"document {number} of {self.manifest.documents}")
         shard = bisect_right(self._firsts, number) - 1
-        arrays, row = self.shard(shard), number - self._firsts[shard]
+        arrays, row = self._shard(shard), number - self._firsts[shard]
         start, end = int(arrays.ends[row - 1]) if row else 0, int(arrays.ends[row])
         source, place = map(int, arrays.origins[row])
         answers = arrays.answers[start:end] if arrays.answers is not None else None

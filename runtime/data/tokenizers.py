@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,8 @@ class BytePairs:
     _CHUNK = 1 << 20  # characters encoded at a time
     _OVERLAP = 1 << 12  # characters that a piece extends beyond its border, on either side
     _GROUP = 64  # pieces encoded at a time, to bound memory
+    _PART, _SHORT_OVERLAP = 1 << 17, 1 << 11  # as _CHUNK and _OVERLAP, of a text that comes in parts
+    _LONGEST = 1 << 20  # characters of such a text that are encoded at once at most
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -162,6 +165,66 @@ class BytePairs:
             chunk, overlap = 8 * chunk, 8 * overlap
         return np.array(self._encoded([text])[0].ids, np.uint32)
 
+    def id_of(self, token: str) -> int | None:
+        """Return the id of a token; None if there is no such token."""
+        number: int | None = self._tokenizer.token_to_id(token)
+        return number
+
+    def token_of(self, number: int) -> str | None:
+        """Return the token of an id; None if there is none."""
+        token: str | None = self._tokenizer.id_to_token(number)
+        return token
+
+    def encode_batch(self, texts: list[str]) -> list[Ids]:
+        """Return the ids of each text, uint32[n]. The texts are valid UTF-8."""
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)  # computes no offsets
+        return [np.array(encoding.ids, np.uint32) for encoding in encoded]
+
+    def encode_parts(self, parts: Iterable[str]) -> Iterator[Ids]:
+        """Yield the ids of a long text that comes in parts, equal to the library's for the whole text, in bounded memory.
+
+        Raises:
+            UserError: a piece of `_LONGEST` characters has no place at which it can be divided, such as one long word.
+        """
+        given, text, ends = iter(parts), "", False  # the text from the beginning of the last piece
+        start, size, last = 0, self._PART, None
+        while True:
+            while not ends and len(text) <= size + self._SHORT_OVERLAP:
+                part = next(given, None)
+                ends = part is None
+                text += part or ""
+            whole = ends and len(text) <= size + self._SHORT_OVERLAP
+            end = len(text) if whole else size
+            if last is None:
+                last = _Piece(self._encoded([text[:end]])[0], start)
+                last_end = end
+            else:
+                begin = last_end - 2 * self._SHORT_OVERLAP
+                piece = _Piece(self._encoded([text[begin:end]])[0], start + begin)
+                low = start + begin + self._SHORT_OVERLAP // 2
+                cut = _agreement(last, piece, low, low + self._SHORT_OVERLAP, between_words=self._sums_scores)
+                if cut is None or cut[0] < last.first:
+                    last = self._longer(last, text[:end], start)
+                    last_end = end
+                else:
+                    yield last.ids[last.first : cut[0]]
+                    piece.first = cut[1]
+                    text, start, last, last_end = text[begin:], start + begin, piece, end - begin
+            if whole:
+                yield last.ids[last.first :]
+                return
+            size = last_end + self._PART
+
+    def _longer(self, last: _Piece, text: str, start: int) -> _Piece:
+        """Return the encoding of a longer text that begins where `last` does, with the first token at the same place."""
+        if len(text) <= self._LONGEST:
+            piece = _Piece(self._encoded([text])[0], start)
+            first = piece.number_at(last.place(last.first)) if last.first else 0
+            if first is not None:
+                piece.first = first
+                return piece
+        raise UserError(f"it has no place at which {self._LONGEST:,} characters can be divided, such as one long word")
+
     def _joined(self, text: str, chunk: int, overlap: int) -> Ids | None:
         """Return the ids of the text, encoded in overlapping pieces; None if two pieces do not agree in their overlap."""
         borders = range(chunk, len(text) - overlap, chunk)
@@ -223,6 +286,15 @@ class _Piece:
         low = bisect_left(numbers, start, key=lambda number: self._place(number)[0])
         high = bisect_left(numbers, end, key=lambda number: self._place(number)[0])
         return low, [(*self._place(number), int(self.ids[number])) for number in numbers[low:high]]
+
+    def place(self, number: int) -> int:
+        """Return the character of the text that a token begins at."""
+        return self._place(number)[0]
+
+    def number_at(self, place: int) -> int | None:
+        """Return the first token that begins at a character of the text; None if there is none."""
+        low, tokens = self.tokens(place, place + 1)
+        return low if tokens else None
 
     def begins_word(self, number: int) -> bool:
         """Return whether a word of the pre-tokenizer begins with this token, which is not the first."""

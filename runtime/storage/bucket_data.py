@@ -35,10 +35,7 @@ def load_data(
 
     def download(key: str, url: str) -> Path:
         try:
-            bucket, objects, name = _objects(url, note)
-            if not objects:
-                raise UserError(f"{key}: no object, folder or match for {url}; correct the URL, or upload the data")
-            _check_names(key, bucket, objects)
+            bucket, objects, name = objects_of(key, url, note)
             path = cache.folder(bucket, objects) / name
         except OSError as error:
             raise explained(type(error)(f"{key}: {error}")) from error
@@ -55,6 +52,20 @@ def load_data(
         for path, url in urls.items():
             text = text.replace(path, url)
         raise UserError(text) from error
+
+
+def objects_of(key: str, url: str, note: Callable[[str], None]) -> tuple[Bucket, Objects, str]:
+    """Find the objects that a URL names, like `_objects`, whose names can be files. `key` is for messages.
+
+    Raises:
+        UserError: there are none, or one has a name that cannot be a path.
+        OSError: the bucket cannot be read.
+    """
+    bucket, objects, name = _objects(url, note)
+    if not objects:
+        raise UserError(f"{key}: no object, folder or match for {url}; correct the URL, or upload the data")
+    _check_names(key, bucket, objects)
+    return bucket, objects, name
 
 
 def _objects(url: str, note: Callable[[str], None]) -> tuple[Bucket, Objects, str]:

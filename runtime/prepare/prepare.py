@@ -1,0 +1,469 @@
+"""Write a folder of token ids: find the sources, divide them, have the units written, and complete the folder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..contract import UserError
+from ..data.prepared_files import (
+    FORMAT,
+    MANIFEST,
+    TOKENIZER,
+    PreparedManifest,
+    PreparedShard,
+    PreparedSource,
+    PreparedTokenizer,
+    file_digest,
+    read_manifest,
+    sync_folder,
+    tokenizer_digest,
+    tokenizer_file,
+    write_durably,
+    write_manifest,
+)
+from ..data.saved_tokenizer import Saved, saved_form
+from ..data.tokenizers import BytePairs
+from ..queries import PrepareAnswer, PrepareQuery
+from .documents import Piece, ReadError, Selection, check_template, shown
+from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan, save_plan, shard_name
+from .shard import ShardRecord, complete_shard
+from .sources import Sources, find_sources
+from .tokenizer import End, find_end, load_tokenizer
+from .workers import WorkerError, work_on
+
+_OWN = re.compile(r"\.?(manifest|plan|tokenizer)\.json(\.\d+)?|\d{5,12}\.(tokens|ends|origins|answers)", re.ASCII)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_BAD_SHOWN = 5
+_EVERY = 0.2  # least seconds between two reports
+_BLOCK = 1 << 20
+
+Say = Callable[[Mapping[str, Any]], None]
+"""Sends the launcher {"line": text} or {"progress": [bytes read, bytes in all, tokens, seconds]}."""
+
+
+def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
+    """Write the folder, or go on with it.
+
+    Raises:
+        UserError: a source, the tokenizer or an option is wrong, the folder is of other sources, or the disk is full.
+        UnavailableError: a bucket cannot be reached.
+    """
+    folder = Path(query["folder"])
+    selection = Selection(query["column"], query["template"])
+    if selection.template is not None:
+        if selection.column is not None:
+            raise UserError("--column and --template are both given; a template names its columns itself")
+        try:
+            check_template(selection.template)
+        except ReadError as error:
+            raise UserError(str(error)) from None
+    tokenizer = load_tokenizer(query["tokenizer"])
+    end = find_end(query["tokenizer"], tokenizer, query["eos"])
+    saved: Saved | None = saved_form(tokenizer)
+    if query["tokenizer"] == "byte":
+        saved = {"name": "byte"}
+    arguments = Arguments(
+        selection.column,
+        selection.template,
+        saved["name"] if saved is not None else "char",
+        tokenizer_digest(tokenizer_file(saved)) if saved is not None else None,
+        end.id if end is not None else None,
+    )
+    sources = find_sources(query["sources"], folder, selection, lambda line: say({"line": line}))
+    for note in sources.notes:
+        say({"line": note})
+    with _opened(folder, query["overwrite"]):
+        plan, is_new = _plan(folder, arguments, sources)
+        if (folder / MANIFEST).exists():
+            return _complete(folder, plan, query["strict"])
+        say({"line": _first_line(plan, end, query["tokenizer"])})
+        work = _Work(folder, plan, sources, selection, query["strict"], query["workers"], say)
+        try:
+            if is_new:
+                save_plan(folder, plan)
+            if saved is None:
+                saved = work.characters()
+            return work.finish(saved, end.id if end is not None else len(saved["code_points"]))  # type: ignore[typeddict-item]
+        except OSError as error:
+            raise _write_error(folder, error.errno, error.strerror or str(error), work.room()) from None
+
+
+def _first_line(plan: Plan, end: End | None, tokenizer: str) -> str:
+    last = "" if end is None else f"; documents end with {end.token or 'id'} {f'({end.id})' if end.token else end.id}"
+    origin = f", by {end.origin}" if end is not None and end.token else ""
+    files = f"{len(plan.sources):,} file{'s' * (len(plan.sources) != 1)}"
+    return f"{files}, {_megabytes(plan.size)}, in {len(plan.units):,} parts; tokenizer {shown(tokenizer)}{last}{origin}"
+
+
+def _megabytes(size: float) -> str:
+    return f"{size / 1e6:,.1f} MB" if size < 1e9 else f"{size / 1e9:,.2f} GB"
+
+
+@contextmanager
+def _opened(folder: Path, overwrite: bool) -> Iterator[None]:
+    """Make and lock the folder for a `with` block. Raises UserError if it is not ours, or another process writes it."""
+    work = folder / WORK
+    try:
+        others = [name for name in sorted(os.listdir(folder)) if name != WORK and not _OWN.fullmatch(name)]
+        is_ours = work.is_dir() or (folder / PLAN).exists() or (folder / MANIFEST).exists()
+        if others or (os.listdir(folder) and not is_ours):
+            names = ", ".join(map(shown, others[:3])) or "files of another program"
+            raise UserError(f"{folder} has other files ({names}); give an empty folder, or one that does not exist")
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"-o {folder}: {error.strerror}; give a folder that can be written") from None
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(work / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UserError(f"-o {folder} cannot be written: {error.strerror}; give another folder") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"another `podrun prepare` writes {folder}; wait for its end, or give another folder"
+            ) from None
+        if overwrite:
+            _clear(folder)
+        yield
+    finally:
+        if (folder / MANIFEST).exists():  # also if it was complete before
+            shutil.rmtree(work, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _clear(folder: Path) -> None:
+    """Remove all that was prepared, the manifest first."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    for name in os.listdir(folder):
+        if _OWN.fullmatch(name):
+            (folder / name).unlink(missing_ok=True)
+    for name in os.listdir(folder / WORK):
+        if name != "lock":
+            (folder / WORK / name).unlink(missing_ok=True)
+
+
+def _plan(folder: Path, arguments: Arguments, sources: Sources) -> tuple[Plan, bool]:
+    """Return the plan of the folder, and whether it is new. Raises UserError if the folder was begun otherwise."""
+    before = load_plan(folder)
+    if before is None:
+        if (folder / MANIFEST).exists():
+            raise UserError(f"{folder} has a {MANIFEST} and no {PLAN}; give another folder with -o, or --overwrite")
+        return make_plan(arguments, sources), True
+    rows = differences(before, arguments, sources.files)
+    if rows:
+        listed = "\n".join(f"  {row}" for row in rows)
+        raise UserError(
+            f"{folder} was begun otherwise:\n{listed}\ngive another folder with -o, or --overwrite to begin anew"
+        )
+    return before, False
+
+
+def _complete(folder: Path, plan: Plan, strict: bool) -> PrepareAnswer:
+    """Report on a folder that is complete already."""
+    manifest = read_manifest(folder)
+    bad = sum(source.bad for source in manifest.sources)
+    if bad and strict:
+        raise UserError(
+            f"{folder} is complete, and {bad} lines of its sources were bad; correct them, and --overwrite it"
+        )
+    return _report(manifest, [], 0, 0, 0.0, True)
+
+
+def _report(
+    manifest: PreparedManifest, bad_shown: list[str], read: int, written: int, seconds: float, was_complete: bool
+) -> PrepareAnswer:
+    return PrepareAnswer(
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        vocabulary=manifest.vocabulary,
+        dtype=manifest.dtype,
+        shards=len(manifest.shards),
+        sources=len(manifest.sources),
+        empty=sum(source.empty for source in manifest.sources),
+        bad=sum(source.bad for source in manifest.sources),
+        bad_shown=bad_shown,
+        read=read,
+        written=written,
+        seconds=seconds,
+        was_complete=was_complete,
+    )
+
+
+def _write_error(folder: Path, number: int | None, reason: str, room: tuple[int, int]) -> UserError:
+    if number not in _FULL:
+        return UserError(f"{folder} cannot be written: {reason}; complete parts are kept, and the same command goes on")
+    needed, free = room
+    return UserError(
+        f"the disk of {folder} is full: about {_megabytes(needed)} more are needed, {_megabytes(free)} are free; make room "
+        "there, and the same command goes on: the parts that are complete are kept"
+    )
+
+
+class _Work:
+    """The units of a plan, and what is known of their shards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        sources: Sources,
+        selection: Selection,
+        strict: bool,
+        workers: int | None,
+        say: Say,
+    ) -> None:
+        self._folder, self._plan, self._sources, self._selection = folder, plan, sources, selection
+        self._strict, self._say = strict, say
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._sizes = [sum(piece.size for piece in unit) for unit in plan.units]
+        self._read, self._tokens = {}, {}  # type: dict[int, int], dict[int, int]
+        self._started, self._said = time.monotonic(), 0.0
+        self._width = 2
+
+    def room(self) -> tuple[int, int]:
+        """Return about how many bytes are still to be written, and how many are free."""
+        read, tokens = sum(self._read.values()), sum(self._tokens.values())
+        by_byte = tokens * self._width / read if read else float(self._width)
+        return int(by_byte * (self._plan.size - read)), shutil.disk_usage(self._folder).free
+
+    def characters(self) -> Saved:
+        """Return the tokenizer of all characters of the sources, which are read for that unless it was done before."""
+        path = self._folder / TOKENIZER
+        if path.exists():
+            saved: Saved = json.loads(path.read_bytes())
+            return saved
+        points: set[int] = set()
+        self._say({"line": "tokenizer char: reading the sources once to find their characters"})
+        self._run(
+            range(len(self._plan.units)), self._job(None, 0, ""), lambda _, answer: points.update(answer["code_points"])
+        )
+        self._read.clear()
+        return {"name": "char", "code_points": sorted(points)}
+
+    def finish(self, saved: Saved, eos: int) -> PrepareAnswer:
+        """Have the missing shards written, and complete the folder. Raises UserError, OSError."""
+        content = tokenizer_file(saved)
+        if not (self._folder / TOKENIZER).exists():
+            write_durably(self._folder / TOKENIZER, content)
+        vocabulary = _vocabulary(saved, eos)
+        dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
+        self._width = np.dtype(dtype).itemsize
+        numbers = range(len(self._plan.units))
+        records = {number: self._record(number) for number in numbers}
+        missing = [number for number in numbers if records[number] is None]
+        if len(missing) < len(numbers):
+            self._say(
+                {
+                    "line": f"{len(numbers) - len(missing):,} of {len(numbers):,} parts are there; going on with the others"
+                }
+            )
+        for number, record in records.items():
+            if record is not None:
+                self._check_strict(number, record)
+                self._read[number], self._tokens[number] = self._sizes[number], record.tokens
+        read, written = sum(self._read.values()), sum(self._tokens.values())
+        self._started = time.monotonic()
+        self._before = read
+        self._remove_temporary()
+        self._run(missing, self._job(saved, eos, dtype), lambda number, _: None)
+        done = [self._record(number) for number in numbers]
+        complete = [record for record in done if record is not None]
+        assert len(complete) == len(done)
+        bases = self._bases(complete)
+        manifest = self._manifest(saved, content, eos, vocabulary, dtype, complete)
+        shown_bad = self._bad_lines(complete, bases)
+        if not manifest.documents:
+            why = f": {shown_bad[0]}" if shown_bad else ""
+            bad, empty = (sum(getattr(source, key) for source in manifest.sources) for key in ("bad", "empty"))
+            raise UserError(
+                f"the sources have no document: {bad:,} bad, {empty:,} empty{why}; correct them, and --overwrite"
+            )
+        manifest = replace(manifest, shards=self._with_origins(manifest.shards, complete, bases))
+        write_manifest(self._folder, manifest)
+        seconds = time.monotonic() - self._started
+        return _report(manifest, shown_bad, self._plan.size - read, manifest.tokens - written, seconds, False)
+
+    def _job(self, saved: Saved | None, eos: int, dtype: str) -> dict[str, Any]:
+        return {
+            "folder": str(self._folder),
+            "saved": saved,
+            "eos": eos,
+            "dtype": dtype,
+            "strict": self._strict,
+            "column": self._selection.column,
+            "template": self._selection.template,
+        }
+
+    def _record(self, number: int) -> ShardRecord | None:
+        return complete_shard(self._folder, shard_name(number), self._width)
+
+    def _remove_temporary(self) -> None:
+        """Remove what interrupted processes have left."""
+        for path in (self._folder / WORK).iterdir():
+            if path.name.startswith(".") or re.fullmatch(r"\d+\.\w+\.\d+", path.name):
+                path.unlink(missing_ok=True)
+
+    def _run(self, numbers: Any, job: Mapping[str, Any], on_answer: Callable[[int, Mapping[str, Any]], None]) -> None:
+        """Have units worked on. Raises UserError."""
+
+        def answered(number: int, answer: Mapping[str, Any]) -> None:
+            self._read[number] = self._sizes[number]
+            on_answer(number, answer)
+
+        orders = ((number, self._order(number)) for number in numbers)
+        try:
+            if len(numbers):
+                work_on(orders, job, min(self._workers, len(numbers)), self._on_report, answered)
+        except WorkerError as error:
+            raise self._explained(error.unit, error.answer) from None
+
+    def _order(self, number: int) -> dict[str, Any]:
+        inputs = []
+        for piece in self._plan.units[number]:
+            file, path = self._sources.files[piece.source], self._sources.paths[piece.source]
+            version = None if "://" in file.name else file.version
+            given = {"name": file.name, "path": path, "kind": file.kind, "compression": file.compression}
+            inputs.append({"piece": asdict(piece), **given, "size": file.size, "version": version})
+        return {"name": shard_name(number), "inputs": inputs}
+
+    def _on_report(self, number: int, read: int, tokens: int) -> None:
+        self._read[number], self._tokens[number] = read, tokens
+        if time.monotonic() - self._said >= _EVERY:
+            self._said = time.monotonic()
+            total = sum(self._read.values()), self._plan.size, sum(self._tokens.values())
+            self._say({"progress": [*total, self._said - self._started]})
+
+    def _explained(self, number: int, answer: Mapping[str, Any]) -> Exception:
+        """Return the error of a unit as one for the user."""
+        kind, text = answer["error"], answer["text"]
+        if kind == "read":
+            return UserError(text)
+        if kind == "strict":
+            piece = self._plan.units[number][answer["piece"]]
+            return UserError(f"--strict: {self._place(piece, answer['number'], self._lines_before(piece))}: {text}")
+        if kind == "write":
+            return _write_error(self._folder, answer["errno"], text, self.room())
+        if kind == "ended" and answer["code"] == -signal.SIGKILL:
+            return UserError(
+                "a process that wrote a part was ended by signal 9, probably because this machine has no memory left; give "
+                "fewer --workers, and the same command goes on: the parts that are complete are kept"
+            )
+        if kind == "ended":
+            return RuntimeError(f"a process that wrote a part ended with code {answer['code']}")
+        return RuntimeError(text)  # the process has written its traceback
+
+    def _lines_before(self, piece: Piece) -> int:
+        """Return the number of lines or rows before a piece, which are counted if they are not known."""
+        if piece.first is not None or self._sources.files[piece.source].kind != "jsonl":
+            return piece.first or 0
+        lines, left = 0, piece.start
+        with open(self._sources.paths[piece.source], "rb") as file:
+            last = b""
+            while left > 0 and (block := file.read(min(_BLOCK, left))):
+                lines += block.count(b"\n")
+                left -= len(block)
+                last = block
+        return lines + (not last.endswith(b"\n"))
+
+    def _place(self, piece: Piece, number: int, base: int) -> str:
+        file = self._sources.files[piece.source]
+        if file.kind == "text":
+            return shown(file.name)
+        return f"{shown(file.name)}, {'line' if file.kind == 'jsonl' else 'row'} {base + number}"
+
+    def _check_strict(self, number: int, record: ShardRecord) -> None:
+        if self._strict and record.bad:
+            first = record.bad[0]
+            answer = {"error": "strict", "piece": first.piece, "number": first.number, "text": first.reason}
+            raise self._explained(number, answer)
+
+    def _bases(self, records: list[ShardRecord]) -> list[list[int]]:
+        """Return for each piece of each unit the lines or rows of its file before it."""
+        bases, lines = [], {}  # type: list[list[int]], dict[int, int]
+        for unit, record in zip(self._plan.units, records, strict=True):
+            row = []
+            for piece, facts in zip(unit, record.pieces, strict=True):
+                row.append(lines.get(piece.source, 0) if piece.first is None else piece.first)
+                lines[piece.source] = row[-1] + facts.lines
+            bases.append(row)
+        return bases
+
+    def _bad_lines(self, records: list[ShardRecord], bases: list[list[int]]) -> list[str]:
+        rows: list[str] = []
+        for unit, record, base in zip(self._plan.units, records, bases, strict=True):
+            for bad in record.bad[: _BAD_SHOWN - len(rows)]:
+                rows.append(f"{self._place(unit[bad.piece], bad.number, base[bad.piece])}: {bad.reason}")
+        return rows
+
+    def _with_origins(
+        self, shards: list[PreparedShard], records: list[ShardRecord], bases: list[list[int]]
+    ) -> list[PreparedShard]:
+        """Write the origins of documents with their numbers from the beginning of the file."""
+        complete = []
+        for unit, shard, record, base in zip(self._plan.units, shards, records, bases, strict=True):
+            target = self._folder / f"{shard.name}.origins"
+            origins = np.fromfile(self._folder / WORK / target.name, "<i8").reshape(-1, 2)
+            ends = accumulate(facts.documents for facts in record.pieces)
+            for piece, facts, first, end in zip(unit, record.pieces, base, ends, strict=True):
+                if piece.first is None:
+                    origins[end - facts.documents : end, 1] += first
+            part = self._folder / WORK / f"{target.name}.0"
+            with part.open("wb") as file:
+                file.write(origins.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+            complete.append(replace(shard, sha256={**shard.sha256, "origins": file_digest(target)}))
+        sync_folder(self._folder)
+        return complete
+
+    def _manifest(
+        self, saved: Saved, content: bytes, eos: int, vocabulary: int, dtype: Any, records: list[ShardRecord]
+    ) -> PreparedManifest:
+        counts = [[0, 0, 0] for _ in self._plan.sources]
+        for unit, record in zip(self._plan.units, records, strict=True):
+            for piece, facts in zip(unit, record.pieces, strict=True):
+                for place, count in enumerate((facts.documents, facts.bad, facts.empty)):
+                    counts[piece.source][place] += count
+        arguments = self._plan.arguments
+        return PreparedManifest(
+            format=FORMAT,
+            dtype=dtype,
+            vocabulary=vocabulary,
+            eos=eos,
+            tokenizer=PreparedTokenizer(saved["name"], tokenizer_digest(content)),
+            documents=sum(record.documents for record in records),
+            tokens=sum(record.tokens for record in records),
+            has_answers=False,
+            column=arguments.column,
+            template=arguments.template,
+            sources=[PreparedSource(file.name, *row) for file, row in zip(self._plan.sources, counts, strict=True)],
+            shards=[
+                PreparedShard(shard_name(number), record.documents, record.tokens, record.sha256)
+                for number, record in enumerate(records)
+            ],
+        )
+
+
+def _vocabulary(saved: Saved, eos: int) -> int:
+    if saved["name"] == "bpe":
+        return max(BytePairs.from_json(saved["file"]).vocabulary, eos + 1)
+    return eos + 1

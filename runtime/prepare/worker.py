@@ -1,0 +1,85 @@
+"""One of the processes that write shards: gets units as lines of JSON from stdin, and answers each on stdout.
+
+It ends when stdin is closed: so it does not outlive the process that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TextIO
+
+from .documents import Piece, ReadError, Selection
+from .shard import Input, Report, ShardWriter, StrictError, WriteError, code_points, write_shard
+from .tokenizer import Encoder
+
+_EVERY = 0.25  # least seconds between two reports
+
+
+def main() -> None:
+    """Answer until stdin is closed."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # keeps output of libraries out of the answers
+    lines: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+    job = json.loads(lines.get())
+    selection = Selection(job["column"], job["template"])
+    encoder = Encoder(job["saved"], job["eos"], job["dtype"]) if job["saved"] is not None else None
+    while True:
+        _say(out, _answer(json.loads(lines.get()), job, selection, encoder, out))
+
+
+def _read(lines: SimpleQueue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+def _answer(
+    order: Mapping[str, Any], job: Mapping[str, Any], selection: Selection, encoder: Encoder | None, out: TextIO
+) -> dict[str, Any]:
+    inputs = [Input(Piece(**given.pop("piece")), **given) for given in order["inputs"]]
+    report = _reporter(out)
+    try:
+        if encoder is None:
+            return {"code_points": code_points(inputs, selection, report)}
+        with ShardWriter(Path(job["folder"]), order["name"], job["dtype"]) as writer:
+            write_shard(writer, inputs, selection, encoder, job["strict"], report)
+        return {"done": True}
+    except ReadError as error:
+        return {"error": "read", "text": str(error)}
+    except StrictError as error:
+        return {"error": "strict", "piece": error.bad.piece, "number": error.bad.number, "text": error.bad.reason}
+    except WriteError as error:
+        return {"error": "write", "errno": error.errno, "text": error.strerror or str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"error": "failed", "text": f"{type(error).__name__}: {error}"}
+
+
+def _reporter(out: TextIO) -> Report:
+    last = time.monotonic()
+
+    def report(read: int, tokens: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _EVERY:
+            last = time.monotonic()
+            _say(out, {"read": read, "tokens": tokens})
+
+    return report
+
+
+def _say(out: TextIO, message: Mapping[str, Any]) -> None:
+    out.write(f"{json.dumps(message)}\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()
