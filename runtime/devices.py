@@ -70,7 +70,7 @@ class Devices:
 
     @cached_property
     def slices(self) -> int:
-        """Return the number of slices, which are connected by a slower network than the devices of one are."""
+        """Return the number of slices. The network between slices is slower than the one within a slice."""
         return len({getattr(device, "slice_index", 0) for device in self.all}) if self.platform == "tpu" else 1
 
     def pmap(self, function: Callable[..., Any], axis: str, **options: Any) -> Any:

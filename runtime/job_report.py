@@ -1,4 +1,4 @@
-"""The report of `podrun inspect` on a job, as the process that compiles the step sends it. Standard library only."""
+"""The report of `podrun inspect`, sent to the launcher by the process that compiles the step. Standard library only."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ class Report:
     attention: Choice | None
     """The kernel of the model's attention; None if it has no choice, or if the step is compiled for CPU."""
     unknown_loops: int
-    """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
+    """Loops with an unknown number of iterations, so that `traffic` and `roofline` count them once."""
     compile_seconds: float
 
 

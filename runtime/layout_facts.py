@@ -1,4 +1,4 @@
-"""Facts about a job's layouts on a slice, as the process that compiles tells the launcher."""
+"""Facts about a job's layouts on a slice, sent to the launcher by the process that compiles."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Measured:
     sent: int
     """Bytes of a step's collectives, per device."""
     unknown_loops: int
-    """Loops whose turns are unknown, so that bounds and bytes count them once."""
+    """Loops with an unknown number of iterations, so that bounds and bytes count them once."""
     compile_seconds: float
     memory_here: int
     """Bytes of this machine's memory that compiling took."""

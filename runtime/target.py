@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Target:
-    """What the compiler has to know about a slice, as the launcher tells the process that compiles."""
+    """What the compiler has to know about a slice, sent by the launcher to the process that compiles."""
 
     slice: str
     """Name of the slice, such as `v5litepod-16`."""

@@ -51,7 +51,7 @@ class Weight:
 
     @property
     def dimensions(self) -> int:
-        """Return the number of dimensions in one layer."""
+        """Return the number of dimensions of one layer's array."""
         return len(self.shape) - self.stacked
 
     @property

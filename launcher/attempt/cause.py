@@ -35,7 +35,7 @@ class FailureKind(Enum):
     CAUSE = auto()
     """The failure itself: it may be the first cause."""
     UNHEARD = auto()
-    """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was asleep."""
+    """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was suspended."""
     EXITED = auto()
     """Exit code or exception of a user program, which may mean anything, even the loss of a peer."""
     ABORTED = auto()
@@ -92,7 +92,7 @@ class Evidence:
     peer_loss_reporters: Collection[tuple[str, int | None]] = ()
     """Processes whose last output is JAX's report of a lost peer."""
     slept: float = 0.0
-    """Seconds for which the launcher itself was asleep shortly before."""
+    """Seconds for which the launcher was stopped, or its machine suspended, shortly before."""
 
 
 def first_cause(evidence: Evidence) -> Failure:

@@ -64,7 +64,7 @@ class Failures:
         """Return True if there is a first cause, or none is expected any more.
 
         Args:
-            awake: the time now.
+            awake: the time now, on a clock that does not count suspends of the launcher.
             saving: processes are saving; those that were preempted may finish first.
             printed: returns what a process has printed last.
         """

@@ -421,8 +421,8 @@ def generate(
     """Continue a text by a trained model, on this machine's CPU.
 
     The model is that of a checkpoint, or a published one in a folder that transformers has written. Text appears as it is
-    written. The same seed gives the same text. Model decoder keeps what it has computed of earlier tokens; others compute
-    the whole text again for each token.
+    written. The same seed gives the same text. The model `decoder` caches what it has computed for earlier tokens; other
+    models compute the whole text again for each token.
 
     \b
     Examples:

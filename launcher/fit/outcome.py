@@ -182,7 +182,7 @@ class Outcome:
     def _uncounted(self, layouts: Sequence[Layout]) -> Iterator[str]:
         """Yield a sentence about layouts whose bounds and bytes may be too low, if there are any."""
         if names := [layout.name(self.config) for layout in layouts if self.known.measured[layout].unknown_loops]:
-            yield f"{_some(names)}: loops whose turns are unknown are counted once"
+            yield f"{_some(names)}: loops with an unknown number of iterations are counted once"
 
     def _others(self) -> Iterator[str]:
         """Yield a sentence about each group of layouts that is not in the table, and the count of what was compiled."""

@@ -58,7 +58,7 @@ class Search:
         return sum(len(chain.layouts) for chain in self.chains) - len(self.measured) - len(self.failed)
 
     def is_easy(self, search_batch: bool) -> bool:
-        """Return whether a layout fits with memory to spare, and without dividing the batch into parts for that."""
+        """Return whether a layout fits with memory to spare, and without more accumulation."""
         for layout in self.best:
             one = self.measured[layout]
             is_first = search_batch or any(layout is chain.layouts[0] for chain in self.chains)

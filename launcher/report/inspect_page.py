@@ -203,12 +203,12 @@ def _traffic(report: Report) -> str:
 
 
 def _uncounted(report: Report) -> str:
-    """Return a sentence about the loops whose turns are unknown, if there are any."""
+    """Return a sentence about the loops with an unknown number of iterations, if there are any."""
     loops = report.unknown_loops
     if not loops:
         return ""
-    which = "1 loop whose turns are unknown is" if loops == 1 else f"{loops} loops whose turns are unknown are"
-    return f'<p class="quiet">{which} counted once.</p>'
+    which, are = ("1 loop", "is") if loops == 1 else (f"{loops} loops", "are")
+    return f'<p class="quiet">{which} with an unknown number of iterations {are} counted once.</p>'
 
 
 def _layout(report: Report) -> str:

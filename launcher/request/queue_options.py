@@ -24,7 +24,10 @@ def queue_name(request: Request) -> str | None:
 
 
 def with_queue_options(request: Request, name: str) -> tuple[Request, Submission, list[str]]:
-    """Return the request for nodes that the queue will allocate, the submission, and the mistakes in its options."""
+    """Parse the options of the queue `name`.
+
+    Returns the request with the parsed options, the submission, and the mistakes in the options.
+    """
     queue = load_queue(name)
     options, problems = queue.options(str(request.where.inventories[name]))
     where = replace(request.where, inventories={**request.where.inventories, name: options})

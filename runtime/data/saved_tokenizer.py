@@ -24,7 +24,7 @@ class SavedCharacters(TypedDict):
 
 
 class SavedBytePairs(TypedDict):
-    """A tokenizer of byte pairs."""
+    """A byte-pair tokenizer."""
 
     name: Literal["bpe"]
     file: str

@@ -24,7 +24,7 @@ Described = Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
 Read = Callable[[str], np.ndarray[Any, Any]]
 """Reads an array by name."""
 Writer = Callable[[Path, Described, Read, Mapping[str, str]], None]
-"""Writes a new file. Raises OSError, and the errors of `Read`."""
+"""Writes a new file of the arrays and the metadata. Raises OSError, and the errors of `Read`."""
 
 METADATA = "__metadata__"
 """Name of the entry with the metadata: in the header of safetensors; in an npz, an array of bytes of JSON."""

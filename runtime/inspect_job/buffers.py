@@ -110,7 +110,7 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
 def _carried(program: Program, by_name: dict[str, Instruction]) -> dict[str, tuple[Instruction, bool]]:
     """Return, for each array that a loop changes, the instruction that computes its part in a turn, or all of it.
 
-    The second value says whether the loop collects the results of all turns in it.
+    The second value says whether the loop collects the results of all iterations in it.
     """
     carried = {}
     for loop in (line for line in by_name.values() if line.kind == "while"):

@@ -42,7 +42,7 @@ class CompiledStep:
     roofline: Roofline | None
     """None if the step does not fit."""
     unknown_loops: int
-    """Loops whose turns are unknown, so that `traffic` and `roofline` count them once."""
+    """Loops with an unknown number of iterations, so that `traffic` and `roofline` count them once."""
     seconds: float
     """Time to compile."""
     program: jax.stages.Compiled | None

@@ -1,7 +1,7 @@
-"""Tell how often the instructions of a compiled program run: how many turns its loops take.
+"""Tell how often the instructions of a compiled program run: how many iterations its loops have.
 
-The compilers of CPUs and GPUs write the number of turns beside a loop. That of TPUs does not, so it is read from the loop
-itself: the condition compares a counter with a constant, the loop's first operand has the counter's first value, and the body
+The compilers of CPUs and GPUs write the number of iterations beside a loop. That of TPUs does not, so it is read from the
+loop itself: the condition compares a counter with a constant, the loop's first operand has the counter's first value, and the body
 adds a constant to it.
 """
 
@@ -22,7 +22,7 @@ _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
 def runs(program: Program) -> Iterator[tuple[str, Instruction, int]]:
     """Yield (computation, instruction, how often it runs), from the entry on, but not inside fusions.
 
-    The body of a loop whose turns are unknown counts once, and so does the condition of every loop.
+    The body of a loop with an unknown number of iterations counts once, and so does the condition of every loop.
     """
     loops = _Loops(program)
 
@@ -42,7 +42,7 @@ def runs(program: Program) -> Iterator[tuple[str, Instruction, int]]:
 
 
 def unknown_loops(program: Program) -> int:
-    """Return the number of a step's loops whose turns are unknown, so that `runs` counts them once."""
+    """Return the number of a step's loops with an unknown number of iterations, so that `runs` counts them once."""
     loops = _Loops(program)
     return sum(loops.turns(line) is None for _, line, _ in runs(program) if line.kind == "while")
 
@@ -151,7 +151,7 @@ class _Loops:
         return after.plus if isinstance(after, _Carried) and is_own else None
 
     def _settled(self, value: _Value) -> _Value:
-        """Return the value that an element of a tuple has in all turns, if no turn changes it; otherwise the value itself."""
+        """Return the value that an element of a tuple has in all iterations if none changes it, otherwise the value."""
         while isinstance(value, _Carried) and self._step(value) == 0:
             value = _sum(self._element(self._by_name[value.loop].operands[0], value.index), value.plus)
         return value

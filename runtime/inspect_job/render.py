@@ -202,10 +202,12 @@ def _traffic(report: Report) -> str:
 
 
 def _uncounted(loops: int) -> list[str]:
-    """Return a sentence about the loops whose turns are unknown, if there are any."""
+    """Return a sentence about the loops with an unknown number of iterations, if there are any."""
     if not loops:
         return []
-    return [f"{plural(loops, 'loop')} whose turns are unknown {'is' if loops == 1 else 'are'} counted once"]
+    return [
+        f"{plural(loops, 'loop')} with an unknown number of iterations {'is' if loops == 1 else 'are'} counted once"
+    ]
 
 
 def table(rows: Sequence[Sequence[str]], width: int = 0, right: Sequence[int] = ()) -> list[str]:

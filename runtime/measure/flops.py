@@ -2,7 +2,7 @@
 
 Products of matrices and convolutions are counted in the traced program of loss and gradients, those in a loop as often as it
 runs; a multiply-add counts as two. Nothing else is: the peak of a device is of products alone. What `jax.checkpoint` computes
-again is counted apart, because it is no work: MFU says how well the devices do the work of a model.
+again is counted separately, because it is no work: MFU says how well the devices do the work of a model.
 """
 
 from __future__ import annotations

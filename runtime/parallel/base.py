@@ -59,7 +59,7 @@ class Strategy(ABC):
     """True if each device computes a share of the global batch; False if each computes all of it."""
 
     in_shares = True
-    """True if the loss of each device's share of a batch is computed apart."""
+    """True if the loss of each device's share of a batch is computed separately."""
 
     model_per_device = False
     """True if each device trains its own model."""
@@ -126,7 +126,7 @@ class Strategy(ABC):
 
     @property
     def parts(self) -> int:
-        """Return the number of equal parts of a global batch whose losses are computed apart."""
+        """Return the number of equal parts of a global batch whose losses are computed separately."""
         return self.shares * self.accumulate if self.in_shares and not self.task.whole_batch else 1
 
     @abstractmethod

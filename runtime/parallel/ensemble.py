@@ -31,7 +31,7 @@ _STATE: Any = TrainState(step=None, params=0, opt_state=0, ema=0, model_state=0)
 
 
 class _MemberProgram:
-    """The step of this process's members, called and lowered without naming their indices."""
+    """The step of this process's members, with the indices of the members filled in."""
 
     def __init__(self, program: Any, state: TrainState, members: jax.Array) -> None:
         self._program = program

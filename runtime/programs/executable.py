@@ -19,7 +19,7 @@ _log = logging.getLogger("podrun")
 
 
 def compile_anew(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile a program past JAX's own cache: XLA for CPUs loses functions when it serializes a program from there."""
+    """Compile a program without JAX's cache: XLA for CPUs loses functions when it serializes a program from the cache."""
     before = {name: jax.config.values[name] for name in _PAST_CACHE}
     try:
         for name, value in _PAST_CACHE.items():

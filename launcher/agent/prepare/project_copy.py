@@ -7,7 +7,7 @@ import shutil
 from typing import Optional
 
 STAMP = 0
-"""Modification time of every file of a bundle, by which files that a program has written are told apart."""
+"""Modification time of every file of a bundle, which distinguishes it from files that a program has written."""
 
 
 def copy_code(bundle: str, target: str) -> None:

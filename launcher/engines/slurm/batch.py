@@ -82,7 +82,7 @@ class Job:
 
     @property
     def is_ending(self) -> bool:
-        """Return whether its processes have ended and SLURM cleans up its nodes, which takes long if one does not answer."""
+        """Return whether its processes have ended and SLURM cleans up its nodes. A node that does not answer delays that."""
         return self.state == COMPLETING and self.has_ended
 
     def why_pending(self, job: str) -> str:

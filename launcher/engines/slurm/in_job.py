@@ -79,7 +79,7 @@ def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onw
         following = submit_next(job, options, str(directory.job_script), onward.excluded)
     except SlurmError as error:
         back = f"SLURM does not requeue the job {job} ({refused})"
-        what = f"{onward.why}; {back}, and accepts no other: {str(error).partition(chr(10))[0]}"
+        what = f"{onward.why}; {back}, and refuses another job: {str(error).partition(chr(10))[0]}"
         directory.record_end(f"{what}; the same command goes on from the newest checkpoint", ExitCode.PREEMPTED)
         print(f"podrun: failed: {what} [exit code {int(ExitCode.PREEMPTED)}]", file=sys.stderr, flush=True)
         return ExitCode.PREEMPTED

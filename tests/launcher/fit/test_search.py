@@ -141,7 +141,7 @@ def test_the_fewest_parts_that_fit_and_the_fastest_first(compiler: Compiler) -> 
     assert "10 layouts ruled out, because the state takes 20.0 GiB of a device, which has 16.0 GiB: pmap, " in text
     assert "3 layouts too large: jit fsdp=2 accumulate=2 (at least 4.0 GiB too much), jit fsdp=4 (at least 7.0" in text
     assert "4 layouts need no compiling" in text
-    assert "\njit fsdp=4 accumulate=2: loops whose turns are unknown are counted once\n" in text
+    assert "\njit fsdp=4 accumulate=2: loops with an unknown number of iterations are counted once\n" in text
     assert "6 layouts compiled, 0 known from earlier, in 1 s" in text
     assert "a bound of a step's time" in text
     *_, command = text.splitlines()

@@ -122,8 +122,8 @@ def test_collectives_and_layout() -> None:
     page = made()
     cells = ["all-reduce", "2", "3.00 GiB", "batch", "16", "ICI"]
     assert re.sub(r"<[^>]*>", "|", page).replace("||", "|").count("|".join(cells)) == 1
-    assert "turns are unknown" not in page
-    assert made(unknown_loops=2).count("2 loops whose turns are unknown are counted once.") == 2
+    assert "unknown number of iterations" not in page
+    assert made(unknown_loops=2).count("2 loops with an unknown number of iterations are counted once.") == 2
     assert "between slices" in page and "split over batch" in page and "┌─┐\n└─┘" in page
 
 

@@ -246,7 +246,12 @@ def test_json_has_every_array(gpt2: Report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loops", "said"), [(0, ""), (1, "1 loop whose turns are unknown is"), (2, "2 loops whose turns are unknown are")]
+    ("loops", "said"),
+    [
+        (0, ""),
+        (1, "1 loop with an unknown number of iterations is"),
+        (2, "2 loops with an unknown number of iterations are"),
+    ],
 )
 def test_loops_of_unknown_length_are_told(gpt2: Report, loops: int, said: str) -> None:
     """Beside both numbers that would be higher: the bounds, and what is sent."""
