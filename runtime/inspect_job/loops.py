@@ -1,8 +1,8 @@
 """Tell how often the instructions of a compiled program run: how many iterations its loops have.
 
 The compilers of CPUs and GPUs write the number of iterations beside a loop. That of TPUs does not, so it is read from the
-loop itself: the condition compares a counter with a constant, the loop's first operand has the counter's first value, and the body
-adds a constant to it.
+loop itself: the condition compares a counter with a constant, the loop's first operand has the counter's first value, and the
+body adds a constant to it.
 """
 
 from __future__ import annotations
