@@ -325,7 +325,7 @@ class _Work:
         """Have units worked on. Raises UserError."""
 
         def answered(number: int, answer: Mapping[str, Any]) -> None:
-            self._read[number] = self._sizes[number]
+            self._on_report(number, self._sizes[number], answer.get("written", 0))
             on_answer(number, answer)
 
         orders = ((number, self._order(number)) for number in numbers)

@@ -51,8 +51,8 @@ def _answer(
         if encoder is None:
             return {"code_points": code_points(inputs, selection, report)}
         with ShardWriter(Path(job["folder"]), order["name"], job["dtype"]) as writer:
-            write_shard(writer, inputs, selection, encoder, job["strict"], report)
-        return {"done": True}
+            record = write_shard(writer, inputs, selection, encoder, job["strict"], report)
+        return {"written": record.tokens}
     except ReadError as error:
         return {"error": "read", "text": str(error)}
     except StrictError as error:
