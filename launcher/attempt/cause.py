@@ -15,7 +15,7 @@ from ..agent.base.from_agent import Exit
 from ..agent.base.protocol import PREEMPTED, UNHEARD
 
 LAUNCHER = "the launcher"
-"""Name in place of a host's if the launcher's own machine is to blame."""
+"""Stands for a host's name if the fault is on the launcher's own machine."""
 
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",

@@ -81,7 +81,7 @@ class FaultInjection:
             self._timers.clear()
 
     def explain(self, outcome: Outcome) -> Outcome:
-        """Return the outcome with podrun itself, in place of somebody, as the one who killed a process."""
+        """Return the outcome. If podrun killed the process that failed first, the cause says so, instead of `by somebody`."""
         cause = outcome.cause
         if cause is None or cause.process not in self._struck_now:
             return outcome

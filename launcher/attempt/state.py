@@ -395,7 +395,7 @@ class AttemptState:
         self._effects.append(Send({"type": "dump"}))
 
     def _judge_end(self, end: messages.StopEnded) -> None:
-        """Add the failures of hosts that have not confirmed the stop, and of those that are not done without a reason."""
+        """Add the failures of hosts that did not confirm the stop, and of hosts that are not done for no known reason."""
         for name in sorted(host.name for host in self.awaited if host.name in end.silent):
             self._add(cause.silent_host(name, *end.silent[name], late=True))
         if self._is_finished or self.failures or end.by_user:

@@ -24,7 +24,7 @@ _IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants
 
 
 class View:
-    """Console and recorder together. A terminal that is gone counts as SIGHUP, another reader, such as `head`, as SIGPIPE.
+    """Console and recorder together. The loss of the terminal counts as SIGHUP, that of a pipe as SIGPIPE.
 
     The console has a thread of its own: neither a host nor a signal waits for a slow one.
     """

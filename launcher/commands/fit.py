@@ -134,7 +134,7 @@ def _axes(request: FitRequest) -> list[Axis]:
 
 
 def _models(config: Config, axes: Sequence[Axis]) -> list[int]:
-    """Return the sizes of the mesh's axis `model` to search; none: that of the job. Raises UserError."""
+    """Return the sizes of the mesh's axis `model` to search; empty: only the job's own size. Raises UserError."""
     values = next((axis.values for axis in axes if axis.key == _MODEL_AXIS), ())
     if wrong := [value for value in values if not value.isdecimal() or int(value) < 1]:
         raise UserError(f"--over {_MODEL_AXIS}: {wrong[0]} is no number of devices; give some from 1, such as 1,2,4")

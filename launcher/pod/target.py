@@ -19,11 +19,11 @@ GPUS = ("a100", "a100-40gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "
 
 
 def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
-    """Return the target of a slice; None for CPUs, and for GPUs whose model neither the name nor `gpu` tells.
+    """Return the target of a slice; None for CPUs, and for GPUs whose model is neither in its name nor in `gpu`.
 
     Args:
         slice: TPUs, GPUs or CPUs. `a100-16` means those with 80 GB.
-        gpu: model of the GPUs, one of `GPUS`, in place of the one that the name of the slice tells.
+        gpu: model of the GPUs, one of `GPUS`; overrides the one in the name of the slice.
 
     Raises:
         UserError: podrun knows no GPUs of that model, the slice is not of GPUs, or the compiler cannot compile for it.

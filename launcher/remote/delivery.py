@@ -88,7 +88,7 @@ class Delivery:
         return frame
 
     def take(self, frame: FromAgent) -> Delivered | None:
-        """Return what is to be delivered of a frame; None if that is nothing, or was delivered already.
+        """Return the part of a frame that was not delivered yet; None if there is none.
 
         A state frame counts as delivered from now on; output when `record` is called.
         """

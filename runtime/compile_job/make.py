@@ -74,7 +74,7 @@ class Compiler:
         self._evaluation = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in evaluation.items()}
 
     def of_this_process(self) -> list[Made]:
-        """Make the programs of this process's first device: that of the initial state, if it is one on CPUs."""
+        """Make the program of the initial state on CPUs, which each process compiles for its first device."""
         if not (self._pod.is_cpu and self._strategy.initial.is_one_program):
             return []
         lowered = self._strategy.initial.lowered()

@@ -145,7 +145,7 @@ def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]
 
 
 def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:
-    """Return the instruction whose result this is a copy of, if it has no name of its own."""
+    """Return the instruction that has computed the result: if this one has no name, it copies that of its operand."""
     while not line.op_name and line.operands and line.operands[0] in by_name:
         line = by_name[line.operands[0]]
     return line

@@ -31,7 +31,7 @@ def divided(partition: Partition, params: Any) -> Divided | None:
 
 
 def divided_by_model(partition: Partition, params: Any) -> DividedByModel | None:
-    """Summarise the matrices, likewise. None for a job without an axis `model`."""
+    """Summarise the matrices; repeated blocks are folded into one name. None for a job without an axis `model`."""
     if partition.model == 1:
         return None
     every = [row for row in rows(params) if len(_layer(partition, row)) > 1]

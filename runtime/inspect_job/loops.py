@@ -49,7 +49,7 @@ def unknown_loops(program: Program) -> int:
 
 @dataclass(frozen=True)
 class _Carried:
-    """An element of the tuple that a loop carries, as a turn finds it, and a number that was added to it."""
+    """An element of the tuple that a loop carries, at the beginning of an iteration, and a number that was added to it."""
 
     loop: str
     index: int

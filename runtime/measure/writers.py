@@ -89,7 +89,7 @@ def _step(line: bytes) -> float:
 
 
 def _elapsed(line: str) -> float:
-    """Return the seconds of training up to a record; 0 for a record of an older version, which had no `elapsed`."""
+    """Return the seconds of training up to a record; 0 if it has no `elapsed`, which older versions did not write."""
     seconds = json.loads(line).get("elapsed", 0.0)
     return float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0
 

@@ -148,7 +148,7 @@ class GlobalProgram(MeshStrategy):
         return dividing
 
     def _gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
-        """Gather a parameter, or that of a layer, if it is divided; convert it first if it is, and if `dtype` is given."""
+        """Gather a parameter, or one layer of it, if it is divided. With `dtype`, a divided one is converted first."""
         divided, whole = self.partition.of_layer(name, x.shape), self.partition.gathered(name, x.shape)
         if divided == whole:
             return x

@@ -1,4 +1,4 @@
-"""The key of a compiled program: a digest of all that the compiler makes it from, equal wherever it would make the same.
+"""The key of a compiled program: a digest of everything that the compiled program depends on.
 
 The devices may be real ones or those of a topology, so that a program compiled for a pod that is not here yet is found
 when the pod is.

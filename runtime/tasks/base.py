@@ -53,7 +53,7 @@ class Task(ABC):
 
     @hook
     def in_products(self) -> Task:
-        """Return the task with JAX's own products in place of other kernels, which FLOPs can be counted in."""
+        """Return the task with matrix products of JAX in place of other kernels, so that its FLOPs can be counted."""
         return self
 
     @hook
