@@ -105,7 +105,7 @@ def throughput(event: StepEvent) -> str:
 
 
 def describe_eval(event: EvalEvent) -> str:
-    """Return `validation at step 200: loss 2.0000  perplexity 7.3891`."""
+    """Return `validation at step 200: loss 2.0000  perplexity 7.3891  books/loss 1.9000`. Sets with names show their loss."""
     return f"validation at step {event['step']}: {_values(event)}"
 
 
@@ -115,7 +115,11 @@ def describe_epoch(event: EpochEvent) -> str:
 
 
 def _values(event: EvalEvent | EpochEvent) -> str:
-    metrics = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
+    metrics = {
+        k: v
+        for k, v in event.items()
+        if isinstance(v, float) and k not in ("time", "seconds", "epochs") and ("/" not in k or k.endswith("/loss"))
+    }
     return "  ".join(f"{name} {decimals(value)}" for name, value in metrics.items())
 
 

@@ -9,6 +9,7 @@ from .model import Chart, Mark, Series
 from .records import StepRecord, finite
 
 _BYTES = 1e9
+_MOST_SETS = 6  # validation sets that get dots of their own
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
@@ -20,12 +21,12 @@ def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[
         if any(low != high for low, high in bounds):
             loss = Series(loss.name, loss.x, loss.y, [low for low, _ in bounds], [high for _, high in bounds])
     measured = [
-        Chart("loss", "Loss", "", _present(loss, _evaluated(evaluations, "loss")), marks=marks, smooth=True),
+        Chart("loss", "Loss", "", [*_present(loss), *_evaluated(evaluations, "loss")], marks=marks, smooth=True),
         Chart(
             "accuracy",
             "Accuracy",
             "share of 1",
-            _present(_column(steps, "accuracy", "training"), _evaluated(evaluations, "accuracy")),
+            [*_present(_column(steps, "accuracy", "training")), *_evaluated(evaluations, "accuracy")],
             smooth=True,
         ),
         Chart("learning_rate", "Learning rate", "", _present(_column(steps, "learning_rate", "learning rate"))),
@@ -59,8 +60,12 @@ def _column(steps: Sequence[StepRecord], key: str, name: str, scale: float = 1.0
     return _series([record.values for record in steps], key, name, "line", scale)
 
 
-def _evaluated(evaluations: Sequence[Row], key: str) -> Series | None:
-    return _series(evaluations, key, "validation", "dots", 1.0)
+def _evaluated(evaluations: Sequence[Row], key: str) -> list[Series]:
+    """Return a metric of the validation set, and that of each set that has a name: `NAME/loss`."""
+    ends = f"/{key}"
+    sets = {name: name.removesuffix(ends) for row in evaluations for name in row if name.endswith(ends)}
+    named = [*sets.items()][:_MOST_SETS]
+    return _present(*(_series(evaluations, one, name, "dots", 1.0) for one, name in [(key, "validation"), *named]))
 
 
 def _series(rows: Sequence[Row], key: str, name: str, style: str, scale: float) -> Series | None:

@@ -301,6 +301,12 @@ def _eval_problems(config: Config) -> list[str]:
         problems.append(
             f"validation: only task language_model has further sets, and the task is {config.task}; remove it"
         )
+    problems += [
+        f"validation.{name}.{key}: the key is for `data`; a further validation set is used as a whole; remove it"
+        for name, section in config.validation.items()
+        for key in ("bring", "skip", "validation", "validation_path")
+        if key in type(section).model_fields and getattr(section, key) != type(section).model_fields[key].default
+    ]
     if isinstance(config.data, MixtureData) and (twice := config.data.sources.keys() & config.validation.keys()):
         problems.append(f"validation: {', '.join(sorted(twice))} is the name of a source of data; take another name")
     if config.eval.patience is not None and config.eval.every == 0:

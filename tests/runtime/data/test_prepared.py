@@ -183,6 +183,8 @@ def test_mistakes_of_validation() -> None:
         ({"task": "classification", "validation": {"a": {"path": "y"}}}, "only task language_model"),
         ({"eval": {"best": "min b/loss"}, "validation": {"a": {"path": "y"}}}, "no metric 'b/loss'"),
         ({"eval": {"best": "max a/loss"}, "validation": {"a": {"path": "y"}}}, "write 'min a/loss'"),
+        ({"validation": {"a": {"path": "y", "bring": True}}}, "validation.a.bring: the key is for `data`"),
+        ({"validation": {"a": {"name": "text", "path": "y", "validation": 0.5}}}, "validation.a.validation: the key"),
         ({"data": mixture, "steps": None, "epochs": 2}, "goes through each source at its own pace"),
     ]
     for keys, message in rows:
