@@ -59,6 +59,7 @@ def job_meta(meta: Any) -> JobMeta:
             raise TypeError(f"{key} is not of type {kind.__name__}")
     if not 0 <= meta["position"] < 2**63:
         raise ValueError(f"position {meta['position']}")
+    bytes.fromhex(meta["fingerprint"])
     if not isinstance(meta["shapes"]["params"], dict):
         raise TypeError("shapes.params is not of type dict")
     if meta.get("epoch_means") is not None:

@@ -102,6 +102,8 @@ def check_saved(saved: Any) -> None:
         raise ValueError("the stages of the mixture are not in order")
     for stage in saved:
         weights = stage["weights"]
+        if not isinstance(weights, dict):
+            raise TypeError("the weights of the mixture are no mapping")
         if not all(isinstance(weight, int | float) and 0 <= weight < float("inf") for weight in weights.values()):
             raise ValueError("a weight of the mixture is not a number")
         if not sum(weights.values()) > 0:

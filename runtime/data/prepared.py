@@ -104,6 +104,12 @@ class Documents:
         try:
             folder = PreparedFolder(Path(path))
             shards = tuple(folder.shard(number) for number in range(len(folder.manifest.shards)))
+            for shard, listed in zip(shards, folder.manifest.shards, strict=True):
+                if not _are_ends(shard.ends, listed.tokens):
+                    file = folder.path(listed, "ends")
+                    raise UserError(
+                        f"{file} is damaged: its documents are not one after another; prepare the folder again"
+                    )
         except UserError as error:
             raise UserError(f"{where}: {error}") from None
         begins = tuple(accumulate((len(shard.tokens) for shard in shards), initial=0))
@@ -176,6 +182,12 @@ class Documents:
             names.append(f"{name}:{place}" if place else name)
             at = begin + int(shard.ends[row])
         return names if at >= end else [*names, "..."]
+
+
+def _are_ends(ends: Array, tokens: int) -> bool:
+    """Return whether these can be the ends of the documents of a shard with so many tokens."""
+    lengths = np.diff(ends, prepend=0)
+    return int(lengths.min(initial=1)) > 0 and int(lengths.sum()) == tokens
 
 
 class Spliced:

@@ -36,6 +36,9 @@ def written(folder: Path, meta: Any) -> Path:
         {"epoch_means": None},
         {"epoch_means": {"sums": {"loss": 1}, "counts": {"loss": 2}, "epoch_size": 1}},
         {"epoch_means": {"sums": {}, "counts": {}}},
+        {"mixture": None, "skipped": None},
+        {"mixture": [{"start": 0, "weights": {"a": 1, "b": 0.5}}, {"start": 8, "weights": {"a": 0, "b": 1}}]},
+        {"skipped": [[8, 16], [16, 24], [80, 88]]},
     ],
 )
 def test_metadata_that_podrun_writes(tmp_path: Path, more: dict[str, Any]) -> None:
@@ -59,6 +62,13 @@ def test_metadata_that_podrun_writes(tmp_path: Path, more: dict[str, Any]) -> No
         (META | {"position": -1}, "ValueError: position -1"),
         (META | {"position": 2**63}, f"ValueError: position {2**63}"),
         (META | {"epoch_means": {}}, "KeyError: 'sums'"),
+        (META | {"fingerprint": "xy"}, "ValueError: non-hexadecimal"),
+        (META | {"mixture": [{"start": 8, "weights": {"a": 1}}]}, "ValueError: the stages of the mixture"),
+        (META | {"mixture": [{"start": 0, "weights": ["a"]}]}, "TypeError: the weights"),
+        (META | {"skipped": [[8, 4]]}, "ValueError: the ranges that are left out"),
+        (META | {"skipped": [[8, 16], [4, 6]]}, "ValueError: the ranges that are left out"),
+        (META | {"skipped": [[8]]}, "ValueError: not enough values"),
+        (META | {"skipped": [["a", "b"]]}, "TypeError"),
         (META | {"epoch_means": {"sums": {"a": 1}, "counts": {"b": 1}}}, "ValueError: epoch_means: sums and counts"),
         (META | {"epoch_means": {"sums": [], "counts": {}}}, "ValueError: epoch_means: sums and counts"),
         (META | {"epoch_means": {"sums": {"a": "x"}, "counts": {"a": 1}}}, "TypeError: epoch_means: sums are not"),

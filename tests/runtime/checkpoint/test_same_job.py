@@ -9,6 +9,7 @@ import pytest
 
 from podrun.runtime.checkpoint.same_job import changes, differences, obstacles, refusal, shapes_of
 from podrun.runtime.config import Config, saved_config
+from podrun.runtime.data.mixture import fingerprint_of
 
 JOB: dict[str, Any] = {
     "steps": 6,
@@ -163,3 +164,18 @@ def test_a_tokenizer_that_differs() -> None:
     assert changes(with_one, job(), now) == [f"the tokenizer: {told}"]
     assert len(obstacles(meta, job(), b"y", SHAPES, now)) == 1
     assert changes(meta, job(), now) == []
+
+
+def test_sources_of_a_mixture() -> None:
+    """One may be added, but not taken away or exchanged."""
+    one, two, other = (
+        fingerprint_of(sources) for sources in ({"a": b"1"}, {"a": b"1", "b": b"2"}, {"a": b"3", "b": b"2"})
+    )
+
+    def refused(before: bytes, now: bytes) -> list[str]:
+        meta: Any = {"config": saved_config(job()), "fingerprint": before.hex(), "shapes": SHAPES}
+        return [key for key, _ in obstacles(meta, job(), now, SHAPES)]
+
+    assert refused(one, two) == refused(two, two) == []
+    assert refused(two, one) == refused(two, other) == ["data.sources"]
+    assert refused(b"text", one) == refused(one, b"text") == ["data"]

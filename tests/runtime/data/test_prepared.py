@@ -152,6 +152,12 @@ def test_mistakes(folder: Path, tmp_path: Path) -> None:
             load(data)
     with pytest.raises(UserError, match="too short"):
         load(prepared, context=60_000)
+    ends = np.fromfile(folder / "00000.ends", "<i8")
+    for wrong in (ends[::-1], ends - 1, np.zeros_like(ends)):
+        wrong.tofile(folder / "00000.ends")
+        with pytest.raises(UserError, match=r"00000\.ends is damaged"):
+            load(prepared)
+    ends.tofile(folder / "00000.ends")
     (folder / "00001.tokens").write_bytes(b"")
     with pytest.raises(UserError, match=r"00001.tokens has 0 bytes.*prepare the folder again"):
         load(prepared)
