@@ -206,7 +206,7 @@ def _bucket(url: str, note: Callable[[str], None]) -> Iterator[_Match]:
     for key in sorted(objects):
         item = objects[key]
         if not os.path.basename(key).startswith((".", "_")):
-            yield f"{bucket.url}/{key}", os.fspath(folder / key), item.digest or item.version, key == name
+            yield f"{bucket.url}/{key}", os.fspath(folder / key), item.digest or item.version, bool(name)
 
 
 def _checked(

@@ -17,7 +17,8 @@ import pytest
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.prepared_files import PreparedFolder
 from podrun.runtime.prepare import documents
-from podrun.runtime.prepare.documents import Bad, Piece, Selection
+from podrun.runtime.prepare.documents import Bad, Piece, ReadError, Selection
+from podrun.runtime.prepare.shard import Input
 
 from .conftest import files_of, run_prepare
 
@@ -235,3 +236,18 @@ def test_a_full_disk_is_told_with_the_room_that_is_needed(tmp_path: Path) -> Non
     assert "is full: about" in ended.stderr and "the same command goes on" in ended.stderr, ended.stderr
     assert not list((tmp_path / "tokens" / ".prepare").glob("*.tokens.*"))
     assert run_prepare(tmp_path / "tokens", source).documents == 900
+
+
+def test_a_source_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
+    """The time of its change is compared before and after."""
+    path = write(tmp_path / "a.jsonl", {"text": "x"})
+    status = path.stat()
+    given = Input(
+        Piece(0, 0, status.st_size, status.st_size, 0), "a.jsonl", str(path), "jsonl", "", status.st_size, "0"
+    )
+    with pytest.raises(ReadError, match=r"a.jsonl was changed while it was read; prepare files that nobody writes"):
+        given.check()
+    Input(**{**vars(given), "version": str(status.st_mtime_ns)}).check()
+    path.unlink()
+    with pytest.raises(ReadError, match=r"cannot read a.jsonl: No such file"):
+        given.check()
