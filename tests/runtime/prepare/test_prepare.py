@@ -54,7 +54,7 @@ def test_every_document_is_there_with_its_origin(done: Path, corpus: tuple[Path,
     assert not (done / WORK).exists()
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_any_number_of_workers_writes_the_same_bytes(
     done: Path, corpus: tuple[Path, Documents], tmp_path: Path, workers: int
 ) -> None:
