@@ -240,6 +240,8 @@ class PrepareQuery(TypedDict):
     """Token that ends each document; None: the one that the tokenizer's files name."""
     column: str | None
     template: str | None
+    chat: bool
+    """Documents are conversations."""
     workers: int | None
     """Number of processes; None: one for each core."""
     strict: bool
@@ -268,6 +270,10 @@ class PrepareAnswer:
     seconds: float
     was_complete: bool
     """The folder was complete before."""
+    answers: int | None = None
+    """Tokens of conversations that are learned; None for text, and if the folder was complete before."""
+    left_out: int = 0
+    """Answers that are not learned, because the chat template writes them otherwise once more messages follow."""
 
 
 @final
@@ -315,5 +321,7 @@ class ShowPreparedAnswer:
     lengths: list[tuple[int, int]]
     """(tokens, number of documents with that many and fewer than twice as many), by powers of two."""
     samples: list[PreparedSample]
+    answers: int | None
+    """Tokens that are learned, if the documents are conversations: those between ⟦ and ⟧ in the samples."""
     damage: dict[str, str] | None
     """Files whose digests are wrong, with the reason; None if they were not compared."""

@@ -297,6 +297,9 @@ def fit(
 )
 @click.option("--column", metavar="NAME", help="Column with the text of jsonl, Parquet and Arrow.  [default: text]")
 @click.option("--template", metavar="TEXT", help="Text with columns in braces: '{question}\\n{answer}'.")
+@click.option(
+    "--chat", is_flag=True, help="Conversations, by the chat template of the model: only answers are learned."
+)
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes.  [default: one for each core]")
 @click.option("--strict", is_flag=True, help="End at the first bad line.")
 @click.option("--overwrite", is_flag=True, help="Begin anew in a folder that was prepared otherwise.")
@@ -312,6 +315,7 @@ def prepare(
     eos: str | None,
     column: str | None,
     template: str | None,
+    chat: bool,
     workers: int | None,
     strict: bool,
     overwrite: bool,
@@ -330,6 +334,7 @@ def prepare(
       podrun prepare corpus/ -o tokens --tokenizer byte
       podrun prepare a.jsonl.gz 'b/*.parquet' -o tokens --tokenizer models/llama --column content
       podrun prepare qa.jsonl -o tokens --tokenizer tokenizer.json --template '{question}\\n{answer}'
+      podrun prepare chat.jsonl -o tokens --tokenizer models/llama --chat
       podrun prepare --show tokens
     """
 
@@ -338,7 +343,7 @@ def prepare(
         from ..commands.prepare import prepare as prepare_request
 
         if show is not None:
-            if sources or output or tokenizer or eos or column or template or workers or strict or overwrite:
+            if sources or output or tokenizer or eos or column or template or chat or workers or strict or overwrite:
                 raise UserError("--show goes alone, or with --verify and --seed: podrun prepare --show FOLDER")
             return show_prepared(show, verify, seed)
         if verify:
@@ -348,7 +353,7 @@ def prepare(
                 "what is to be prepared? podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
                 "tokenizer.json, or the folder of a model"
             )
-        request = PrepareRequest(sources, output, tokenizer, eos, column, template, workers, strict, overwrite)
+        request = PrepareRequest(sources, output, tokenizer, eos, column, template, chat, workers, strict, overwrite)
         return prepare_request(request)
 
     guard(action)

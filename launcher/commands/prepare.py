@@ -32,6 +32,7 @@ class PrepareRequest:
     eos: str | None
     column: str | None
     template: str | None
+    chat: bool
     workers: int | None
     strict: bool
     overwrite: bool
@@ -47,6 +48,7 @@ def prepare(request: PrepareRequest) -> int:
         "eos": request.eos,
         "column": request.column,
         "template": _unescaped(request.template) if request.template is not None else None,
+        "chat": request.chat,
         "workers": request.workers,
         "strict": request.strict,
         "overwrite": request.overwrite,
@@ -117,6 +119,14 @@ def _as_text(report: PrepareAnswer, folder: Path) -> str:
         lines.append(
             f"read {size(read)} in {seconds:,.1f} s: {read / seconds / 1e6:,.1f} MB/s, {written / seconds:,.0f} tokens/s"
         )
+    if report.answers is not None:
+        share = report.answers / report.tokens
+        lines.append(f"{report.answers:,} tokens ({share:.0%}) are of answers and are learned")
+    if report.left_out:
+        lines.append(
+            f"{report.left_out:,} answers are not learned: the chat template writes them otherwise once more messages "
+            "follow"
+        )
     if report.empty:
         lines.append(f"{report.empty:,} documents without text were left out")
     if report.bad:
@@ -157,13 +167,19 @@ def show_prepared(folder: Path, verify: bool, seed: int) -> int:
 
 
 def _shown(facts: ShowPreparedAnswer, folder: Path) -> str:
-    eos = "no token ends a document" if facts.eos is None else f"documents end with {facts.eos}"
+    if facts.answers is not None:
+        eos = "conversations end as the chat template says"
+    else:
+        eos = "no token ends a document" if facts.eos is None else f"documents end with {facts.eos}"
     lines = [
         in_one_line(str(folder)),
         f"  {facts.documents:,} documents, {facts.tokens:,} tokens, {facts.shards:,} shards; {facts.sources:,} sources",
         f"  tokenizer {facts.tokenizer}, vocabulary {facts.vocabulary:,}, {facts.dtype}; {eos}",
         f"  left out: {facts.bad:,} bad, {facts.empty:,} empty",
     ]
+    if facts.answers is not None:
+        share = facts.answers / facts.tokens
+        lines.append(f"  {facts.answers:,} tokens ({share:.0%}) are of answers and are learned; ⟦ ⟧ enclose them below")
     if facts.damage == {}:
         lines.append("  every file is as it was written")
     lines.append(

@@ -265,6 +265,10 @@ class BytePairs:
     def decode(self, ids: Ids) -> str:
         return str(self._tokenizer.decode([int(i) for i in ids]))
 
+    def decode_all(self, ids: Ids) -> str:
+        """Return the text of ids, that of special tokens included."""
+        return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+
     @classmethod
     def _chunks(cls, text: str) -> list[str]:
         return [_valid(text[i : i + cls._CHUNK]) for i in range(0, len(text), cls._CHUNK)]

@@ -8,6 +8,7 @@ which leaves out the thoughts of earlier answers: these are not learned, because
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -54,15 +55,21 @@ class ChatTemplate:
     tokens: dict[str, str]
     """Special tokens by names such as bos_token."""
 
+    @property
+    def digest(self) -> str:
+        """Return the digest of the content."""
+        content = json.dumps([self.templates, self.tokens], sort_keys=True)
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+
 
 def load_template(folder: Path) -> ChatTemplate:
     """Return the chat template of a model's folder, from the files that transformers reads. Raises UserError."""
     config = _fields(folder / _CONFIG)
-    own = folder / _FILE
+    file = folder / _FILE
     further = {path.stem: _text(path) for path in sorted((folder / _FURTHER).glob("*.jinja"))}
     given = config.get("chat_template")
-    if own.is_file() or further:
-        templates, origin = further | ({"default": _text(own)} if own.is_file() else {}), own
+    if file.is_file() or further:
+        templates, origin = further | ({"default": _text(file)} if file.is_file() else {}), file
     else:
         origin = folder / _CONFIG
         if isinstance(given, list):
@@ -144,7 +151,9 @@ class Conversations:
 
             from .chat_template import Compiled
         except ImportError:
-            raise UserError("chat templates need jinja2: pip install 'podrun[chat]'") from None
+            raise UserError(
+                "chat templates need jinja2, which podrun's extra `chat` has: pip install 'jinja2>=3.1.6'"
+            ) from None
         try:
             self._templates = {
                 name: Compiled(source, template.tokens, now) for name, source in template.templates.items()

@@ -9,7 +9,7 @@ import json
 import os
 import string
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -69,12 +69,18 @@ def shown(name: str) -> str:
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
+CHAT_COLUMNS = ("messages", "conversations", "tools")
+"""Columns of a conversation; `messages` or `conversations` must be there."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """The columns that make a document. Both None: the column `text`."""
 
     column: str | None
     template: str | None
+    chat: bool = False
+    """Documents are conversations; their texts are JSON objects of `CHAT_COLUMNS`."""
 
     @cached_property
     def fields(self) -> list[str]:
@@ -85,15 +91,31 @@ class Selection:
 
     def check(self, name: str, columns: Sequence[str]) -> None:
         """Raise ReadError unless a file has the columns."""
+        if self.chat:
+            if not any(field in columns for field in CHAT_COLUMNS[:2]):
+                has = ", ".join(map(shown, columns[:20])) or "none"
+                raise ReadError(
+                    f"{shown(name)} has no column messages or conversations, which --chat reads; it has {has}"
+                )
+            return
         missing = [field for field in self.fields if field not in columns]
         if not missing:
             return
         option = "--template" if self.template is not None else "--column" if self.column else "--column or --template"
         has = ", ".join(map(shown, columns[:20])) or "none"
-        raise ReadError(
-            f"{shown(name)} has no column {', '.join(map(shown, missing))}; it has {has}: "
-            f"name those of the text with {option}"
-        )
+        remedy = f"name those of the text with {option}"
+        if self.template is None and self.column is None and any(field in columns for field in CHAT_COLUMNS[:2]):
+            remedy = "give --chat for conversations"
+        raise ReadError(f"{shown(name)} has no column {', '.join(map(shown, missing))}; it has {has}: {remedy}")
+
+    def present(self, columns: Sequence[str]) -> list[str]:
+        """Return those of a file's columns that are read."""
+        return [field for field in CHAT_COLUMNS if field in columns] if self.chat else self.fields
+
+    def conversation(self, row: Mapping[str, Any]) -> str:
+        """Return the conversation of a row as JSON."""
+        fields = {field: row[field] for field in CHAT_COLUMNS if row.get(field) is not None}
+        return json.dumps(fields, default=lambda value: type(value).__name__)  # such as bytes of an image
 
     def text(self, values: Sequence[Any]) -> str | Bad:
         """Return the document of a row's values, those of `fields`."""
@@ -329,6 +351,8 @@ def _row_text(line: bytes, is_first: bool, fields: list[str], selection: Selecti
         return ""
     if not isinstance(row, dict):
         return Bad(f"it is {_type_name(row) if not isinstance(row, str) else 'text'}, not an object")
+    if selection.chat:
+        return selection.conversation(row)
     missing = next((field for field in fields if field not in row), None)
     if missing is not None:
         return Bad(f"it has no column {shown(missing)}")
@@ -357,7 +381,7 @@ def _parquet(piece: Piece, name: str, path: str, compression: str, selection: Se
         batches = file.iter_batches(
             batch_size=max(1, min(10_000, _ROWS * rows // max(1, size))),
             row_groups=list(groups),
-            columns=selection.fields,
+            columns=selection.present(file.schema_arrow.names),
             use_threads=False,
         )
         yield from _rows(batches, piece.size // max(1, rows), selection)
@@ -383,11 +407,18 @@ def record_batches(reader: Any, start: int, end: int) -> Iterator[Any]:
 def _rows(batches: Iterator[Any], read: int, selection: Selection) -> Iterator[Found]:
     number = 0
     for batch in batches:
-        columns = [batch.column(batch.schema.get_field_index(field)) for field in selection.fields]
+        fields = selection.present(batch.schema.names)
+        columns = [batch.column(batch.schema.get_field_index(field)) for field in fields]
         step = max(1, _ROWS * len(batch) // max(1, sum(column.nbytes for column in columns)))
         for start in range(0, len(batch), step):
             for values in _values([column.slice(start, step) for column in columns]):
-                yield Found(number, values if isinstance(values, Bad) else selection.text(values), read)
+                if isinstance(values, Bad):
+                    text: str | Bad = values
+                elif selection.chat:
+                    text = selection.conversation(dict(zip(fields, values, strict=True)))
+                else:
+                    text = selection.text(values)
+                yield Found(number, text, read)
                 number += 1
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,7 +41,9 @@ class Arguments:
     digest: str | None
     """Digest of tokenizer.json; None for char, whose tokenizer is made from the sources."""
     eos: int | None
-    """None for char."""
+    """None for char and for conversations, whose template ends them."""
+    chat: str | None
+    """Digest of the chat template; None for text."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Plan:
     arguments: Arguments
     sources: list[SourceFile]
     units: list[list[Piece]]
+    now: str | None
+    """The time that chat templates write, ISO 8601, local time: that of the first command. None for text."""
 
     @property
     def size(self) -> int:
@@ -76,7 +81,8 @@ def make_plan(arguments: Arguments, sources: Sources) -> Plan:
                 weight += piece_weight
     except ReadError as error:
         raise UserError(str(error)) from None
-    return Plan(_FORMAT, arguments, sources.files, [*units, unit] if unit else units)
+    now = datetime.now().isoformat(timespec="seconds") if arguments.chat is not None else None
+    return Plan(_FORMAT, arguments, sources.files, [*units, unit] if unit else units, now)
 
 
 def _weight(file: SourceFile) -> int:
@@ -153,6 +159,12 @@ def differences(before: Plan, now: Arguments, sources: list[SourceFile]) -> list
         old, new = getattr(before.arguments, key), getattr(now, key)
         if old != new:
             rows.append(f"{name} was {_word(old)} and is {_word(new)}")
+    if (before.arguments.chat is None) != (now.chat is None):
+        rows.append(
+            f"--chat was {'given' if now.chat is None else 'not given'} and is {'not ' * (now.chat is None)}given"
+        )
+    elif before.arguments.chat != now.chat:
+        rows.append("the chat template has another content than before")
     if before.arguments.tokenizer == now.tokenizer and before.arguments.digest != now.digest:
         rows.append("--tokenizer has another content than before")
     elif before.arguments.tokenizer == now.tokenizer and before.arguments.eos != now.eos:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,12 @@ from ..data.prepared_files import (
 from ..data.saved_tokenizer import Saved, saved_form
 from ..data.tokenizers import BytePairs
 from ..queries import PrepareAnswer, PrepareQuery
+from .chat import ChatTemplate, Conversations
 from .documents import Piece, ReadError, Selection, check_template, shown
 from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan, save_plan, shard_name
 from .shard import ShardRecord, complete_shard
 from .sources import Sources, find_sources
-from .tokenizer import End, find_end, load_tokenizer
+from .tokenizer import End, chat_template, find_end, load_tokenizer
 from .workers import WorkerError, work_on
 
 _OWN = re.compile(r"\.?(manifest|plan|tokenizer)\.json(\.\d+)?|\d{5,12}\.(tokens|ends|origins|answers)", re.ASCII)
@@ -64,7 +66,12 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         UnavailableError: a bucket cannot be reached.
     """
     folder = Path(query["folder"])
-    selection = Selection(query["column"], query["template"])
+    selection = Selection(query["column"], query["template"], query["chat"])
+    if selection.chat and (selection.column is not None or selection.template is not None or query["eos"] is not None):
+        raise UserError(
+            "--chat reads the columns messages, conversations and tools, and the chat template says how a conversation ends; "
+            "leave --column, --template and --eos out"
+        )
     if selection.template is not None:
         if selection.column is not None:
             raise UserError("--column and --template are both given; a template names its columns itself")
@@ -72,8 +79,12 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
             check_template(selection.template)
         except ReadError as error:
             raise UserError(str(error)) from None
+    template = chat_template(query["tokenizer"]) if selection.chat else None
     tokenizer = load_tokenizer(query["tokenizer"])
-    end = find_end(query["tokenizer"], tokenizer, query["eos"])
+    if template is not None:
+        assert tokenizer is not None
+        Conversations(template, tokenizer, datetime.now())  # raises UserError
+    end = find_end(query["tokenizer"], tokenizer, query["eos"]) if template is None else None
     saved: Saved | None = saved_form(tokenizer)
     if query["tokenizer"] == "byte":
         saved = {"name": "byte"}
@@ -83,6 +94,7 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         saved["name"] if saved is not None else "char",
         tokenizer_digest(tokenizer_file(saved)) if saved is not None else None,
         end.id if end is not None else None,
+        template.digest if template is not None else None,
     )
     sources = find_sources(query["sources"], folder, selection, lambda line: say({"line": line}))
     for note in sources.notes:
@@ -91,20 +103,27 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         plan, is_new = _plan(folder, arguments, sources)
         if (folder / MANIFEST).exists():
             return _complete(folder, plan, query["strict"])
-        say({"line": _first_line(plan, end, query["tokenizer"])})
-        work = _Work(folder, plan, sources, selection, query["strict"], query["workers"], say)
+        say({"line": _first_line(plan, end, query["tokenizer"], template)})
+        work = _Work(folder, plan, sources, selection, template, query["strict"], query["workers"], say)
         try:
             if is_new:
                 save_plan(folder, plan)
             if saved is None:
                 saved = work.characters()
-            return work.finish(saved, end.id if end is not None else len(saved["code_points"]))  # type: ignore[typeddict-item]
+            if saved["name"] == "char":
+                return work.finish(saved, len(saved["code_points"]))
+            return work.finish(saved, end.id if end is not None else None)
         except OSError as error:
             raise _write_error(folder, error.errno, error.strerror or str(error), work.room()) from None
 
 
-def _first_line(plan: Plan, end: End | None, tokenizer: str) -> str:
-    last = "" if end is None else f"; documents end with {end.token or 'id'} {f'({end.id})' if end.token else end.id}"
+def _first_line(plan: Plan, end: End | None, tokenizer: str, template: ChatTemplate | None) -> str:
+    if template is not None:
+        last = f"; chat template of {shown(template.origin)}"
+    else:
+        last = (
+            "" if end is None else f"; documents end with {end.token or 'id'} {f'({end.id})' if end.token else end.id}"
+        )
     origin = f", by {end.origin}" if end is not None and end.token else ""
     files = f"{len(plan.sources):,} file{'s' * (len(plan.sources) != 1)}"
     return f"{files}, {_megabytes(plan.size)}, in {len(plan.units):,} parts; tokenizer {shown(tokenizer)}{last}{origin}"
@@ -226,12 +245,13 @@ class _Work:
         plan: Plan,
         sources: Sources,
         selection: Selection,
+        template: ChatTemplate | None,
         strict: bool,
         workers: int | None,
         say: Say,
     ) -> None:
         self._folder, self._plan, self._sources, self._selection = folder, plan, sources, selection
-        self._strict, self._say = strict, say
+        self._template, self._strict, self._say = template, strict, say
         self._workers = workers or len(os.sched_getaffinity(0))
         self._sizes = [sum(piece.size for piece in unit) for unit in plan.units]
         self._read, self._tokens = {}, {}  # type: dict[int, int], dict[int, int]
@@ -258,7 +278,7 @@ class _Work:
         self._read.clear()
         return {"name": "char", "code_points": sorted(points)}
 
-    def finish(self, saved: Saved, eos: int) -> PrepareAnswer:
+    def finish(self, saved: Saved, eos: int | None) -> PrepareAnswer:
         """Have the missing shards written, and complete the folder. Raises UserError, OSError."""
         content = tokenizer_file(saved)
         if not (self._folder / TOKENIZER).exists():
@@ -299,9 +319,14 @@ class _Work:
         manifest = replace(manifest, shards=self._with_origins(manifest.shards, complete, bases))
         write_manifest(self._folder, manifest)
         seconds = time.monotonic() - self._started
-        return _report(manifest, shown_bad, self._plan.size - read, manifest.tokens - written, seconds, False)
+        report = _report(manifest, shown_bad, self._plan.size - read, manifest.tokens - written, seconds, False)
+        if self._template is None:
+            return report
+        pieces = [piece for record in complete for piece in record.pieces]
+        answers, left_out = (sum(getattr(piece, key) for piece in pieces) for key in ("answers", "left_out"))
+        return replace(report, answers=answers, left_out=left_out)
 
-    def _job(self, saved: Saved | None, eos: int, dtype: str) -> dict[str, Any]:
+    def _job(self, saved: Saved | None, eos: int | None, dtype: str) -> dict[str, Any]:
         return {
             "folder": str(self._folder),
             "saved": saved,
@@ -310,10 +335,12 @@ class _Work:
             "strict": self._strict,
             "column": self._selection.column,
             "template": self._selection.template,
+            "chat": asdict(self._template) if self._template is not None else None,
+            "now": self._plan.now,
         }
 
     def _record(self, number: int) -> ShardRecord | None:
-        return complete_shard(self._folder, shard_name(number), self._width)
+        return complete_shard(self._folder, shard_name(number), self._width, self._selection.chat)
 
     def _remove_temporary(self) -> None:
         """Remove what interrupted processes have left."""
@@ -436,7 +463,7 @@ class _Work:
         return complete
 
     def _manifest(
-        self, saved: Saved, content: bytes, eos: int, vocabulary: int, dtype: Any, records: list[ShardRecord]
+        self, saved: Saved, content: bytes, eos: int | None, vocabulary: int, dtype: Any, records: list[ShardRecord]
     ) -> PreparedManifest:
         counts = [[0, 0, 0] for _ in self._plan.sources]
         for unit, record in zip(self._plan.units, records, strict=True):
@@ -452,7 +479,7 @@ class _Work:
             tokenizer=PreparedTokenizer(saved["name"], tokenizer_digest(content)),
             documents=sum(record.documents for record in records),
             tokens=sum(record.tokens for record in records),
-            has_answers=False,
+            has_answers=self._selection.chat,
             column=arguments.column,
             template=arguments.template,
             sources=[PreparedSource(file.name, *row) for file, row in zip(self._plan.sources, counts, strict=True)],
@@ -463,7 +490,8 @@ class _Work:
         )
 
 
-def _vocabulary(saved: Saved, eos: int) -> int:
+def _vocabulary(saved: Saved, eos: int | None) -> int:
     if saved["name"] == "bpe":
-        return max(BytePairs.from_json(saved["file"]).vocabulary, eos + 1)
+        return max(BytePairs.from_json(saved["file"]).vocabulary, -1 if eos is None else eos + 1)
+    assert eos is not None
     return eos + 1

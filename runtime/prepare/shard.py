@@ -17,6 +17,7 @@ from pydantic import TypeAdapter
 
 from ..contract import UserError
 from ..data.prepared_files import ANSWERS, sync_folder, write_durably
+from .chat import ChatError, Conversations
 from .documents import Bad, BadTextError, Found, Piece, ReadError, Selection, bad_reason, documents, shown
 from .plan import WORK
 from .tokenizer import Encoder, Ids
@@ -33,6 +34,10 @@ class PieceRecord:
     documents: int = 0
     bad: int = 0
     empty: int = 0
+    answers: int = 0
+    """Tokens that are learned, of conversations."""
+    left_out: int = 0
+    """Answers of conversations that are not learned."""
     lines: int = 0
     """Lines or rows, whatever they had."""
 
@@ -281,7 +286,12 @@ Report = Callable[[int, int], None]
 
 
 def write_shard(
-    writer: ShardWriter, inputs: list[Input], selection: Selection, encoder: Encoder, strict: bool, report: Report
+    writer: ShardWriter,
+    inputs: list[Input],
+    selection: Selection,
+    encoder: Encoder | Conversations,
+    strict: bool,
+    report: Report,
 ) -> ShardRecord:
     """Write the documents of a unit.
 
@@ -305,7 +315,10 @@ def write_shard(
             ) -> None:
                 report(before + min(size, read + characters), writer.tokens)
 
-            bads = _write_batch(writer, batch, given, record, encoder, on_part)
+            if isinstance(encoder, Conversations):
+                bads = _write_conversations(writer, batch, given, record, encoder)
+            else:
+                bads = _write_batch(writer, batch, given, record, encoder, on_part)
             for place, reason in bads:
                 failed = BadRecord(number, place, reason)
                 if strict:
@@ -320,6 +333,31 @@ def write_shard(
         read_before += given.piece.size
         report(read_before, writer.tokens)
     return writer.finish(pieces, bad)
+
+
+def _write_conversations(
+    writer: ShardWriter, batch: list[Found], given: Input, record: PieceRecord, encoder: Conversations
+) -> list[tuple[int, str]]:
+    """Write conversations. Return (number, reason) of the bad ones."""
+    bads = []
+    for row in batch:
+        if not isinstance(row.text, str):
+            assert isinstance(row.text, Bad)
+            bads.append((row.number, row.text.reason))
+        elif not row.text:
+            record.empty += 1
+        else:
+            try:
+                conversation = encoder.encode(json.loads(row.text))
+            except ChatError as error:
+                bads.append((row.number, str(error)))
+                continue
+            origin = (given.piece.source, (given.piece.first or 0) + row.number)
+            writer.add(conversation.ids, conversation.answers, origin)
+            record.documents += 1
+            record.answers += int(conversation.answers.sum(dtype=np.int64))
+            record.left_out += conversation.left_out
+    return bads
 
 
 def _line_count(last: Found, kind: str) -> int:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ..data.base import Tokenizer
 from ..data.prepared_files import PreparedFolder
+from ..data.tokenizers import BytePairs
 from ..queries import PreparedSample, ShowPreparedAnswer
+
+Array = np.ndarray[Any, Any]
 
 _SAMPLES = 3
 _TEXT = 400  # tokens of a document that are shown at most
@@ -22,11 +28,15 @@ def show(folder: Path, verify: bool, seed: int) -> ShowPreparedAnswer:
     )
     exponents = np.frexp(lengths)[1] - 1
     chosen = np.random.default_rng(seed).choice(manifest.documents, min(_SAMPLES, manifest.documents), replace=False)
+    tokenizer = prepared.tokenizer()
     samples = []
     for number in sorted(map(int, chosen)):
         document = prepared.document(number)
         is_whole = len(document.ids) <= _TEXT
-        text = prepared.text(document.ids if is_whole else document.ids[:_TEXT])
+        if document.answers is None:
+            text = prepared.text(document.ids[:_TEXT])
+        else:
+            text = _with_answers(tokenizer, document.ids[:_TEXT], document.answers[:_TEXT])
         samples.append(PreparedSample(document.source, document.number, len(document.ids), text, is_whole))
     return ShowPreparedAnswer(
         documents=manifest.documents,
@@ -44,5 +54,23 @@ def show(folder: Path, verify: bool, seed: int) -> ShowPreparedAnswer:
         longest=int(lengths.max(initial=0)),
         lengths=[(1 << int(power), int((exponents == power).sum())) for power in np.unique(exponents)],
         samples=samples,
+        answers=_count(prepared) if manifest.has_answers else None,
         damage=prepared.damage() if verify else None,
     )
+
+
+def _count(prepared: PreparedFolder) -> int:
+    """Return the number of tokens that are learned."""
+    shards = map(prepared.shard, range(len(prepared.manifest.shards)))
+    return sum(int(shard.answers.sum(dtype=np.int64)) for shard in shards if shard.answers is not None)
+
+
+def _with_answers(tokenizer: Tokenizer, ids: Array, answers: Array) -> str:
+    """Return the text of a conversation with its special tokens, answers between ⟦ and ⟧."""
+    assert isinstance(tokenizer, BytePairs)
+    cuts = [0, *(np.flatnonzero(np.diff(answers)) + 1).tolist(), len(ids)]
+    parts = []
+    for start, end in pairwise(cuts):
+        text = tokenizer.decode_all(ids[start:end])
+        parts.append(f"⟦{text}⟧" if answers[start] else text)
+    return "".join(parts)

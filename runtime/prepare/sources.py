@@ -77,6 +77,8 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
                 if os.path.realpath(path).startswith(inside):
                     continue
                 kind, compression = _kind(path)
+                if selection.chat and kind == "text":
+                    kind = None
                 if kind is None and not is_named:
                     ending = Path(path).suffix or "no ending"
                     others[ending] = others.get(ending, 0) + 1
@@ -97,6 +99,12 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
             f"no files to read in {', '.join(map(shown, given))}{left_out}; files of other endings are read as text if a "
             "pattern names them, for example 'corpus/**/*.py'"
         )
+    if selection.chat:
+        problems += [
+            f"{shown(file.name)} is text; --chat reads conversations from jsonl, Parquet and Arrow files: leave it out"
+            for file, _ in files.values()
+            if file.kind == "text"
+        ]
     if not problems and (selection.column or selection.template) and all(f.kind == "text" for f, _ in files.values()):
         problems.append(
             "--column and --template are for jsonl, Parquet and Arrow, and all sources are text; leave them out"

@@ -15,6 +15,7 @@ from ..contract import UserError
 from ..data.base import Tokenizer
 from ..data.saved_tokenizer import Saved, restored_tokenizer
 from ..data.tokenizers import BytePairs, Bytes
+from .chat import ChatTemplate, load_template
 
 Ids = np.ndarray[Any, Any]
 _FILE = "tokenizer.json"
@@ -31,6 +32,16 @@ class End:
     token: str
     origin: str
     """Tells the user who says so."""
+
+
+def chat_template(given: str) -> ChatTemplate:
+    """Return the chat template of the model that a tokenizer is of. Raises UserError."""
+    if given in ("byte", "char"):
+        raise UserError(
+            f"--chat needs the chat template of a model, and tokenizer {given} has none; give --tokenizer FOLDER, the folder "
+            "of a model"
+        )
+    return load_template(_file(given).parent)
 
 
 def load_tokenizer(given: str) -> BytePairs | None:

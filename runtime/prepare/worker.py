@@ -12,10 +12,13 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO
 
+from ..data.tokenizers import BytePairs
+from .chat import ChatTemplate, Conversations
 from .documents import Piece, ReadError, Selection
 from .shard import Input, Report, ShardWriter, StrictError, WriteError, code_points, write_shard
 from .tokenizer import Encoder
@@ -30,10 +33,20 @@ def main() -> None:
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     job = json.loads(lines.get())
-    selection = Selection(job["column"], job["template"])
-    encoder = Encoder(job["saved"], job["eos"], job["dtype"]) if job["saved"] is not None else None
+    selection = Selection(job["column"], job["template"], job["chat"] is not None)
+    encoder = _encoder(job)
     while True:
         _say(out, _answer(json.loads(lines.get()), job, selection, encoder, out))
+
+
+def _encoder(job: Mapping[str, Any]) -> Encoder | Conversations | None:
+    """Return what makes ids of documents; None if only their characters are looked for."""
+    if job["saved"] is None:
+        return None
+    if job["chat"] is None:
+        return Encoder(job["saved"], job["eos"], job["dtype"])
+    tokenizer = BytePairs.from_json(job["saved"]["file"])
+    return Conversations(ChatTemplate(**job["chat"]), tokenizer, datetime.fromisoformat(job["now"]))
 
 
 def _read(lines: SimpleQueue[str]) -> None:
@@ -43,14 +56,18 @@ def _read(lines: SimpleQueue[str]) -> None:
 
 
 def _answer(
-    order: Mapping[str, Any], job: Mapping[str, Any], selection: Selection, encoder: Encoder | None, out: TextIO
+    order: Mapping[str, Any],
+    job: Mapping[str, Any],
+    selection: Selection,
+    encoder: Encoder | Conversations | None,
+    out: TextIO,
 ) -> dict[str, Any]:
     inputs = [Input(Piece(**given.pop("piece")), **given) for given in order["inputs"]]
     report = _reporter(out)
     try:
         if encoder is None:
             return {"code_points": code_points(inputs, selection, report)}
-        with ShardWriter(Path(job["folder"]), order["name"], job["dtype"]) as writer:
+        with ShardWriter(Path(job["folder"]), order["name"], job["dtype"], selection.chat) as writer:
             record = write_shard(writer, inputs, selection, encoder, job["strict"], report)
         return {"written": record.tokens}
     except ReadError as error:

@@ -33,6 +33,7 @@ def query(folder: Path, *sources: Path | str, **changes: Any) -> PrepareQuery:
         "eos": None,
         "column": None,
         "template": None,
+        "chat": False,
         "workers": 1,
         "strict": False,
         "overwrite": False,

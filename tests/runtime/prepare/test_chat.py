@@ -17,13 +17,11 @@ import numpy as np
 import pytest
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.data.tokenizers import BytePairs
 from podrun.runtime.prepare.chat import ChatError, ChatTemplate, Conversation, Conversations, load_template
 
-GOLDEN = Path(__file__).parent / "golden"
-CHAT: dict[str, Any] = json.loads((GOLDEN / "chat.json").read_text())
+from .chats import CHAT, TOKENIZER, said, source
+
 NAMES = tuple(CHAT["tokens"])
-TOKENIZER = BytePairs.load(GOLDEN / "tokenizer.json")
 NOW = datetime(2026, 11, 26)
 CASES = [
     (name, key, generation)
@@ -35,11 +33,6 @@ CASES = [
 """Without the tag `generation` the template of Qwen 3 has one case of its own, because it changes earlier answers."""
 
 
-def source(name: str, *, generation: bool) -> str:
-    text = (GOLDEN / f"{name}.jinja").read_text()
-    return text if generation else re.sub(r"\{%-? (end)?generation %\}", "", text)
-
-
 def conversations(name: str, *, generation: bool) -> Conversations:
     template = ChatTemplate(name, {"default": source(name, generation=generation)}, CHAT["tokens"][name])
     return Conversations(template, TOKENIZER, NOW)
@@ -47,10 +40,6 @@ def conversations(name: str, *, generation: bool) -> Conversations:
 
 def of(text: str, **tokens: str) -> Conversations:
     return Conversations(ChatTemplate("chat_template.jinja", {"default": text}, tokens), TOKENIZER, NOW)
-
-
-def said(*turns: str) -> dict[str, Any]:
-    return {"messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns)]}
 
 
 def learned(conversation: Conversation) -> list[str]:
@@ -385,4 +374,4 @@ def test_without_jinja2_the_message_names_the_extra() -> None:
         "except UserError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "chat templates need jinja2: pip install 'podrun[chat]'\n"
+    assert done.stdout == "chat templates need jinja2, which podrun's extra `chat` has: pip install 'jinja2>=3.1.6'\n"
