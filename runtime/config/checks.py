@@ -89,7 +89,9 @@ def with_files(section: S, download: Callable[[str, str], Path], key: str = "") 
         value, path = getattr(section, name), f"{key}{name}"
         names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
         if inner := _sections(value, path):
-            changes[name] = _replaced(value, [with_files(one, download, f"{part}.") for part, one in inner.items()])
+            local = [with_files(one, download, f"{part}.") for part, one in inner.items()]
+            if local != [*inner.values()]:  # a key that is not given stays so
+                changes[name] = _replaced(value, local)
         elif names_files and (address := url(PurePath(str(value)))):
             changes[name] = type(value)(download(path, address))
     return section.model_copy(update=changes)
@@ -107,7 +109,8 @@ def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str
         marks = [mark for mark in field.metadata if isinstance(mark, ReadsFiles)]
         if inner := _sections(value, path):
             beside_it = [with_files_beside(one, folder, typed, f"{part}.") for part, one in inner.items()]
-            changes[name] = _replaced(value, beside_it)
+            if beside_it != [*inner.values()]:  # a key that is not given stays so
+                changes[name] = _replaced(value, beside_it)
         elif value is not None and marks and path not in typed and _is_relative(value):
             beside = type(value)(os.path.relpath(folder / value))
             if not _has_files(marks[0], value, path) and _has_files(marks[0], beside, path):
