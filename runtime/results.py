@@ -96,6 +96,7 @@ class Results:
             storage,
             published,
             Ranking.parse(config.eval.best),
+            {"vocabulary": data.vocabulary, "end": data.end_of_text} if data.vocabulary else None,
         )
         self.saved: int | None = None
         """Step of the restored checkpoint, or of the last save that was started."""

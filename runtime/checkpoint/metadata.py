@@ -12,6 +12,15 @@ Shapes = dict[str, Any]
 """The tree of the state with the shape of each array, a list of numbers, in its place."""
 
 
+class TokenIds(TypedDict):
+    """The token ids of a job's data."""
+
+    vocabulary: int
+    """How many there are."""
+    end: int | None
+    """The one after each document; None if there is none."""
+
+
 class JobMeta(TypedDict):
     """What is saved with the arrays of a state. Keys that older versions of podrun did not write may be absent."""
 
@@ -32,6 +41,8 @@ class JobMeta(TypedDict):
     """Weights of the sources by position, if the data is a mixture."""
     skipped: NotRequired[list[list[int]] | None]
     """Ranges of the order of examples that are left out: first position, and that after the last."""
+    token_ids: NotRequired[TokenIds | None]
+    """None for data without tokens."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
     """None for a user's tokenizer, and for data without one."""
 
@@ -68,6 +79,10 @@ def job_meta(meta: Any) -> JobMeta:
         ranking.check_saved(meta["best"])
     if meta.get("mixture") is not None:
         mixture.check_saved(meta["mixture"])
+    if (ids := meta.get("token_ids")) is not None:
+        end = ids["end"]
+        if not isinstance(ids["vocabulary"], int) or not (end is None or isinstance(end, int)):
+            raise TypeError("token_ids are no numbers")
     edges = [-1, *(edge for start, end in meta.get("skipped") or [] for edge in (start, end - 1))]
     if edges != sorted(edges) or not all(isinstance(edge, int) for edge in edges):
         raise ValueError("the ranges that are left out are not in order")

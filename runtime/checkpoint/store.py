@@ -16,7 +16,7 @@ from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from .folder import CheckpointFolder, Target
-from .metadata import Counters, JobMeta, job_meta
+from .metadata import Counters, JobMeta, TokenIds, job_meta
 from .retention import Retention
 from .same_job import changes, obstacles, refusal, shapes_of
 
@@ -47,6 +47,7 @@ class Checkpoints(CheckpointFolder):
         storage: Storage = SHARED_FOLDER,
         published: dict[str, Any] | None = None,
         ranking: Ranking = LOWEST_LOSS,
+        token_ids: TokenIds | None = None,
     ) -> None:
         """Open the directory.
 
@@ -58,10 +59,12 @@ class Checkpoints(CheckpointFolder):
             storage: the storage that the folder belongs to.
             published: config.json of the model that the job begins with, saved with each checkpoint.
             ranking: what makes an evaluation the best.
+            token_ids: the ids of this job's data, saved with each checkpoint; None if it has no tokens.
         """
         super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage)
         self._tokenizer = tokenizer
         self._published = published
+        self._token_ids = token_ids
 
     def save(
         self,
@@ -94,6 +97,7 @@ class Checkpoints(CheckpointFolder):
             "mixture": counters.mixture,
             "skipped": counters.skipped,
             "published": self._published,
+            "token_ids": self._token_ids,
             "tokenizer": self._tokenizer,
         }
         self.write(step, state, meta, metrics)

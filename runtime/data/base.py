@@ -97,6 +97,8 @@ class Dataset:
     vocabulary: int = 0
     """Number of token ids, if the examples are tokens."""
     tokenizer: Tokenizer | None = None
+    end_of_text: int | None = None
+    """Token id after each document, if the data has one."""
     shape: tuple[int, ...] = ()
     """Shape of one example's `x`, if the examples are arrays."""
     outputs: int = 0

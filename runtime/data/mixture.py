@@ -225,6 +225,7 @@ def mixture_dataset(section: MixtureData, config: Config) -> Dataset:
         fingerprint=fingerprint_of({name: part.fingerprint for name, part in parts.items()}),
         vocabulary=max(part.vocabulary for part in parts.values()),
         tokenizer=next((part.tokenizer for part in parts.values() if part.tokenizer is not None), None),
+        end_of_text=next((part.end_of_text for part in parts.values() if part.end_of_text is not None), None),
         note="\n".join(f"{name}: {part.note}" for name, part in parts.items() if part.note),
         has_segments=any(part.has_segments for part in parts.values()),
         sources=dict(zip(parts, train, strict=True)),

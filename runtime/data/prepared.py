@@ -62,6 +62,7 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
         fingerprint=train.digest + validation.digest + section.packing.encode(),
         vocabulary=manifest.vocabulary,
         tokenizer=documents.folder.tokenizer(),
+        end_of_text=manifest.eos,
         has_segments=fits,
         note=packing_note(examples) if isinstance(examples, PackedRows) else "",
     )

@@ -55,6 +55,8 @@ class PublishedModel:
             )
         self.section = DecoderModel.model_validate(section)
         self._published = meta.get("published")
+        ids = meta.get("token_ids")
+        self._end_of_text = None if ids is None else ids["end"]
         self.family = self._find_family()
         self.sources = sources(self.family, self.section)
         self.arrays = arrays
@@ -109,7 +111,8 @@ class PublishedModel:
 
     def config(self) -> dict[str, Any]:
         """Return the config.json: the one that the weights came with, or one made from the job."""
-        given = self._published or {**self.family.config(self.section), **dict.fromkeys(_SPECIAL)}
+        ends = {"eos_token_id": self._end_of_text}
+        given = self._published or {**self.family.config(self.section), **dict.fromkeys(_SPECIAL), **ends}
         config = {
             **{key: value for key, value in given.items() if key not in _OF_THE_FILES},
             "architectures": [self.family.architecture],

@@ -53,13 +53,17 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     words = BytePairs.load(file) if file else None if stored is None else restored_tokenizer(stored)
     if words is None:
         raise UserError(f"the checkpoint of {workdir} has no tokenizer; {_NEEDED}")
-    given = getattr(config.data, "vocabulary", None)
-    vocabulary = model_vocabulary(config, given if stored is None and given else words.vocabulary)
+    ids = saved.meta.get("token_ids")
+    if ids is None:  # of an older version of podrun
+        given = getattr(config.data, "vocabulary", None)
+        ids = {"vocabulary": given if stored is None and given else words.vocabulary, "end": None}
+    vocabulary = model_vocabulary(config, ids["vocabulary"])
     config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision.compute))
     params, state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
     variables = Variables(params, state) if state else params
-    source = Source(model, variables, context_length(config), words, _ends(saved.meta.get("published") or {}))
+    ends = _ends(saved.meta.get("published") or {}) | _ends({"eos_token_id": ids["end"]})
+    source = Source(model, variables, context_length(config), words, ends)
     return source, f"model {config.model.name}, step {saved.step} of {workdir}"
 
 

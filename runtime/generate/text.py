@@ -135,7 +135,9 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
     most = [_room(source.context, len(tokens), number, wish.tokens) for number, tokens in enumerate(ids)]
     writer = writer_of(source.model)
     read = jax.jit(writer.read, static_argnums=3)
-    step = jax.jit(partial(_step, writer, wish.sampling, source.tokenizer.vocabulary))
+    # An end of a text may be beyond the ids that the tokenizer has text for.
+    drawn = max(source.tokenizer.vocabulary, *(end + 1 for end in source.ends), 0)
+    step = jax.jit(partial(_step, writer, wish.sampling, drawn))
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(wish.seed)))(jnp.arange(len(ids)))
     texts = [_Text(source.tokenizer, count, wish.stops, source.ends) for count in most]
     seconds, timed = 0.0, 0

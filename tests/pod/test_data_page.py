@@ -69,6 +69,11 @@ def test_the_page_as_a_reader_follows_it(sandbox: Sandbox) -> None:
         run = sandbox.podrun("--slice", "cpu-1x2", "--simulate", f"{job}.yaml", "-w", f"runs/{job}")
         assert run.returncode == 0, run.stderr
         assert "rows of whole documents" in run.stdout + run.stderr
+    written = sandbox.podrun("generate", "runs/packed", "--prompt", "1 green", "--tokens", "8")
+    assert written.returncode == 0, written.stderr
+    exported = sandbox.podrun("export", "runs/packed", "--format", "hf", "-o", "exported")
+    assert exported.returncode == 0, exported.stderr
+    assert json.loads((here / "exported/config.json").read_text())["eos_token_id"] == 0  # <|endoftext|>
     evaluation = sandbox.metrics("runs/mixed", "eval")[4]
     assert {"loss", "web/loss", "code/loss", "books/loss", "held/loss", "letters/accuracy"} <= evaluation.keys()
     shown = sandbox.podrun("batches", "runs/mixed", "--step", "2")

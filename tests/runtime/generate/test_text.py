@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
@@ -88,6 +89,29 @@ def test_a_published_folder(folder: Path) -> None:
     ended, _ = texts(load(folder, None, None)[0], prompts[:1], Wish(40, GREEDY))
     assert ended == [whole[: whole.index(LETTERS[end])]]
     (folder / "generation_config.json").unlink()
+
+
+def test_the_end_of_documents(workdir: Path, tmp_path: Path) -> None:
+    """Prepared data has an id after each document, for which the tokenizer has no text: it may be drawn, and ends a text."""
+    saved = SavedModel(find_checkpoint(workdir, None))
+    points = sorted(map(ord, LETTERS))[:-1]  # the last id is the end
+    checkpoints = Checkpoints(
+        tmp_path / "train/checkpoints",
+        Checkpoint(),
+        tokenizer={"name": "char", "code_points": points},
+        token_ids={"vocabulary": len(LETTERS), "end": len(LETTERS) - 1},
+    )
+    params = saved.tree("params", np.asarray)
+    favoured = params["lm_head"]["kernel"].copy()
+    favoured[:, -1] = 0
+    checkpoints.save(
+        3, {"step": np.int32(3), "params": {**params, "lm_head": {"kernel": favoured}}}, 0, saved.job, b"", None
+    )
+    checkpoints.close()
+    source, _ = load(tmp_path / "train", None, None)
+    assert source.ends == {len(LETTERS) - 1} and source.tokenizer.vocabulary == len(LETTERS) - 1
+    found, figures = texts(source, ["abc", "yyy"], Wish(60, Sampling(temperature=50.0), seed=1))
+    assert any(len(text) < 57 for text in found) and figures.written < 2 * 60
 
 
 def test_a_token_before_each_text(folder: Path, tmp_path: Path) -> None:
