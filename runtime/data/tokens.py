@@ -134,7 +134,7 @@ def whole_text(
     else:
         if tokenizer is None:
             raise UserError(f"{where}: the job has no tokenizer for text; give a file of token ids")
-        files = text_files(section.path) if isinstance(section, TextData) else stdlib_files()
+        files = text_files(section.path, where) if isinstance(section, TextData) else stdlib_files()
         try:
             tokens, vocabulary = _encoded(tokenizer, _read(files)), tokenizer.vocabulary
         except UserError as error:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from ..checkpoint.saved_model import SavedModel
 from ..config import Config, files_of
-from ..config.data import PythonSourceData, TextData, TokensData
+from ..config.data import MixtureData, PreparedData, PythonSourceData, TextData, TokensData, has_segments
 from ..contract import UserError
 from ..data.base import Dataset, Tokenizer
+from ..data.packing import PackedRows
+from ..data.prepared import whole_folder
+from ..data.prepared_files import MANIFEST, PreparedFolder
 from ..data.saved_tokenizer import difference, restored_tokenizer, saved_form
 from ..data.tokenizers import BytePairs
-from ..data.tokens import text_to_evaluate
+from ..data.tokens import text_to_evaluate, whole_text
+from ..models import context_length
 from ..storage.bucket_data import load_data
 
 _OF_RUN = "the validation data of the run"
@@ -72,6 +77,12 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
         UserError: the data cannot be used.
     """
     section, fingerprint = config.data, saved.meta["fingerprint"] if saved else ""
+    if (Path(path) / MANIFEST).is_file():
+        return _prepared(path, config, tokenizer, saved)
+    if isinstance(section, PreparedData | MixtureData):
+        words, where = _tokenizer(tokenizer, saved), f"--data {path}"
+        examples, vocabulary = whole_text(TextData(path=path), where, context_length(config), words)
+        return _of_job(path, Dataset(examples, examples, b"", vocabulary, words), saved)
     if isinstance(section, _ON_TOKENS):
         words = _tokenizer(tokenizer, saved)
         if words is None and not isinstance(section, TokensData):
@@ -88,6 +99,32 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
     is_own = dataset.fingerprint.hex() == fingerprint
     about = _OF_RUN if is_own else f"the validation data in {path}"
     return Validation(dataset, about, is_own, _limit(config) if is_own else None)
+
+
+def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | None) -> Validation:
+    """Return what `podrun prepare` has written: what a run validates with if it is its own, otherwise all of it."""
+    section, where = config.data, f"--data {path}"
+    if saved is not None and isinstance(section, PreparedData):
+        dataset = load_data(config.model_copy(update={"data": section.model_copy(update={"path": path})}))
+        if dataset.fingerprint.hex() == saved.meta["fingerprint"]:
+            return Validation(dataset, _OF_RUN, True, _limit(config))
+    words = _tokenizer(file, saved)
+    if other := difference(saved_form(words), PreparedFolder(Path(path)).saved_tokenizer):
+        raise UserError(
+            f"{where} was made with another tokenizer than the model's: {other}; prepare the text with the model's, or give "
+            "the text itself"
+        )
+    packing: Literal["fit", "concat"] = "fit" if has_segments(section) else "concat"
+    examples, vocabulary = whole_folder(PreparedData(path=path, packing=packing), where, context_length(config))
+    segmented = isinstance(examples, PackedRows)
+    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=segmented), saved)
+
+
+def _of_job(path: str, dataset: Dataset, saved: SavedModel | None) -> Validation:
+    """Return other data for a job, whose model may have ids that do not occur in it."""
+    ids = saved.meta.get("token_ids") if saved else None
+    vocabulary = max(dataset.vocabulary, ids["vocabulary"] if ids else 0)
+    return Validation(replace(dataset, vocabulary=vocabulary), path, False, None)
 
 
 def _tokenizer(file: Path | None, saved: SavedModel | None) -> Tokenizer | None:

@@ -18,6 +18,7 @@ from podrun.runtime.models import make_language_model
 from podrun.runtime.models.pretrained import load_here
 from podrun.runtime.queries import EvaluateAnswer
 
+from ..data.prepared_folder import prepared_folder, text_documents
 from ..models.published import arrays_of, config_of, write_folder, write_tokenizer
 from ..strategies import SECTIONS
 from ..training import train
@@ -126,6 +127,26 @@ def test_another_text(workdir: Path) -> None:
     assert [part.examples for part in parts] == [30, 10]
     mean = np.average([part.metrics["loss"] for part in parts], weights=[30, 10])
     assert report.metrics["loss"] == pytest.approx(mean, rel=1e-6)
+
+
+def test_prepared_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the run's own folder, wherever it is, what the run validates with; of another one, and of a text, all."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    documents = text_documents(text(3000), [5, 12, 30])
+    own, other = (prepared_folder(tmp_path / name, [documents[first:]]) for name, first in (("own", 0), ("other", 80)))
+    data = {"name": "prepared", "path": str(own), "packing": "fit"}
+    train(tmp_path / "run", **{**WORDS, "data": data})
+    expected = validations(tmp_path / "run")[4]
+    assert_equal(run(tmp_path / "run").metrics, expected)
+    own.rename(tmp_path / "moved")
+    assert_equal(run(tmp_path / "run", None, tmp_path / "moved").metrics, expected)
+    report = run(tmp_path / "run", None, other)
+    assert (report.data, report.is_of_run) == (str(other), False) and report.metrics["loss"] != expected["loss"]
+    (tmp_path / "plain.txt").write_text(text(16 * 8 + 1, seed=2))
+    assert run(tmp_path / "run", None, tmp_path / "plain.txt").examples == 8
+    (tmp_path / "other/tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer.json is not the tokenizer that the tokens were made with"):
+        run(tmp_path / "run", None, other)
 
 
 def test_a_published_model(tmp_path: Path) -> None:
