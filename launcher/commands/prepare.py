@@ -13,6 +13,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.queries import PrepareAnswer, PreparedSample, PrepareQuery, ShowPreparedAnswer, ShowPreparedQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
+from ..view.cleanup import counted
 from ..view.overwritten import OverwrittenLine
 from ..view.printable import in_one_line, printable
 from ..view.times import size
@@ -128,15 +129,15 @@ def _as_text(report: PrepareAnswer, folder: Path) -> str:
             "follow"
         )
     if report.empty:
-        lines.append(f"{report.empty:,} documents without text were left out")
+        lines.append(f"left out: {counted(report.empty, 'document')} without text")
     if report.bad:
-        lines.append(f"{report.bad:,} lines, rows or files are bad and were left out" + ":" * bool(report.bad_shown))
+        lines.append(f"left out: {report.bad:,} bad (lines, rows or files)" + ":" * bool(report.bad_shown))
         lines += [f"  {line}" for line in report.bad_shown]
         if 0 < len(report.bad_shown) < report.bad:
             lines.append(f"  and {report.bad - len(report.bad_shown):,} more")
     head = (
-        f"{folder}: {report.documents:,} documents, {report.tokens:,} tokens ({report.dtype}, vocabulary "
-        f"{report.vocabulary:,}), {report.shards:,} shard{'s' * (report.shards != 1)}"
+        f"{folder}: {counted(report.documents, 'document')}, {counted(report.tokens, 'token')} ({report.dtype}, vocabulary "
+        f"{report.vocabulary:,}), {counted(report.shards, 'shard')}"
     )
     return "\n".join([in_one_line(head), *(f"  {_line(line)}" for line in lines)])
 
@@ -173,7 +174,8 @@ def _shown(facts: ShowPreparedAnswer, folder: Path) -> str:
         eos = "no token ends a document" if facts.eos is None else f"documents end with {facts.eos}"
     lines = [
         in_one_line(str(folder)),
-        f"  {facts.documents:,} documents, {facts.tokens:,} tokens, {facts.shards:,} shards; {facts.sources:,} sources",
+        f"  {counted(facts.documents, 'document')}, {counted(facts.tokens, 'token')}, {counted(facts.shards, 'shard')}, "
+        f"from {counted(facts.sources, 'file')}",
         f"  tokenizer {facts.tokenizer}, vocabulary {facts.vocabulary:,}, {facts.dtype}; {eos}",
         f"  left out: {facts.bad:,} bad, {facts.empty:,} empty",
     ]

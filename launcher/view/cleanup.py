@@ -148,4 +148,4 @@ def counted(number: int, what: str) -> str:
     """Return a number with its noun in the right form, such as `2 processes`."""
     if number == 1:
         return f"1 {what}"
-    return f"{number} {what}{'es' if what.endswith('s') else 's'}"
+    return f"{number:,} {what}{'es' if what.endswith('s') else 's'}"

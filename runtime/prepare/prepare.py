@@ -126,7 +126,8 @@ def _first_line(plan: Plan, end: End | None, tokenizer: str, template: ChatTempl
         )
     origin = f", by {end.origin}" if end is not None and end.token else ""
     files = f"{len(plan.sources):,} file{'s' * (len(plan.sources) != 1)}"
-    return f"{files}, {_megabytes(plan.size)}, in {len(plan.units):,} parts; tokenizer {shown(tokenizer)}{last}{origin}"
+    parts = f"{len(plan.units):,} part{'s' * (len(plan.units) != 1)}"
+    return f"{files}, {_megabytes(plan.size)}, in {parts}; tokenizer {shown(tokenizer)}{last}{origin}"
 
 
 def _megabytes(size: float) -> str:

@@ -30,9 +30,9 @@ def source(tmp_path: Path) -> Path:
 def test_a_folder_is_written_and_shown(source: Path, tmp_path: Path) -> None:
     done = prepare("a.jsonl", "-o", "tokens", "--tokenizer", "byte", "--template", r"{q}\n{a}", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "1 file, 0.0 MB, in 1 parts; tokenizer byte; documents end with id 256" in done.stdout
+    assert "1 file, 0.0 MB, in 1 part; tokenizer byte; documents end with id 256" in done.stdout
     assert f"{tmp_path / 'tokens'}: 2 documents, 17 tokens (uint16, vocabulary 257), 1 shard" in done.stdout
-    assert "1 lines, rows or files are bad and were left out:\n    a.jsonl, line 3: it has no column a" in done.stdout
+    assert "left out: 1 bad (lines, rows or files):\n    a.jsonl, line 3: it has no column a" in done.stdout
     shown = prepare("--show", "tokens", "--verify", cwd=tmp_path)
     assert shown.returncode == 0
     assert "every file is as it was written" in shown.stdout
