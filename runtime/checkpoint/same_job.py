@@ -14,6 +14,8 @@ from ..state import StateDict
 from .metadata import JobMeta, Shapes
 
 _SECTIONS = ("task", "model", "trainable", "optimizer", "parallel", "ema")
+_NOT_EXAMPLES = ("name", "bring", "skip", "weights", "weights_from")
+"""Keys of `data` that do not change which examples there are."""
 _SHOWN = 8
 
 Row = tuple[str, Any, Any]
@@ -44,6 +46,11 @@ def obstacles(
         rows.append(("data.sources", reason))
     elif lacks is None and meta["fingerprint"] != fingerprint.hex():
         rows.append(("data", f"not the same as before (data.name {saved['data']['name']}, now {now['data']['name']})"))
+        rows += [
+            (key, f"{json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job")
+            for key, before, after in differences("data", saved["data"], now["data"])
+            if key.split(".")[1] not in _NOT_EXAMPLES
+        ]
         if (other := difference(meta.get("tokenizer"), tokenizer)) is not None:
             rows.append(("data.tokenizer", f"another: {other}"))
     if not rows and config.parallel.model_per_device:

@@ -179,3 +179,15 @@ def test_sources_of_a_mixture() -> None:
     assert refused(one, two) == refused(two, two) == []
     assert refused(two, one) == refused(two, other) == ["data.sources"]
     assert refused(b"text", one) == refused(one, b"text") == ["data"]
+
+
+def test_how_the_data_differs() -> None:
+    """Keys that say which examples there are; not those that may change on the way."""
+    prepared = {"name": "prepared", "path": "tokens"}
+    found = rows(
+        job(data=prepared), job(data={**prepared, "packing": "fit", "skip": [[3, 4]], "bring": True}), data=b"other"
+    )
+    assert found == [
+        ("data", "not the same as before (data.name prepared, now prepared)"),
+        ("data.packing", '"concat" in the checkpoint, "fit" in this job'),
+    ]
