@@ -7,13 +7,15 @@ the last token of the one before: that token is not predicted twice. What is lef
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from .windows import Source, Stream
 Array = np.ndarray[Any, Any]
 
 _TOGETHER = 1 << 16
+_UNUSED = 30 * 86400.0  # seconds after which stored rows are removed
 _VERSION = 1
 """Part of the names of stored rows: rows of another version are made anew."""
 
@@ -196,12 +199,26 @@ def stored_rows(digest: bytes, ends: Callable[[], Array], width: int, folder: Pa
     name = hashlib.blake2b(digest + f"{_VERSION} {_TOGETHER} {width}".encode(), digest_size=16).hexdigest()
     if (rows := _read(folder / name)) is not None:
         return rows
-    shutil.rmtree(folder / name, ignore_errors=True)  # damaged, if it is there
-    rows = pack(ends(), width)
-    with suppress(OSError):
-        _write(rows, folder / name)
-        return _read(folder / name) or rows
-    return rows
+    with _one_at_a_time(folder):
+        if (rows := _read(folder / name)) is not None:  # another process was faster
+            return rows
+        shutil.rmtree(folder / name, ignore_errors=True)  # damaged, if it is there
+        rows = pack(ends(), width)
+        with suppress(OSError):
+            _remove_unused(folder)
+            _write(rows, folder / name)
+            return _read(folder / name) or rows
+        return rows
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process of the host pack, for a `with` block; all at once, where a folder cannot be locked."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context((folder / "lock").open("w")), fcntl.LOCK_EX)
+        yield
 
 
 _FIELDS = ("first", "starts", "sizes")
@@ -215,9 +232,18 @@ def _read(folder: Path) -> Rows | None:
         ]
     except (OSError, ValueError):
         return None
+    with suppress(OSError):
+        os.utime(folder)  # used now
     rows = Rows(*arrays)
     is_whole = len(rows.first) and rows.first[-1] == len(rows.starts) == len(rows.sizes)
     return rows if is_whole else None
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove rows that no job has used for a month. Raises OSError."""
+    for path in folder.iterdir():
+        if path.is_dir() and time.time() - path.stat().st_mtime > _UNUSED:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _write(rows: Rows, folder: Path) -> None:

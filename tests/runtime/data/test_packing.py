@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -98,16 +101,52 @@ def test_rows_are_stored(tmp_path: Path) -> None:
     for other in (b"other", b"data"):
         with pytest.raises(AssertionError, match="packed again"):
             stored_rows(other, never, WIDTH + (other == b"data"), tmp_path / "rows")
-    (folder,) = (tmp_path / "rows").iterdir()
+    (folder,) = (path for path in (tmp_path / "rows").iterdir() if path.is_dir())
     whole = (folder / "starts.npy").read_bytes()
     (folder / "starts.npy").unlink()  # `first` still has it in memory
     (folder / "starts.npy").write_bytes(whole[:200])
     assert equal(stored_rows(b"data", lambda: ends, WIDTH, tmp_path / "rows"), first)
     assert equal(stored_rows(b"data", never, WIDTH, tmp_path / "rows"), first)
-    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == [folder.name]
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == sorted([folder.name, "lock"])
 
 
 def test_rows_without_a_place_to_store_them(tmp_path: Path) -> None:
     _, ends = documents(SIZES)
     (tmp_path / "file").write_text("")
     assert equal(stored_rows(b"data", lambda: ends, WIDTH, tmp_path / "file/rows"), pack(ends, WIDTH))
+
+
+def test_processes_of_a_host_pack_once(tmp_path: Path) -> None:
+    """The others wait for the first one, and read what it has stored."""
+    _, ends = documents(SIZES)
+    begun, packed_by = threading.Barrier(4), []
+
+    def slowly(number: int) -> np.ndarray:
+        packed_by.append(number)
+        return ends
+
+    def process(number: int) -> Rows:
+        begun.wait(60)
+        return stored_rows(b"data", lambda: slowly(number), WIDTH, tmp_path / "rows")
+
+    with ThreadPoolExecutor(4) as pool:  # each opens the lock for itself, as processes do
+        found = list(pool.map(process, range(4)))
+    assert len(packed_by) == 1 and all(equal(rows, found[0]) for rows in found)
+
+
+def test_rows_that_nobody_uses_are_removed(tmp_path: Path) -> None:
+    """After a month, when others are stored; those that are read stay."""
+    _, ends = documents(SIZES)
+    month = 31 * 86400
+
+    def names() -> set[str]:
+        return {path.name for path in tmp_path.iterdir() if path.is_dir()}
+
+    for data in (b"one", b"two"):
+        stored_rows(data, lambda: ends, WIDTH, tmp_path)
+    for path in tmp_path.iterdir():
+        os.utime(path, (path.stat().st_atime, path.stat().st_mtime - month))
+    before = names()
+    stored_rows(b"two", lambda: ends, WIDTH, tmp_path)
+    stored_rows(b"three", lambda: ends, WIDTH, tmp_path)
+    assert len(before & names()) == 1 and len(names()) == 2
