@@ -35,6 +35,7 @@ SMALLEST = {
     "fanout": ["--hosts 2 --rounds=1"],
     "generate": ["--rounds=1 --tokens=24 --rows=2 --layers=1 --width=32 --heads=2"],
     "input": ["--rounds=1 --batch=8"],
+    "packing": ["--rounds=1 --documents=2000"],
     "lab": ["--hosts=2 --packages=here model.layers=1 model.width=32"],
     "prepare": ["--rounds=1 --megabytes=1", "--kills=1 --workers 1 --megabytes=6 --byte"],
     "program_start": ["--rounds=1 --slice=1x1"],

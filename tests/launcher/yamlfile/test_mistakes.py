@@ -231,11 +231,11 @@ def test_keys_of_another_choice_are_one_row() -> None:
     assert row[0] == 2
     assert row[1].startswith(
         "line 2: data.vocabulary, dtype: there are no such keys; they belong to another choice of data.name; "
-        "allowed here: bring, name, path"
+        "allowed here: skip, bring, name, path"
     )
     (row,) = config_rows(data={"name": "text", "path": "x", "vocabulary": 3})
     assert row[1].startswith(
-        "line 2: data.vocabulary: there is no such key; it belongs to another choice of data.name; allowed here: bring, "
+        "line 2: data.vocabulary: there is no such key; it belongs to another choice of data.name; allowed here: skip, "
     )
 
 
@@ -266,4 +266,4 @@ def test_the_tree_of_a_schema() -> None:
     whole = SchemaTree(Config)
     assert len(whole.paths) == len(set(whole.paths)) and "data.vocabulary" in whole.paths
     assert whole.keys_to(("data", "text", "path")) == ["data", "path"]
-    assert whole.keys_at(("data", "text"))[:3] == ["bring", "name", "path"]
+    assert whole.keys_at(("data", "text"))[:4] == ["skip", "bring", "name", "path"]
