@@ -138,6 +138,8 @@ class SeenExample(TypedDict):
     """An example of a step."""
 
     step: int
+    batch: int
+    """Number of its batch, which `data.skip` takes: the step, if no batch before it was left out."""
     row: int
     """Its number in the batch of the pod, from 0."""
     index: int

@@ -213,7 +213,9 @@ class Trainer:
             if self._config.drop_last:
                 self._position = self._means.position_from(counters.epoch_means, self._position, self._consumed)
         stages, skipped = counters.mixture or [], counters.skipped or []
-        self._order.resume([Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position)
+        self._order.resume(
+            [Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position, self._step
+        )
         steps = self._config.total_steps(self._data.train.size, self._step, self._position)
         data = with_saved_tokenizer(self._data, restored.tokenizer) if self._config.sample.tokens else self._data
         if steps != self._steps or data is not self._data:

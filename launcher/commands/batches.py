@@ -64,7 +64,7 @@ def _as_text(steps: BatchesAnswer, full: bool) -> str:
     for example in steps["examples"]:
         if example["step"] != step:
             step = example["step"]
-            lines.append(f"step {step}")
+            lines.append(f"step {step}" + f", batch {example['batch']}" * (example["batch"] != step))
         places = "; ".join(map(_place, example["origins"])) or f"example {example['index']:,}"
         lines.append(f"  {example['row']}: {places}" + (f", epoch {example['epoch'] + 1}" if example["epoch"] else ""))
         if example["text"] is not None:

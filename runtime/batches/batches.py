@@ -17,12 +17,12 @@ from ..config import Config, files_of
 from ..contract import UserError, Workdir
 from ..data.base import Dataset, Order, Origin, Traceable
 from ..data.mixture import Stage
-from ..data.order import JobOrder
+from ..data.order import JobOrder, within
 from ..queries import BatchesAnswer, SeenExample
 from ..storage.bucket_data import load_data
 
 _BEFORE = 5  # logged steps whose median loss a jump is compared with
-_MOST = 1000  # steps
+_MOST = 100_000  # examples
 
 
 def steps_of(workdir: Path, first: int | None, last: int | None) -> BatchesAnswer:
@@ -43,8 +43,9 @@ def steps_of(workdir: Path, first: int | None, last: int | None) -> BatchesAnswe
     if first is None:
         first, last, why = _spike(Workdir(workdir).metrics)
     last = first if last is None else last
-    if not 1 <= first <= last or last - first >= _MOST:
-        raise UserError(f"steps {first} to {last} are no steps; give the first and the last, at most {_MOST:,} of them")
+    if not 1 <= first <= last or (last - first + 1) * config.batch_size > _MOST:
+        most = max(1, _MOST // config.batch_size)
+        raise UserError(f"steps {first} to {last} are no steps; give the first and the last, at most {most:,} of them")
     data = _data(config)
     job = JobOrder(config, data)
     metas = _checkpoints(workdir)
@@ -52,9 +53,12 @@ def steps_of(workdir: Path, first: int | None, last: int | None) -> BatchesAnswe
         step = max(metas)
         meta = metas[step]
         skipped = [(start, end) for start, end in meta.get("skipped") or []]
-        job.resume([Stage(**stage) for stage in meta.get("mixture") or []], skipped, meta["position"])
+        job.resume([Stage(**stage) for stage in meta.get("mixture") or []], skipped, meta["position"], step)
     order, size = job.order(), config.batch_size
-    examples = [one for step in range(first, last + 1) for one in _of_step(step, order, size, data)]
+    numbers = {
+        step: int(within(job.skipped, np.array([(step - 1) * size]))[0]) // size + 1 for step in range(first, last + 1)
+    }
+    examples = [one for step, batch in numbers.items() for one in _of_step(step, batch, order, size, data)]
     return {"why": why, "note": _doubt(config, data, metas), "examples": examples}
 
 
@@ -106,7 +110,7 @@ def _doubt(config: Config, data: Dataset, metas: dict[int, JobMeta]) -> str:
     return ""
 
 
-def _of_step(step: int, order: Order, size: int, data: Dataset) -> list[SeenExample]:
+def _of_step(step: int, batch: int, order: Order, size: int, data: Dataset) -> list[SeenExample]:
     indices, epochs = order.run((step - 1) * size, size)
     tokens = data.train.gather(indices, epochs).get("tokens")
     examples: list[SeenExample] = []
@@ -116,6 +120,7 @@ def _of_step(step: int, order: Order, size: int, data: Dataset) -> list[SeenExam
         examples.append(
             {
                 "step": step,
+                "batch": batch,
                 "row": row,
                 "index": index,
                 "epoch": epoch,

@@ -56,7 +56,7 @@ def job_conflict(kernel: str, config: Config) -> str | None:
             return (
                 f"cudnn takes heads of a multiple of {_MULTIPLE} up to {_LARGEST}, and they have the size {model.size}"
             )
-        if has_segments(config.data):
+        if any(map(has_segments, (config.data, *config.validation.values()))):
             return NO_SEGMENTS
         if isinstance(model, DecoderModel) and model.attention_soft_cap:
             return "cudnn has no attention_soft_cap"

@@ -304,7 +304,7 @@ def _eval_problems(config: Config) -> list[str]:
     problems += [
         f"validation.{name}.{key}: the key is for `data`; a further validation set is used as a whole; remove it"
         for name, section in config.validation.items()
-        for key in ("bring", "skip", "validation", "validation_path")
+        for key in ("bring", "skip", "validation", "validation_path", "tokenizer", "tokenizer_file")
         if key in type(section).model_fields and getattr(section, key) != type(section).model_fields[key].default
     ]
     if isinstance(config.data, MixtureData) and (twice := config.data.sources.keys() & config.validation.keys()):
@@ -319,11 +319,11 @@ def _eval_problems(config: Config) -> list[str]:
     known = {metric: f"{word} {metric}" for word, metric in map(str.split, TASKS[config.task].metrics)}
     best = Ranking.parse(config.eval.best)
     metric = best.metric
-    if config.parallel.model_per_device:
-        metric = metric.removeprefix("mean_member_").removeprefix("best_member_")
     sets, slash, of_set = metric.rpartition("/")
     if slash and sets in evaluated_sets(config):
         metric = of_set
+    if config.parallel.model_per_device:
+        metric = metric.removeprefix("mean_member_").removeprefix("best_member_")
     if metric not in known:
         names = ", ".join(known)
         problems.append(f"eval.best: an evaluation of task {config.task} has no metric {best.metric!r}; it has {names}")

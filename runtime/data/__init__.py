@@ -7,6 +7,7 @@ from importlib import import_module
 
 from .. import plugins
 from ..config import Config, Plugin
+from ..config.data import has_segments
 from .base import Dataset
 
 _SOURCES = {
@@ -39,7 +40,9 @@ def load_dataset(config: Config) -> Dataset:
         return dataset
     from .further_validation import further_sets
 
-    return replace(dataset, validations={**dataset.validations, **further_sets(config, dataset)})
+    further = further_sets(config, dataset)
+    segments = dataset.has_segments or any(map(has_segments, config.validation.values()))
+    return replace(dataset, validations={**dataset.validations, **further}, has_segments=segments)
 
 
 def load_source(config: Config) -> Dataset:

@@ -7,6 +7,7 @@ from ..config.data import PreparedData
 from ..contract import UserError
 from ..models import context_length
 from .base import Dataset, Examples
+from .saved_tokenizer import difference, saved_form
 
 
 def further_sets(config: Config, data: Dataset) -> dict[str, Examples]:
@@ -18,7 +19,12 @@ def further_sets(config: Config, data: Dataset) -> dict[str, Examples]:
     for name, section in config.validation.items():
         where, context = f"validation.{name}", context_length(config)
         if isinstance(section, PreparedData):
-            sets[name], vocabulary = whole_folder(section, where, context)
+            sets[name], folder = whole_folder(section, where, context)
+            vocabulary = folder.manifest.vocabulary
+            if other := difference(saved_form(data.tokenizer), folder.saved_tokenizer):
+                raise UserError(
+                    f"{where} was made with another tokenizer than the data: {other}; prepare both with the same one"
+                )
         else:
             sets[name], vocabulary = whole_text(section, where, context, data.tokenizer)
         if vocabulary > data.vocabulary:

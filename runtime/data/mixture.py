@@ -10,6 +10,7 @@ Weights may change at a position. The examples of each source go on there where 
 from __future__ import annotations
 
 import hashlib
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ class MixtureOrder:
         self._seed = seed
         self._stages = tuple(stages)
         self._starts = np.array([stage.start for stage in stages], np.int64)
-        self._quotas = [_quotas([stage.weights.get(name, 0.0) for name in self._names]) for stage in stages]
+        self._quotas = [_quotas(self._names, stage.weights) for stage in stages]
         self._done = [np.zeros(len(self._names), np.int64)]
         """Examples of each source before each stage."""
         for stage, after in zip(range(len(stages) - 1), stages[1:], strict=True):
@@ -196,9 +197,10 @@ class MixtureOrder:
         return int(np.searchsorted(self._starts, position, "right")) - 1
 
 
-def _quotas(weights: Sequence[float]) -> _Quotas:
-    shares = np.array(weights, np.float64)
-    return _Quotas(shares / shares.sum(), max(_BLOCK, len(weights) ** 2))
+def _quotas(names: Sequence[str], weights: Mapping[str, float]) -> _Quotas:
+    """Return the quotas of a stage, which do not depend on sources that were added after it."""
+    shares = np.array([weights.get(name, 0.0) for name in names], np.float64)
+    return _Quotas(shares / math.fsum(weights.values()), max(_BLOCK, len(weights) ** 2))
 
 
 def _seed_of(name: str, seed: int) -> int:

@@ -18,6 +18,8 @@ Array = np.ndarray[Any, Any]
 
 Range = tuple[int, int]
 """Positions in the order that are left out: the first, and the one after the last."""
+_END = 1 << 62
+"""A position behind all others."""
 
 
 def within(ranges: Sequence[Range], positions: Array) -> Array:
@@ -70,30 +72,37 @@ class JobOrder:
         self.stages: tuple[Stage, ...] = planned_stages(config)
         self.skipped = planned_ranges(config)
 
-    def resume(self, stages: Sequence[Stage], skipped: Sequence[Range], position: int) -> None:
+    def resume(self, stages: Sequence[Stage], skipped: Sequence[Range], position: int, step: int) -> None:
         """Go on from a checkpoint: what it has seen, and what it has left out, stays as it was.
 
         Args:
             stages: the value of `stages` at the save.
             skipped: the value of `skipped` at the save.
             position: number of examples consumed.
+            step: number of steps done.
 
         Raises:
-            UserError: this job leaves out batches that the checkpoint has seen.
+            UserError: this job leaves out batches that the checkpoint has seen, or counts batches of another size.
         """
-        place = int(within(skipped, np.array([position]))[0])
-        past = [each for each in skipped if each[0] < place]
-        if late := [each for each in self.skipped if each[0] < place and each not in past]:
-            batch = self._config.batch_size
+        batch = self._config.batch_size
+        if (self.skipped or len(self.stages) > 1) and batch != "all" and position != step * batch:
+            keys = " and ".join(["data.skip"] * bool(self.skipped) + ["data.weights_from"] * (len(self.stages) > 1))
+            raise UserError(
+                f"{keys} counts batches of {batch} examples, but the {step} steps of the checkpoint had {position:,}: "
+                f"batch_size was changed. Give the batch_size of before, or remove {keys}; what was done by it stays"
+            )
+        seen = int(within(skipped, np.array([position - 1]))[0]) + 1 if position else 0
+        past = _clipped(skipped, 0, seen)
+        if late := _without(_clipped(self.skipped, 0, seen), past):
             assert batch != "all"
             shown = ", ".join(f"[{start // batch + 1}, {end // batch}]" for start, end in late)
             raise UserError(
                 f"data.skip: the checkpoint has been trained on the batches {shown} already; resume from an earlier one, or "
                 "remove them from data.skip"
             )
-        self.skipped = [*past, *(each for each in self.skipped if each[0] >= place)]
+        self.skipped = _merged([*past, *_clipped(self.skipped, seen, _END)])
         if stages and self.stages:
-            self.stages = history(stages, self.stages, place)
+            self.stages = history(stages, self.stages, seen)
 
     def order(self) -> Order:
         """Return the order."""
@@ -115,10 +124,34 @@ class JobOrder:
         return ShuffledOrder(data.train.size, seed, self._config.epoch_size(data.train.size))
 
 
+def _clipped(ranges: Sequence[Range], start: int, end: int) -> list[Range]:
+    """Return the parts of ranges that lie between two positions."""
+    parts = [(max(first, start), min(last, end)) for first, last in ranges]
+    return [(first, last) for first, last in parts if first < last]
+
+
+def _merged(ranges: Sequence[Range]) -> list[Range]:
+    """Return ranges in order, as one where they touch."""
+    merged: list[Range] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """Return the parts of ranges that lie in none of the others."""
+    for start, end in others:
+        ranges = [*_clipped(ranges, 0, start), *_clipped(ranges, end, _END)]
+    return sorted(ranges)
+
+
 def planned_ranges(config: Config) -> list[Range]:
     """Return the ranges of the order that the job's key `data.skip` leaves out."""
     skip: tuple[tuple[int, int], ...] = getattr(config.data, "skip", ())
     batch = config.batch_size
     if not skip or batch == "all":
         return []
-    return [((first - 1) * batch, last * batch) for first, last in sorted(skip)]
+    return _merged([((first - 1) * batch, last * batch) for first, last in skip])

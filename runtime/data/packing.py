@@ -173,7 +173,8 @@ class PackedRows:
     def trained(self, indices: Array, epochs: Array) -> int:
         """Return the number of tokens with a weight of 1 in these rows."""
         if self._answers is not None:
-            return int(self.gather(indices, epochs)["weights"].sum())
+            pieces = (piece for row in map(self._rows.pieces, indices.tolist()) for piece in zip(*row, strict=True))
+            return sum(int(self._answers[start + 1 : start + size].sum(dtype=np.int64)) for start, size in pieces)
         return sum(int(sizes.sum()) - len(sizes) for _, sizes in map(self._rows.pieces, indices.tolist()))
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
@@ -230,7 +231,7 @@ def _read(folder: Path) -> Rows | None:
         arrays = [
             np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray) for name in _FIELDS
         ]
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         return None
     with suppress(OSError):
         os.utime(folder)  # used now

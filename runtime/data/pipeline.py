@@ -149,7 +149,7 @@ def step_shapes(examples: Examples, batch_size: int | Literal["all"], parts: int
     count = examples.size if batch_size == "all" else batch_size
     size = padded(count, parts)
     batch = batch_shapes(examples, size)
-    if batch_size == "all" or size > count:
+    if (batch_size == "all" or size > count) and batch.get("weights", np.zeros(0)).ndim == 1:
         batch["weights"] = np.broadcast_to(np.float32(1), size)
     return batch
 

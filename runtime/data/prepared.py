@@ -51,10 +51,7 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
             )
     manifest = documents.folder.manifest
     fits = section.packing == "fit"
-    if manifest.has_answers and not fits:
-        raise UserError(
-            f"{where} has conversations, of which only the answers are learned; give data.packing=fit, which knows them"
-        )
+    _check_answers(documents, fits, "data.packing=fit")
     examples: Examples = train.rows(context) if fits else train.windows(context, config.seed)
     return Dataset(
         examples,
@@ -68,15 +65,28 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
     )
 
 
-def whole_folder(section: PreparedData, where: str, context: int) -> tuple[Examples, int]:
-    """Return all of a prepared folder as examples for validation, and the number of its token ids. Raises UserError."""
+def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
+    """Raise UserError for conversations whose rows would not know what is learned, or of which nothing is."""
+    if not documents.folder.manifest.has_answers:
+        return
+    if not fits:
+        raise UserError(
+            f"{documents.where} has conversations, of which only the answers are learned; give {remedy}, which knows them"
+        )
+    if not any(shard.answers is not None and shard.answers.any() for shard in documents.shards):
+        raise UserError(f"{documents.where} has no answer to learn; prepare conversations that have some")
+
+
+def whole_folder(section: PreparedData, where: str, context: int) -> tuple[Examples, PreparedFolder]:
+    """Return all of a prepared folder as examples for validation, and the folder. Raises UserError."""
     documents = Documents.read(section.path, where)
     if documents.size < 2:
         raise UserError(
             f"{where}: {section.path} has {documents.size} tokens, too few for one to predict; prepare more text"
         )
-    fits = section.packing == "fit" or documents.folder.manifest.has_answers
-    return documents.rows(context) if fits else documents.adjacent(context), documents.folder.manifest.vocabulary
+    fits = section.packing == "fit"
+    _check_answers(documents, fits, "packing: fit")
+    return documents.rows(context) if fits else documents.adjacent(context), documents.folder
 
 
 def packing_note(rows: PackedRows) -> str:

@@ -11,8 +11,7 @@ from ..config import Config, files_of
 from ..config.data import MixtureData, PreparedData, PythonSourceData, TextData, TokensData, has_segments
 from ..contract import UserError
 from ..data.base import Dataset, Tokenizer
-from ..data.packing import PackedRows
-from ..data.prepared import whole_folder
+from ..data.prepared import Documents, whole_folder
 from ..data.prepared_files import MANIFEST, PreparedFolder
 from ..data.saved_tokenizer import difference, restored_tokenizer, saved_form
 from ..data.tokenizers import BytePairs
@@ -81,6 +80,8 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
         return _prepared(path, config, tokenizer, saved)
     if isinstance(section, PreparedData | MixtureData):
         words, where = _tokenizer(tokenizer, saved), f"--data {path}"
+        if words is None:
+            raise UserError(f"{where}: the checkpoint has no tokenizer for a text; give one with --tokenizer FILE")
         examples, vocabulary = whole_text(TextData(path=path), where, context_length(config), words)
         return _of_job(path, Dataset(examples, examples, b"", vocabulary, words), saved)
     if isinstance(section, _ON_TOKENS):
@@ -104,10 +105,9 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
 def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | None) -> Validation:
     """Return what `podrun prepare` has written: what a run validates with if it is its own, otherwise all of it."""
     section, where = config.data, f"--data {path}"
-    if saved is not None and isinstance(section, PreparedData):
-        dataset = load_data(config.model_copy(update={"data": section.model_copy(update={"path": path})}))
-        if dataset.fingerprint.hex() == saved.meta["fingerprint"]:
-            return Validation(dataset, _OF_RUN, True, _limit(config))
+    if saved is not None and isinstance(section, PreparedData) and _is_own(section, path, where, saved):
+        moved = {"data": section.model_copy(update={"path": path}), "validation": {}}
+        return Validation(load_data(config.model_copy(update=moved)), _OF_RUN, True, _limit(config))
     words = _tokenizer(file, saved)
     if other := difference(saved_form(words), PreparedFolder(Path(path)).saved_tokenizer):
         raise UserError(
@@ -115,14 +115,30 @@ def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | 
             "the text itself"
         )
     packing: Literal["fit", "concat"] = "fit" if has_segments(section) else "concat"
-    examples, vocabulary = whole_folder(PreparedData(path=path, packing=packing), where, context_length(config))
-    segmented = isinstance(examples, PackedRows)
-    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=segmented), saved)
+    if PreparedFolder(Path(path)).manifest.has_answers:
+        packing = "fit"
+    examples, folder = whole_folder(PreparedData(path=path, packing=packing), where, context_length(config))
+    vocabulary, fits = folder.manifest.vocabulary, packing == "fit"
+    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=fits), saved)
+
+
+def _is_own(section: PreparedData, path: str, where: str, saved: SavedModel) -> bool:
+    """Return whether a folder is the one that a run was trained on."""
+    if section.validation_path is not None:
+        return False
+    train, validation = Documents.read(path, where).split(section.validation)
+    digest = train.digest + validation.digest + section.packing.encode()
+    return digest.hex() == saved.meta["fingerprint"]
 
 
 def _of_job(path: str, dataset: Dataset, saved: SavedModel | None) -> Validation:
     """Return other data for a job, whose model may have ids that do not occur in it."""
     ids = saved.meta.get("token_ids") if saved else None
+    if ids and dataset.vocabulary > ids["vocabulary"]:
+        raise UserError(
+            f"--data {path} has {dataset.vocabulary} token ids, but the model was trained with {ids['vocabulary']}: it knows "
+            "no id that ends a document; evaluate it on the text itself"
+        )
     vocabulary = max(dataset.vocabulary, ids["vocabulary"] if ids else 0)
     return Validation(replace(dataset, vocabulary=vocabulary), path, False, None)
 

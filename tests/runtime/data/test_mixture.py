@@ -107,6 +107,19 @@ def test_a_source_that_is_added() -> None:
     assert missing_sources(b"one text", other) is None
 
 
+def test_added_sources_leave_the_past_alone() -> None:
+    """However many they are, and whatever rounding does with their weights of 0."""
+    names = [f"s{n:02}" for n in range(32)]
+    weights = {name: 0.1 * (n % 9 + 1) for n, name in enumerate(names)}
+    old = MixtureOrder(dict.fromkeys(names, 50), [Stage(0, weights)], 0)
+    for count in (1, 2, 40):
+        added = [f"a{n}" for n in range(count)]
+        stages = history([Stage(0, weights)], [Stage(0, {**weights, **dict.fromkeys(added, 1.0)})], 90_000)
+        new = MixtureOrder(dict.fromkeys([*added, *names], 50), stages, 0)
+        indices, epochs = new.run(0, 90_000)
+        assert (indices - 50 * count == old.run(0, 90_000)[0]).all() and (epochs == old.run(0, 90_000)[1]).all()
+
+
 @pytest.mark.parametrize("weights", [{"a": 1.0}, {f"s{n}": 1.0 / (n + 1) for n in range(70)}, {"a": 1e-9, "b": 1.0}])
 def test_numbers_of_sources(weights: dict[str, float]) -> None:
     """One source alone has its own order; many, and very rare ones, never go back."""

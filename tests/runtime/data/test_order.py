@@ -61,30 +61,52 @@ def test_skipped_on_the_way_from_a_checkpoint() -> None:
     """What was trained stays; the resumed run sees what one sees that never had the batches in its order."""
     before = job([])
     resumed = job([[41, 45]])
-    resumed.resume(before.stages, before.skipped, 30 * BATCH)
+    resumed.resume(before.stages, before.skipped, 30 * BATCH, 30)
     assert seen(resumed, 60, 30) == seen(job([[41, 45]]), 60, 30)
     again = job([[41, 45], [80, 80]])  # killed behind the range: it counts, and another is added
-    again.resume(resumed.stages, resumed.skipped, 50 * BATCH)
+    again.resume(resumed.stages, resumed.skipped, 50 * BATCH, 50)
     assert seen(again, 90, 50) == seen(job([[41, 45], [80, 80]]), 90, 50)
     forgotten = job([])  # the key was removed afterwards: the past does not change by that
-    forgotten.resume(resumed.stages, resumed.skipped, 50 * BATCH)
+    forgotten.resume(resumed.stages, resumed.skipped, 50 * BATCH, 50)
     assert seen(forgotten, 60, 50) == seen(resumed, 60, 50)
     at_edge = job([[41, 45]])
-    at_edge.resume(resumed.stages, resumed.skipped, 40 * BATCH)
+    at_edge.resume(resumed.stages, resumed.skipped, 40 * BATCH, 40)
     assert seen(at_edge, 60, 40) == seen(resumed, 60, 40)
-    other_size = JobOrder(config([], batch_size=4), dataset())
-    other_size.resume(resumed.stages, resumed.skipped, 50 * BATCH)
-    first = TrainBatches(Numbers(), other_size.order(), 4, 0, 1).at(50 * BATCH)["ids"][:, 0].tolist()
-    assert first == seen(resumed, 51, 50)[0][:4]
+
+
+def test_ranges_that_begin_at_the_checkpoint() -> None:
+    """Nothing of them was seen: they may be made longer, or taken away. Ranges that touch are one."""
+    before = job([[41, 45]])
+    before.resume((), (), 40 * BATCH, 40)
+    longer, none = job([[41, 50]]), job([])
+    longer.resume(before.stages, before.skipped, 40 * BATCH, 40)
+    none.resume(before.stages, before.skipped, 40 * BATCH, 40)
+    assert seen(longer, 60, 40) == seen(job([[41, 50]]), 60, 40)
+    assert seen(none, 60, 40) == seen(job([]), 60, 40)
+    joined = job([[41, 43], [44, 45]])
+    joined.resume(before.stages, before.skipped, 60 * BATCH, 60)
+    assert seen(joined, 70, 60) == seen(before, 70, 60)
+
+
+def test_another_batch_size() -> None:
+    """Batches are counted in one size: keys that name them are refused, but what they did before stays."""
+    before = job([[41, 45]])
+    other = JobOrder(config([[80, 81]], batch_size=4), dataset())
+    with pytest.raises(UserError, match=r"data.skip counts batches of 4 examples.* batch_size was changed"):
+        other.resume(before.stages, before.skipped, 50 * BATCH, 50)
+    without = JobOrder(config([], batch_size=4), dataset())
+    without.resume(before.stages, before.skipped, 50 * BATCH, 50)
+    first = TrainBatches(Numbers(), without.order(), 4, 0, 1).at(50 * BATCH)["ids"][:, 0].tolist()
+    assert first == seen(before, 51, 50)[0][:4]
 
 
 def test_batches_that_were_trained_already() -> None:
     late = job([[41, 45], [80, 81]])
     with pytest.raises(UserError, match=r"trained on the batches \[41, 45\] already; resume from an earlier one"):
-        late.resume((), (), 50 * BATCH)
+        late.resume((), (), 50 * BATCH, 50)
     part = job([[50, 51]])
     with pytest.raises(UserError, match="already"):
-        part.resume((), (), 50 * BATCH)
+        part.resume((), (), 50 * BATCH, 50)
 
 
 def test_in_a_mixture() -> None:
@@ -99,7 +121,7 @@ def test_in_a_mixture() -> None:
 
     plan = of({**mixture, "skip": [[3, 4]]})
     changed = of({**mixture, "skip": [[3, 4]], "weights": {**WEIGHTS, "a": 0.1}})
-    changed.resume(plan.stages, plan.skipped, 10 * BATCH)
+    changed.resume(plan.stages, plan.skipped, 10 * BATCH, 10)
     assert [stage.start for stage in changed.stages] == [0, 12 * BATCH]
     assert seen(changed, 10) == seen(plan, 10) and seen(changed, 20) != seen(plan, 20)
     assert sum(size * plan.source_epochs(10 * BATCH)[name] for name, size in SIZES.items()) == pytest.approx(12 * BATCH)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.config import Config
+from podrun.runtime.config.attention import NO_SEGMENTS, job_conflict
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Traceable
@@ -191,9 +192,39 @@ def test_mistakes_of_validation() -> None:
         ({"eval": {"best": "max a/loss"}, "validation": {"a": {"path": "y"}}}, "write 'min a/loss'"),
         ({"validation": {"a": {"path": "y", "bring": True}}}, "validation.a.bring: the key is for `data`"),
         ({"validation": {"a": {"name": "text", "path": "y", "validation": 0.5}}}, "validation.a.validation: the key"),
+        ({"validation": {"a": {"name": "text", "path": "y", "tokenizer": "char"}}}, "validation.a.tokenizer: the key"),
+        (
+            {"parallel": "ensemble", "validation": {"a": {"path": "y"}}, "eval": {"best": "min mean_member_a/loss"}},
+            "no metric 'mean_member_a/loss'",
+        ),
         ({"data": mixture, "steps": None, "epochs": 2}, "goes through each source at its own pace"),
     ]
     for keys, message in rows:
         with pytest.raises(ValueError, match=message):
             Config.model_validate({**base, **keys})
     Config.model_validate({**base, "eval": {"best": "min a/loss"}, "data": mixture})
+    members = {"eval": {"best": "min a/mean_member_loss"}, "parallel": "ensemble"}
+    Config.model_validate({**base, **members, "validation": {"a": {"path": "y"}}})
+
+
+def test_validation_sets_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
+    """They are told before the first step: segments that the model or the kernel must know, other tokens, no answers."""
+    base = {"name": "prepared", "path": str(folder)}
+    held = {"path": str(folder), "packing": "fit"}
+    assert load(base, validation={"held": held}).has_segments
+    assert not load(base, validation={"held": {**held, "packing": "concat"}}).has_segments
+    keys = {"steps": 9, "batch_size": 8, "data": base, "precision": "bfloat16"}
+    config = Config.model_validate({**keys, "model": {"name": "decoder", "context": 128}, "validation": {"held": held}})
+    assert job_conflict("cudnn", config) == NO_SEGMENTS
+    chat = prepared_folder(tmp_path / "chat", [DOCUMENTS], [[[1] * len(ids) for ids in DOCUMENTS]])
+    with pytest.raises(UserError, match=r"validation\.held has conversations.* give packing: fit"):
+        load(base, validation={"held": {"path": str(chat)}})
+    none = prepared_folder(tmp_path / "none", [DOCUMENTS], [[[0] * len(ids) for ids in DOCUMENTS]])
+    for file in none.glob("*.answers"):
+        file.write_bytes(bytes(file.stat().st_size))
+    with pytest.raises(UserError, match="has no answer to learn"):
+        load({**base, "path": str(none), "packing": "fit"})
+    (tmp_path / "more.txt").write_text(TEXT)
+    char = {"name": "text", "path": str(tmp_path / "more.txt"), "tokenizer": "char"}
+    with pytest.raises(UserError, match=r"validation\.held was made with another tokenizer than the data"):
+        load(char, validation={"held": {"path": str(folder)}})
