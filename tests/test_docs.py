@@ -61,3 +61,11 @@ def test_every_key_of_train_yaml_is_described() -> None:
     wrong = [key for key, node in keys.items() if not re.match(r"[A-Z].*[.)]$", node.get("description", ""))]
     assert wrong == []
     assert [name for name, section in sections.items() if not section.get("description", "").endswith(".")] == []
+
+
+def test_the_schema_takes_sections_by_name() -> None:
+    """Where a section stands under a name of the user's, its short form and one without `name` are valid, too."""
+    schema = train_schema()
+    for values in (schema["properties"]["validation"], schema["$defs"]["MixtureData"]["properties"]["sources"]):
+        text, *choices = values["additionalProperties"]["anyOf"]
+        assert text == {"type": "string"} and {"$ref": "#/$defs/PreparedData"} in choices

@@ -379,5 +379,8 @@ def train_schema() -> dict[str, Any]:
             if key in ("model", "data", "tokenizer", "optimizer", "schedule", "parallel") and "oneOf" in value:
                 described = {k: value.pop(k) for k in ("default", "description") if k in value}
                 section["properties"][key] = {"anyOf": [{"type": "string"}, value], **described}
+            named = value.get("additionalProperties")
+            if isinstance(named, dict) and "oneOf" in named:  # without a name several of them may fit
+                value["additionalProperties"] = {"anyOf": [{"type": "string"}, *named["oneOf"]]}
     length = {"anyOf": [{"required": ["steps"]}, {"required": ["epochs"]}]}
     return {"title": "podrun train.yaml", **schema, **length}
