@@ -76,7 +76,7 @@ class SchemaTree:
         at, keys = self._schema, []
         for part in map(str, location):
             inner = self._step(at, part)
-            if inner is not None and (part in at.get("properties", {}) or "items" in at):
+            if inner is not None and (part in at.get("properties", {}) or "items" in at or _has_named(at)):
                 keys.append(part)
             elif inner is None and "anyOf" not in at and part != "[key]":
                 keys.append(part)  # not in the schema: a mistake, or a user-defined key below `env` or `options`
@@ -84,7 +84,7 @@ class SchemaTree:
         return keys, at
 
     def _step(self, at: dict[str, Any], part: str) -> dict[str, Any] | None:
-        """Descend into a property, an item, or the union branch that `part` names."""
+        """Descend into a property, an item, a value under a name of the user's, or the union branch that `part` names."""
         if part in at.get("properties", {}):
             return self._dereference(at["properties"][part])
         if "items" in at and part.isdigit():
@@ -92,7 +92,7 @@ class SchemaTree:
         for branch in self._branches(at):
             if branch.get("properties", {}).get("name", {}).get("const", "plugin") == part:
                 return branch
-        return None
+        return self._dereference(at["additionalProperties"]) if _has_named(at) and part != "[key]" else None
 
     def _branches(self, at: dict[str, Any]) -> list[dict[str, Any]]:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
@@ -105,3 +105,8 @@ class SchemaTree:
             target: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
             return target
         return at
+
+
+def _has_named(at: dict[str, Any]) -> bool:
+    """Return whether a mapping has values of one kind under names of the user's, as `validation` has."""
+    return isinstance(at.get("additionalProperties"), dict)

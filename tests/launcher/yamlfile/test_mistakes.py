@@ -267,3 +267,19 @@ def test_the_tree_of_a_schema() -> None:
     assert len(whole.paths) == len(set(whole.paths)) and "data.vocabulary" in whole.paths
     assert whole.keys_to(("data", "text", "path")) == ["data", "path"]
     assert whole.keys_at(("data", "text"))[:4] == ["skip", "bring", "name", "path"]
+
+
+def test_sections_under_names_of_the_users() -> None:
+    """Sources of a mixture and validation sets: the row has the name, and not the choice that pydantic took."""
+    sources = {"web": {"pth": "x", "packing": "fits"}, "code": {"name": "text", "vocabulary": 3}}
+    rows = config_rows(data={"name": "mixture", "sources": sources}, validation={"a b": {"path": "x"}})
+    texts = [text.removeprefix("line 2: ") for _, text in rows]
+    for expected in (
+        "data.sources.web.path: required, but not given",
+        "data.sources.web.packing: must be 'concat' or 'fit' (it is 'fits')",
+        "data.sources.web.pth: there is no such key; did you mean ",
+        "data.sources.code.path: required, but not given",
+        "data.sources.code.vocabulary: there is no such key; did you mean ",
+        "validation.a b: the name of a source has letters",
+    ):
+        assert any(text.startswith(expected) for text in texts), texts
