@@ -68,6 +68,8 @@ def _ask(server: str, key: str) -> str | None:
         raise _unavailable(server, f"answers with HTTP status {error.code}") from None
     except OSError as error:
         reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):  # the connection's own limit, which may end first
+            raise _unavailable(server, f"has not answered within {_LIMIT:.0f} s") from None
         why = getattr(reason, "strerror", None) or reason
         raise _unavailable(server, f"cannot be asked: {short(str(why))}") from None
     if headers.get(FLAVOR) != "Google":

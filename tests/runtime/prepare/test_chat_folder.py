@@ -202,7 +202,7 @@ def test_the_command_writes_and_shows_conversations(tmp_path: Path, model: Path)
         return done.stdout
 
     written = podrun("chat.jsonl", "-o", "tokens", "--tokenizer", "model", "--chat")
-    assert "tokens: 1 documents, " in written
+    assert "tokens: 1 document, " in written
     assert "are of answers and are learned\n" in written
     assert "chat.jsonl, line 2: it has no answer: no message is of the role assistant" in written
     shown = podrun("--show", "tokens", "--verify")
