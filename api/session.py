@@ -121,7 +121,7 @@ class ReportedMetrics:
             self.flush()
 
     def flush(self, before: int | None = None) -> None:
-        """Read and write the reported metrics, only those of steps before `before` if it is given."""
+        """Take the reported metrics out and write them; with `before`, only those of earlier steps."""
         while self._unread and (before is None or self._unread[0][0] < before):
             step, metrics = self._unread.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}

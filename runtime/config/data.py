@@ -213,7 +213,9 @@ class MixtureData(DataSource):
         "sources have the same; they may change when a job is resumed.",
     )
     weights_from: dict[Positive, Weights] = Field(
-        default={}, description="Other weights from a step on, by step: {10000: {web: 0.5, code: 0.5}}."
+        default={},
+        description="Other weights from a batch on, by its number: {10000: {web: 0.5, code: 0.5}}; that is the step, if no "
+        "batch before it was left out by `skip`.",
     )
 
     @model_validator(mode="after")

@@ -209,12 +209,8 @@ class Strategy(ABC):
         """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
 
-    def validate(self, state: TrainState, batches: Iterable[Batch]) -> Metrics:
-        """Return the metrics of an evaluation over batches, each as `shard` returns it. All processes must call it."""
-        return self.summarize(self.sums(state, batches))
-
     def sums(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
-        """Return the results of `evaluate` added up over batches, as `validate` needs them. All processes must call it.
+        """Return the results of `evaluate` added up over batches, each as `shard` returns it. All processes must call it.
 
         They are added up in float64 on the host, because float32 cannot count large sets exactly.
         """

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -46,7 +46,7 @@ from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan
 from .shard import ShardRecord, complete_shard
 from .sources import Sources, find_sources
 from .tokenizer import End, chat_template, find_end, load_tokenizer
-from .workers import WorkerError, work_on
+from .workers import ChatFields, InputFields, Job, Order, PieceFields, WorkerError, work_on
 
 _OWN = re.compile(r"\.?(manifest|plan|tokenizer)\.json(\.\d+)?|\d{5,12}\.(tokens|ends|origins|answers)", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -327,7 +327,11 @@ class _Work:
         answers, left_out = (sum(getattr(piece, key) for piece in pieces) for key in ("answers", "left_out"))
         return replace(report, answers=answers, left_out=left_out)
 
-    def _job(self, saved: Saved | None, eos: int | None, dtype: str) -> dict[str, Any]:
+    def _job(self, saved: Saved | None, eos: int | None, dtype: str) -> Job:
+        chat = self._template
+        fields: ChatFields | None = None
+        if chat is not None:
+            fields = {"origin": chat.origin, "templates": chat.templates, "tokens": chat.tokens}
         return {
             "folder": str(self._folder),
             "saved": saved,
@@ -336,7 +340,7 @@ class _Work:
             "strict": self._strict,
             "column": self._selection.column,
             "template": self._selection.template,
-            "chat": asdict(self._template) if self._template is not None else None,
+            "chat": fields,
             "now": self._plan.now,
         }
 
@@ -349,7 +353,7 @@ class _Work:
             if path.name.startswith(".") or re.fullmatch(r"\d+\.\w+\.\d+", path.name):
                 path.unlink(missing_ok=True)
 
-    def _run(self, numbers: Any, job: Mapping[str, Any], on_answer: Callable[[int, Mapping[str, Any]], None]) -> None:
+    def _run(self, numbers: Any, job: Job, on_answer: Callable[[int, Mapping[str, Any]], None]) -> None:
         """Have units worked on. Raises UserError."""
 
         def answered(number: int, answer: Mapping[str, Any]) -> None:
@@ -363,13 +367,29 @@ class _Work:
         except WorkerError as error:
             raise self._explained(error.unit, error.answer) from None
 
-    def _order(self, number: int) -> dict[str, Any]:
-        inputs = []
+    def _order(self, number: int) -> Order:
+        inputs: list[InputFields] = []
         for piece in self._plan.units[number]:
             file, path = self._sources.files[piece.source], self._sources.paths[piece.source]
             version = None if "://" in file.name else file.version
-            given = {"name": file.name, "path": path, "kind": file.kind, "compression": file.compression}
-            inputs.append({"piece": asdict(piece), **given, "size": file.size, "version": version})
+            fields: PieceFields = {
+                "source": piece.source,
+                "start": piece.start,
+                "end": piece.end,
+                "size": piece.size,
+                "first": piece.first,
+            }
+            inputs.append(
+                {
+                    "piece": fields,
+                    "name": file.name,
+                    "path": path,
+                    "kind": file.kind,
+                    "compression": file.compression,
+                    "size": file.size,
+                    "version": version,
+                }
+            )
         return {"name": shard_name(number), "inputs": inputs}
 
     def _on_report(self, number: int, read: int, tokens: int) -> None:

@@ -22,6 +22,7 @@ from .chat import ChatTemplate, Conversations
 from .documents import Piece, ReadError, Selection
 from .shard import Input, Report, ShardWriter, StrictError, WriteError, code_points, write_shard
 from .tokenizer import Encoder
+from .workers import Job, Order
 
 _EVERY = 0.25  # least seconds between two reports
 
@@ -32,19 +33,21 @@ def main() -> None:
     os.dup2(2, 1)  # keeps output of libraries out of the answers
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
-    job = json.loads(lines.get())
+    job: Job = json.loads(lines.get())
     selection = Selection(job["column"], job["template"], job["chat"] is not None)
     encoder = _encoder(job)
     while True:
         _say(out, _answer(json.loads(lines.get()), job, selection, encoder, out))
 
 
-def _encoder(job: Mapping[str, Any]) -> Encoder | Conversations | None:
+def _encoder(job: Job) -> Encoder | Conversations | None:
     """Return what makes ids of documents; None if only their characters are looked for."""
     if job["saved"] is None:
         return None
     if job["chat"] is None:
+        assert job["eos"] is not None
         return Encoder(job["saved"], job["eos"], job["dtype"])
+    assert job["saved"]["name"] == "bpe" and job["now"] is not None
     tokenizer = BytePairs.from_json(job["saved"]["file"])
     return Conversations(ChatTemplate(**job["chat"]), tokenizer, datetime.fromisoformat(job["now"]))
 
@@ -56,13 +59,24 @@ def _read(lines: SimpleQueue[str]) -> None:
 
 
 def _answer(
-    order: Mapping[str, Any],
-    job: Mapping[str, Any],
+    order: Order,
+    job: Job,
     selection: Selection,
     encoder: Encoder | Conversations | None,
     out: TextIO,
 ) -> dict[str, Any]:
-    inputs = [Input(Piece(**given.pop("piece")), **given) for given in order["inputs"]]
+    inputs = [
+        Input(
+            Piece(**given["piece"]),
+            given["name"],
+            given["path"],
+            given["kind"],
+            given["compression"],
+            given["size"],
+            given["version"],
+        )
+        for given in order["inputs"]
+    ]
     report = _reporter(out)
     try:
         if encoder is None:

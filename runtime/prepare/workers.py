@@ -9,7 +9,63 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypedDict
+
+from ..data.saved_tokenizer import Saved
+
+
+class ChatFields(TypedDict):
+    """The fields of a `ChatTemplate`."""
+
+    origin: str
+    templates: dict[str, str]
+    tokens: dict[str, str]
+
+
+class Job(TypedDict):
+    """The first line for each process: how documents become ids, and where they are written."""
+
+    folder: str
+    saved: Saved | None
+    """The tokenizer; None: only find the characters."""
+    eos: int | None
+    dtype: str
+    strict: bool
+    column: str | None
+    template: str | None
+    chat: ChatFields | None
+    """None for text."""
+    now: str | None
+    """The time that chat templates write, ISO 8601; None for text."""
+
+
+class PieceFields(TypedDict):
+    """The fields of a `Piece`."""
+
+    source: int
+    start: int
+    end: int
+    size: int
+    first: int | None
+
+
+class InputFields(TypedDict):
+    """The fields of an `Input`."""
+
+    piece: PieceFields
+    name: str
+    path: str
+    kind: str
+    compression: str
+    size: int
+    version: str | None
+
+
+class Order(TypedDict):
+    """A unit to work on: the name of its shard, and its pieces."""
+
+    name: str
+    inputs: list[InputFields]
 
 
 class WorkerError(Exception):
@@ -27,8 +83,8 @@ class WorkerError(Exception):
 
 
 def work_on(
-    units: Iterable[tuple[int, Mapping[str, Any]]],
-    job: Mapping[str, Any],
+    units: Iterable[tuple[int, Order]],
+    job: Job,
     workers: int,
     on_report: Callable[[int, int, int], None],
     on_answer: Callable[[int, Mapping[str, Any]], None],
@@ -49,7 +105,7 @@ def work_on(
     processes: list[subprocess.Popen[str]] = []
     failures: list[Exception] = []
 
-    def next_unit() -> tuple[int, Mapping[str, Any]] | None:
+    def next_unit() -> tuple[int, Order] | None:
         with lock:
             return None if failures else next(remaining, None)
 
@@ -99,7 +155,7 @@ def work_on(
         raise failures[0]
 
 
-def _tell(process: subprocess.Popen[str], message: Mapping[str, Any]) -> None:
+def _tell(process: subprocess.Popen[str], message: Job | Order) -> None:
     assert process.stdin
     process.stdin.write(f"{json.dumps(message)}\n")
     process.stdin.flush()
