@@ -244,6 +244,8 @@ class PrepareQuery(TypedDict):
     template: str | None
     chat: bool
     """Documents are conversations."""
+    pairs: bool
+    """Documents are pairs of conversations, with a chosen and a rejected answer."""
     workers: int | None
     """Number of processes; None: one for each core."""
     strict: bool
@@ -272,6 +274,8 @@ class PrepareAnswer:
     seconds: float
     was_complete: bool
     """The folder was complete before."""
+    pairs: bool
+    """Each two documents are a pair of conversations."""
     answers: int | None = None
     """Tokens of conversations that are learned; None for text, and if the folder was complete before."""
     left_out: int = 0
@@ -300,6 +304,8 @@ class PreparedSample:
     tokens: int
     text: str
     is_whole: bool
+    role: str = ""
+    """`chosen` or `rejected`, for a conversation of a pair."""
 
 
 @dataclass(frozen=True)
@@ -325,5 +331,7 @@ class ShowPreparedAnswer:
     samples: list[PreparedSample]
     answers: int | None
     """Tokens that are learned, if the documents are conversations: those between ⟦ and ⟧ in the samples."""
+    pairs: bool
+    """Each two documents are a pair of conversations."""
     damage: dict[str, str] | None
     """Files whose digests are wrong, with the reason; None if they were not compared."""

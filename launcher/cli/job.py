@@ -300,6 +300,7 @@ def fit(
 @click.option(
     "--chat", is_flag=True, help="Conversations, by the chat template of the model: only answers are learned."
 )
+@click.option("--pairs", is_flag=True, help="Pairs of answers, one chosen and one rejected, for task dpo.")
 @click.option("--workers", type=click.IntRange(1, 1024), metavar="N", help="Processes.  [default: one for each core]")
 @click.option("--strict", is_flag=True, help="End at the first bad line.")
 @click.option("--overwrite", is_flag=True, help="Begin anew in a folder that was prepared otherwise.")
@@ -316,6 +317,7 @@ def prepare(
     column: str | None,
     template: str | None,
     chat: bool,
+    pairs: bool,
     workers: int | None,
     strict: bool,
     overwrite: bool,
@@ -335,6 +337,7 @@ def prepare(
       podrun prepare a.jsonl.gz 'b/*.parquet' -o tokens --tokenizer models/llama --column content
       podrun prepare qa.jsonl -o tokens --tokenizer tokenizer.json --template '{question}\\n{answer}'
       podrun prepare chat.jsonl -o tokens --tokenizer models/llama --chat
+      podrun prepare preferences.jsonl -o pairs --tokenizer models/llama --pairs
       podrun prepare --show tokens
     """
 
@@ -343,7 +346,7 @@ def prepare(
         from ..commands.prepare import prepare as prepare_request
 
         if show is not None:
-            if sources or output or tokenizer or eos or column or template or chat or workers or strict or overwrite:
+            if any((sources, output, tokenizer, eos, column, template, chat, pairs, workers, strict, overwrite)):
                 raise UserError("--show goes alone, or with --verify and --seed: podrun prepare --show FOLDER")
             return show_prepared(show, verify, seed)
         if verify:
@@ -353,7 +356,9 @@ def prepare(
                 "what is to be prepared? podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
                 "tokenizer.json, or the folder of a model"
             )
-        request = PrepareRequest(sources, output, tokenizer, eos, column, template, chat, workers, strict, overwrite)
+        request = PrepareRequest(
+            sources, output, tokenizer, eos, column, template, chat, pairs, workers, strict, overwrite
+        )
         return prepare_request(request)
 
     guard(action)

@@ -34,6 +34,7 @@ class PrepareRequest:
     column: str | None
     template: str | None
     chat: bool
+    pairs: bool
     workers: int | None
     strict: bool
     overwrite: bool
@@ -50,6 +51,7 @@ def prepare(request: PrepareRequest) -> int:
         "column": request.column,
         "template": _unescaped(request.template) if request.template is not None else None,
         "chat": request.chat,
+        "pairs": request.pairs,
         "workers": request.workers,
         "strict": request.strict,
         "overwrite": request.overwrite,
@@ -136,10 +138,15 @@ def _as_text(report: PrepareAnswer, folder: Path) -> str:
         if 0 < len(report.bad_shown) < report.bad:
             lines.append(f"  and {report.bad - len(report.bad_shown):,} more")
     head = (
-        f"{folder}: {counted(report.documents, 'document')}, {counted(report.tokens, 'token')} ({report.dtype}, vocabulary "
+        f"{folder}: {_documents(report)}, {counted(report.tokens, 'token')} ({report.dtype}, vocabulary "
         f"{report.vocabulary:,}), {counted(report.shards, 'shard')}"
     )
     return "\n".join([in_one_line(head), *(f"  {_line(line)}" for line in lines)])
+
+
+def _documents(facts: PrepareAnswer | ShowPreparedAnswer) -> str:
+    """Return how many documents there are, in words."""
+    return counted(facts.documents // 2, "pair") if facts.pairs else counted(facts.documents, "document")
 
 
 def _line(text: str) -> str:
@@ -174,7 +181,7 @@ def _shown(facts: ShowPreparedAnswer, folder: Path) -> str:
         eos = "no token ends a document" if facts.eos is None else f"documents end with {facts.eos}"
     lines = [
         in_one_line(str(folder)),
-        f"  {counted(facts.documents, 'document')}, {counted(facts.tokens, 'token')}, {counted(facts.shards, 'shard')}, "
+        f"  {_documents(facts)}, {counted(facts.tokens, 'token')}, {counted(facts.shards, 'shard')}, "
         f"from {counted(facts.sources, 'file')}",
         f"  tokenizer {facts.tokenizer}, vocabulary {facts.vocabulary:,}, {facts.dtype}; {eos}",
         f"  left out: {facts.bad:,} bad, {facts.empty:,} empty",
@@ -192,6 +199,7 @@ def _shown(facts: ShowPreparedAnswer, folder: Path) -> str:
         bar = "#" * max(1, round(_BAR * count / most))
         lines.append(f"  {tokens:>11,} - {2 * tokens - 1:<11,}  {bar:<{_BAR}}  {count:,}")
     for sample in facts.samples:
-        lines.append(f"--- {in_one_line(sample.source)}, number {sample.number}: {sample.tokens:,} tokens")
+        role = f", {sample.role}" if sample.role else ""
+        lines.append(f"--- {in_one_line(sample.source)}, number {sample.number}{role}: {sample.tokens:,} tokens")
         lines.append(printable(sample.text) + ("" if sample.is_whole else " ..."))
     return "\n".join(lines)

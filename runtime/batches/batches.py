@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -15,11 +16,13 @@ from ..checkpoint.folder import METADATA
 from ..checkpoint.metadata import JobMeta, job_meta
 from ..config import Config, files_of
 from ..contract import UserError, Workdir
-from ..data.base import Dataset, Order, Origin, Traceable
+from ..data.base import Dataset, Order, Origin, Tokenizer, Traceable
 from ..data.mixture import Stage
 from ..data.order import JobOrder, within
 from ..queries import BatchesAnswer, SeenExample
 from ..storage.bucket_data import load_data
+
+Array = np.ndarray[Any, Any]
 
 _BEFORE = 5  # logged steps whose median loss a jump is compared with
 _MOST = 100_000  # examples
@@ -116,7 +119,7 @@ def _of_step(step: int, batch: int, order: Order, size: int, data: Dataset) -> l
     examples: list[SeenExample] = []
     for row, (index, epoch) in enumerate(zip(indices.tolist(), epochs.tolist(), strict=True)):
         origins: list[Origin] = data.train.origins(index, epoch) if isinstance(data.train, Traceable) else []
-        text = None if tokens is None or data.tokenizer is None else data.tokenizer.decode(tokens[row])
+        text = None if tokens is None or data.tokenizer is None else _text(tokens[row], origins, data.tokenizer)
         examples.append(
             {
                 "step": step,
@@ -137,6 +140,14 @@ def _of_step(step: int, batch: int, order: Order, size: int, data: Dataset) -> l
             }
         )
     return examples
+
+
+def _text(tokens: Array, origins: list[Origin], tokenizer: Tokenizer) -> str:
+    """Return the text of an example: tokens, int32[T + 1], or those of both conversations of a pair, int32[2, T + 1]."""
+    sizes = [origin.size for origin in origins]
+    if tokens.ndim == 1:
+        return tokenizer.decode(tokens[: sum(sizes) or len(tokens)])
+    return "\n".join(tokenizer.decode(ids[:size]) for ids, size in zip(tokens, sizes or map(len, tokens), strict=True))
 
 
 def _spike(metrics: Path) -> tuple[int, int, str]:

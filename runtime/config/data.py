@@ -162,7 +162,7 @@ Prepared = Annotated[
 class PreparedData(FileData):
     """Documents as token ids, made by `podrun prepare`; they are memory-mapped."""
 
-    examples = ("tokens",)
+    examples = ("tokens", "pairs")
     name: Literal["prepared"] = Field("prepared", description=SELECTS)
     path: Prepared
     validation_path: Annotated[str | None, ReadsFiles(prepared_files)] = Field(
@@ -174,7 +174,7 @@ class PreparedData(FileData):
     packing: Literal["concat", "fit"] = Field(
         "concat",
         description="Concat: documents one after another, cut into windows. Fit: as many whole documents as a window has "
-        "room for; each is alone in attention, positions and loss. Conversations need fit.",
+        "room for; each is alone in attention, positions and loss. Conversations need fit; pairs are not packed.",
     )
 
 

@@ -12,11 +12,11 @@ from ..contract import UserError
 from ..ranking import Ranking
 from .attention import named_conflict
 from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
-from .data import Data, MixtureData, PythonSourceData, SourceName, TextData, TextSource
-from .model import LORA_PARAMETERS, GPT2Model, Model
+from .data import Data, MixtureData, PreparedData, PythonSourceData, SourceName, TextData, TextSource
+from .model import LORA_PARAMETERS, DecoderModel, GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
 from .parallel import Parallel, Pmap
-from .sections import AnyPrecision, Checkpoint, Eval, LaunchSection, Log, Precision, Sample
+from .sections import AnyPrecision, Checkpoint, Dpo, Eval, LaunchSection, Log, Precision, Sample
 from .task import TASKS, TaskName, examples_of
 
 
@@ -73,6 +73,7 @@ class Config(Section):
         description="Weight of log²Z, the square of the logarithm of the softmax's denominator, added to the loss of a "
         "language model (PaLM has 1e-4), so that logits do not drift; 0: none.",
     )
+    dpo: Dpo = Field(Dpo(), description="How task dpo compares the answers of a pair.")
     skip_nonfinite: Natural = Field(
         0,
         description="Steps in a row that may have a gradient that is not finite: these change nothing but the position in "
@@ -176,6 +177,7 @@ class Config(Section):
         problems = [
             *_task_problems(self),
             *_lora_problems(self),
+            *_dpo_problems(self),
             *_frozen_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
@@ -209,6 +211,21 @@ def _task_problems(config: Config) -> list[str]:
         for (key, names), section in zip(fitting(config.task).items(), (config.model, config.data), strict=True)
         if not isinstance(section, Plugin) and section.name not in names
     ]
+
+
+def _dpo_problems(config: Config) -> list[str]:
+    if config.task != "dpo":
+        is_default = config.task_is_users or config.dpo == Dpo()
+        return [] if is_default else [f"dpo: only task dpo has it, and the task is {config.task}; remove it"]
+    problems = []
+    if isinstance(config.model, DecoderModel) and config.model.lora is None:
+        problems.append(
+            "model.lora: task dpo compares the model with what it was before, which is the model without LoRA; give "
+            "model.lora={} or its keys, such as model.lora.rank=16"
+        )
+    if isinstance(config.data, PreparedData) and config.data.packing == "fit":
+        problems.append("data.packing: fit packs documents into rows, and task dpo learns from pairs; remove it")
+    return problems
 
 
 def _frozen_problems(config: Config) -> list[str]:
@@ -297,9 +314,9 @@ def _loss_problems(config: Config) -> list[str]:
 
 def _eval_problems(config: Config) -> list[str]:
     problems = []
-    if config.validation and examples_of(config.task) not in ("tokens", None):
+    if config.validation and examples_of(config.task) not in ("tokens", "pairs", None):
         problems.append(
-            f"validation: only task language_model has further sets, and the task is {config.task}; remove it"
+            f"validation: only language_model and dpo have further sets, and the task is {config.task}; remove it"
         )
     problems += [
         f"validation.{name}.{key}: the key is for `data`; a further validation set is used as a whole; remove it"
@@ -343,7 +360,7 @@ def writes_text(config: Config) -> bool:
     """Return whether the trained model writes text, as far as the job says it: one language model, with a tokenizer."""
     data = config.data
     has_tokenizer = isinstance(data, TextData | PythonSourceData) or getattr(data, "tokenizer_file", None) is not None
-    return config.task == "language_model" and not config.parallel.model_per_device and has_tokenizer
+    return config.task in ("language_model", "dpo") and not config.parallel.model_per_device and has_tokenizer
 
 
 def load_config(path: Path) -> Config:

@@ -233,7 +233,7 @@ class Lora(Section):
 class DecoderModel(ModelSection):
     """A transformer decoder made of parts: Llama, Mistral, Qwen, Gemma and models like them, by the values of its keys."""
 
-    examples = ("tokens",)
+    examples = ("tokens", "pairs")
     has_model_axis = True
     name: Literal["decoder"] = Field("decoder", description=SELECTS)
     init_from: Tuned[Path | None] = Field(

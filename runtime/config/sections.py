@@ -27,6 +27,15 @@ def _is_ranking(text: str) -> str:
     return str(Ranking.parse(text))
 
 
+class Dpo(Section):
+    """Direct preference optimization (Rafailov et al. 2023)."""
+
+    beta: PositiveFloat = Field(
+        0.1,
+        description="How strongly the model is held to what it was before: the lower, the further it may move away.",
+    )
+
+
 class Eval(Section):
     """Validation during training and after it."""
 

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
-ExampleKind = Literal["tokens", "labels", "values"]
-"""`tokens`: windows of token ids. `labels`: arrays x, each with a class y. `values`: arrays x, each with numbers y."""
+ExampleKind = Literal["tokens", "pairs", "labels", "values"]
+"""`tokens`: windows of token ids. `pairs`: two conversations each, one with a chosen and one with a rejected answer.
+
+`labels`: arrays x, each with a class y. `values`: arrays x, each with numbers y."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ _CLASSES = ("min loss", "max accuracy")
 TASKS = {
     "language_model": TaskTraits(
         "tokens", "gpt2", "python_source", metrics=("min loss", "min perplexity", "max accuracy")
+    ),
+    "dpo": TaskTraits(
+        "pairs", "decoder", "prepared", metrics=("min loss", "max accuracy", "max margin"), models=("decoder",)
     ),
     "classification": TaskTraits("labels", "cnn", "digits", metrics=_CLASSES),
     "regression": TaskTraits("values", "mlp", "sine", metrics=("min loss", "min rmse")),

@@ -51,13 +51,21 @@ def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected
     kind = examples_of(config.task)
     if kind is None:
         return {}
-    if kind == "tokens":
+    if kind in ("tokens", "pairs"):
         from ..models import context_length
 
         if dataset.vocabulary < 1:
             plugins.refuse(name, _KEY, f"its vocabulary is {dataset.vocabulary}, expected the number of token ids")
         context = context_length(config)
         why = f"the model's context of {context} and the token after it"
+        if kind == "pairs":
+            return {
+                "tokens": Expected(
+                    (2, context + 1), "iu", f"both conversations of a pair, each of {why}", dataset.vocabulary
+                ),
+                "answers": Expected((2, context), "f", "1 for each predicted token of an answer"),
+                "weights": Expected((), "f", "one for each pair"),
+            }
         tokens = Expected((context + 1,), "iu", why, dataset.vocabulary)
         return {"tokens": tokens, "weights": Expected((context,), "f", "one for each token that is predicted")}
     labels, values = Expected((), "iu", "labels", dataset.outputs), Expected((dataset.outputs,), "f", "outputs")

@@ -19,7 +19,7 @@ def further_sets(config: Config, data: Dataset) -> dict[str, Examples]:
     for name, section in config.validation.items():
         where, context = f"validation.{name}", context_length(config)
         if isinstance(section, PreparedData):
-            sets[name], folder = whole_folder(section, where, context)
+            sets[name], folder = whole_folder(section, where, config)
             vocabulary = folder.manifest.vocabulary
             if other := difference(saved_form(data.tokenizer), folder.saved_tokenizer):
                 raise UserError(

@@ -13,11 +13,13 @@ import numpy as np
 
 from ..config import Config
 from ..config.data import PreparedData
+from ..config.task import examples_of
 from ..contract import UserError
 from ..disk_cache import cache_folder
 from ..models import context_length
 from .base import Dataset, Examples
 from .packing import PackedRows, stored_rows
+from .pairs import Pairs
 from .prepared_files import PreparedFolder, ShardArrays
 from .windows import Source, TrainWindows, ValidationWindows
 
@@ -31,6 +33,7 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
     context = context_length(config)
     where = f"data.path {section.path}"
     documents = Documents.read(section.path, where)
+    _check_pairs(documents, config)
     if section.validation_path is None:
         train, validation = documents.split(section.validation)
     else:
@@ -43,6 +46,8 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
                 f"{validation.where} was made with another tokenizer than {train.where}, so that its ids mean other tokens; "
                 "prepare both with the same one"
             )
+    if documents.folder.manifest.pairs:
+        return _pairs_dataset(train, validation, config)
     for name, part, needed in (("training", train, context + 1), ("validation", validation, 2)):
         if part.size < needed:
             raise UserError(
@@ -65,6 +70,45 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
     )
 
 
+def _pairs_dataset(train: Documents, validation: Documents, config: Config) -> Dataset:
+    """Return the dataset of pairs. Raises UserError if there are none for training or for validation."""
+    if validation.where != train.where:
+        _check_pairs(validation, config)
+    context = context_length(config)
+    examples, held = train.pairs(context), validation.pairs(context)
+    for name, part, where in (("training", examples, train.where), ("validation", held, validation.where)):
+        if not part.size:
+            raise UserError(
+                f"{where} has no pair for {name} ({part.note}); prepare more pairs, or give a larger model.context or "
+                "another data.validation"
+            )
+    manifest = train.folder.manifest
+    return Dataset(
+        examples,
+        held,
+        fingerprint=train.digest + validation.digest + b"pairs",
+        vocabulary=manifest.vocabulary,
+        tokenizer=train.folder.tokenizer(),
+        end_of_text=manifest.eos,
+        note=f"data: {examples.note}",
+    )
+
+
+def _check_pairs(documents: Documents, config: Config) -> None:
+    """Raise UserError unless the folder has pairs if and only if the task learns from pairs."""
+    kind, has_pairs = examples_of(config.task), documents.folder.manifest.pairs
+    if has_pairs and kind == "tokens":
+        raise UserError(
+            f"{documents.where} has pairs of conversations, which task dpo learns from, and the task is {config.task}; give "
+            "task=dpo, or prepare the conversations with --chat"
+        )
+    if kind == "pairs" and not has_pairs:
+        raise UserError(
+            f"{documents.where} has no pairs, which task {config.task} learns from; write a folder of them with "
+            "`podrun prepare --pairs`"
+        )
+
+
 def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
     """Raise UserError for conversations whose rows would not know what is learned, or of which nothing is."""
     if not documents.folder.manifest.has_answers:
@@ -77,9 +121,17 @@ def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
         raise UserError(f"{documents.where} has no answer to learn; prepare conversations that have some")
 
 
-def whole_folder(section: PreparedData, where: str, context: int) -> tuple[Examples, PreparedFolder]:
+def whole_folder(section: PreparedData, where: str, config: Config) -> tuple[Examples, PreparedFolder]:
     """Return all of a prepared folder as examples for validation, and the folder. Raises UserError."""
-    documents = Documents.read(section.path, where)
+    documents, context = Documents.read(section.path, where), context_length(config)
+    _check_pairs(documents, config)
+    if documents.folder.manifest.pairs:
+        pairs = documents.pairs(context)
+        if not pairs.size:
+            raise UserError(
+                f"{where}: {section.path} has no pair ({pairs.note}); prepare more, or give a larger context"
+            )
+        return pairs, documents.folder
     if documents.size < 2:
         raise UserError(
             f"{where}: {section.path} has {documents.size} tokens, too few for one to predict; prepare more text"
@@ -161,6 +213,11 @@ class Documents:
         has_answers = self.folder.manifest.has_answers
         return PackedRows(self._tokens(), rows, context, self._source(), answers if has_answers else None)
 
+    def pairs(self, context: int) -> Pairs:
+        """Return pairs of documents, of a folder that has pairs."""
+        answers = Spliced([s.answers for s in self.shards if s.answers is not None], self.begins, self.first, self.end)
+        return Pairs(self._tokens(), self._ends(), context, self._source(), answers)
+
     def _tokens(self) -> Spliced:
         return Spliced([shard.tokens for shard in self.shards], self.begins, self.first, self.end)
 
@@ -173,12 +230,17 @@ class Documents:
         return ends[(ends > self.first) & (ends <= self.end)] - self.first
 
     def _begin_of_document(self, token: int) -> int:
-        """Return the number of the first token of the first document that begins at `token` or later."""
+        """Return the number of the first token of the first document, or pair of them, that begins at `token` or later."""
         if token >= self.end:
             return self.end
         shard = bisect_right(self.begins, token) - 1
         ends, within = self.shards[shard].ends, token - self.begins[shard]
-        return token if within == 0 else self.begins[shard] + int(ends[np.searchsorted(ends, within)])
+        if within == 0:
+            return token
+        row = int(np.searchsorted(ends, within))  # the last document before
+        if self.folder.manifest.pairs and row % 2 == 0:
+            row += 1
+        return self.begins[shard] + int(ends[row])
 
     def _names(self, start: int, size: int) -> list[str]:
         """Return the names of the documents that have these tokens, of which the first is the `start`-th of this part."""

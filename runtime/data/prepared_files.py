@@ -94,6 +94,8 @@ class PreparedManifest:
     template: str | None
     sources: list[PreparedSource]
     shards: list[PreparedShard]
+    pairs: bool = False
+    """Documents are pairs of conversations that differ in their last answers: one with the chosen, one with the rejected."""
 
     def parts(self) -> tuple[str, ...]:
         """Return the ends of the names of each shard's files."""
@@ -181,6 +183,8 @@ def _check(manifest: PreparedManifest) -> None:
         raise ValueError(f"{manifest.dtype} cannot have a vocabulary of {manifest.vocabulary}")
     if manifest.eos is not None and not 0 <= manifest.eos < manifest.vocabulary:
         raise ValueError(f"eos {manifest.eos} is outside of the vocabulary of {manifest.vocabulary}")
+    if manifest.pairs and not manifest.has_answers:
+        raise ValueError("pairs have answers")
     names = [shard.name for shard in manifest.shards]
     if names != sorted(set(names), key=lambda name: (len(name), name)):
         raise ValueError("the shards are not in order")
@@ -189,6 +193,8 @@ def _check(manifest: PreparedManifest) -> None:
             raise ValueError(f"{shard.name!a:.40} is not the name of a shard")
         if set(shard.sha256) != set(manifest.parts()) or not all(map(_DIGEST.fullmatch, shard.sha256.values())):
             raise ValueError(f"shard {shard.name} has not the digests of {', '.join(manifest.parts())}")
+        if manifest.pairs and shard.documents % 2:
+            raise ValueError(f"shard {shard.name} has {shard.documents} documents, which are not pairs")
         if not 0 <= shard.documents <= shard.tokens:
             raise ValueError(f"shard {shard.name} cannot have {shard.documents} documents in {shard.tokens} tokens")
     for total, counts, what in (

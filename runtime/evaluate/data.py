@@ -9,6 +9,7 @@ from typing import Literal
 from ..checkpoint.saved_model import SavedModel
 from ..config import Config, files_of
 from ..config.data import MixtureData, PreparedData, PythonSourceData, TextData, TokensData, has_segments
+from ..config.task import examples_of
 from ..contract import UserError
 from ..data.base import Dataset, Tokenizer
 from ..data.prepared import Documents, whole_folder
@@ -78,6 +79,11 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
     section, fingerprint = config.data, saved.meta["fingerprint"] if saved else ""
     if (Path(path) / MANIFEST).is_file():
         return _prepared(path, config, tokenizer, saved)
+    if examples_of(config.task) == "pairs":
+        raise UserError(
+            f"--data {path} is not a folder of pairs, which task {config.task} is evaluated on; write one with "
+            "`podrun prepare --pairs`"
+        )
     if isinstance(section, PreparedData | MixtureData):
         words, where = _tokenizer(tokenizer, saved), f"--data {path}"
         if words is None:
@@ -117,8 +123,8 @@ def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | 
     packing: Literal["fit", "concat"] = "fit" if has_segments(section) else "concat"
     if PreparedFolder(Path(path)).manifest.has_answers:
         packing = "fit"
-    examples, folder = whole_folder(PreparedData(path=path, packing=packing), where, context_length(config))
-    vocabulary, fits = folder.manifest.vocabulary, packing == "fit"
+    examples, folder = whole_folder(PreparedData(path=path, packing=packing), where, config)
+    vocabulary, fits = folder.manifest.vocabulary, packing == "fit" and not folder.manifest.pairs
     return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=fits), saved)
 
 
@@ -127,7 +133,8 @@ def _is_own(section: PreparedData, path: str, where: str, saved: SavedModel) -> 
     if section.validation_path is not None:
         return False
     train, validation = Documents.read(path, where).split(section.validation)
-    digest = train.digest + validation.digest + section.packing.encode()
+    kind = "pairs" if train.folder.manifest.pairs else section.packing
+    digest = train.digest + validation.digest + kind.encode()
     return digest.hex() == saved.meta["fingerprint"]
 
 

@@ -45,8 +45,8 @@ def load(folder: Path, step: Step, tokenizer: Path | None) -> tuple[Source, str]
 def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     saved = SavedModel(find_checkpoint(workdir, step))
     config = saved.job
-    if config.task != "language_model":
-        raise UserError(f"{workdir} has a model of task {config.task}; only those of language_model write text")
+    if config.task not in ("language_model", "dpo"):
+        raise UserError(f"{workdir} has a model of task {config.task}; only those of language_model and dpo write text")
     if config.parallel.name == "ensemble":
         raise UserError(f"{workdir} has an ensemble; podrun generate writes text by one model")
     stored = saved.meta.get("tokenizer")

@@ -175,9 +175,43 @@ class Conversations:
         Raises:
             ChatError: it cannot be used.
         """
-        messages, tools = _messages(row), _tools(row)
+        return self._encoded(_messages(row), _tools(row), 0)
+
+    def encode_pair(self, row: dict[str, Any]) -> tuple[Conversation, Conversation]:
+        """Return the conversation with the chosen answer and the one with the rejected answer, as tokens.
+
+        `answers` are 1 only for what follows the messages that both have in common at their beginning.
+
+        Args:
+            row: {"prompt": ..., "chosen": ..., "rejected": ...}: lists of messages, or text, which is one message of the
+                user in a prompt, else of the assistant. Without a prompt it is what `chosen` and `rejected` have in common.
+                Also {"tools": [...]}.
+
+        Raises:
+            ChatError: it cannot be used.
+        """
+        chosen, rejected = _pair(row)
+        common = next(
+            (number for number, (one, other) in enumerate(zip(chosen, rejected, strict=False)) if one != other),
+            min(len(chosen), len(rejected)),
+        )
+        if common == len(chosen) == len(rejected):
+            raise ChatError("chosen and rejected are the same")
+        if not common:
+            raise ChatError("chosen and rejected have no message in common at their beginning, and there is no prompt")
+        tools = _tools(row)
+        encoded = []
+        for name, messages in (("chosen", chosen), ("rejected", rejected)):
+            try:
+                encoded.append(self._encoded(messages, tools, common))
+            except ChatError as error:
+                raise ChatError(f"{name}: {error}") from None
+        return encoded[0], encoded[1]
+
+    def _encoded(self, messages: list[Message], tools: list[Any] | None, first: int) -> Conversation:
+        """Return a conversation as tokens; its answers are those from message `first` on. Raises ChatError."""
         _check_characters([messages, tools])
-        if not any(message["role"] == _ASSISTANT for message in messages):
+        if not any(message["role"] == _ASSISTANT for message in messages[first:]):
             raise ChatError("it has no answer: no message is of the role assistant")
         template = self._templates["default"]
         if tools is not None:
@@ -185,10 +219,13 @@ class Conversations:
         text, spans = _rendered(template, messages, tools)
         left_out = 0
         if not template.has_generation:
-            answers = [number for number, message in enumerate(messages) if message["role"] == _ASSISTANT]
+            answers = [n for n, message in enumerate(messages) if n >= first and message["role"] == _ASSISTANT]
             answered = [self._answer(template, text, messages[: number + 1], tools) for number in answers]
             spans = [span for span in answered if span is not None]
             left_out = len(answered) - len(spans)
+        elif first:
+            start = len(_rendered(template, messages[:first], tools)[0])
+            spans = [span for span in spans if span[0] >= start]
         ids, places = self._tokenizer.encode_places(text)
         learned = _within(places, spans)
         if not learned.any():
@@ -257,6 +294,34 @@ def _messages(row: dict[str, Any]) -> list[Message]:
     if not given:
         raise ChatError(f"{key} is empty")
     return [_message(message, number) for number, message in enumerate(given, 1)]
+
+
+def _pair(row: dict[str, Any]) -> tuple[list[Message], list[Message]]:
+    """Return the messages with the chosen answer and those with the rejected answer. Raises ChatError."""
+    prompt = _listed(row.get("prompt"), "prompt", "user")
+    both = []
+    for name in ("chosen", "rejected"):
+        messages = _listed(row.get(name), name, _ASSISTANT)
+        if not messages:
+            raise ChatError(f"{name} is empty")
+        # Some data sets repeat the prompt in front of both answers.
+        is_text = isinstance(row.get("prompt"), str)
+        repeats = messages[: len(prompt)] == prompt or (is_text and messages[0]["role"] != _ASSISTANT)
+        both.append(messages if repeats else prompt + messages)
+    return both[0], both[1]
+
+
+def _listed(given: Any, name: str, role: str) -> list[Message]:
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = [{"role": role, "content": given}]
+    if not isinstance(given, list):
+        raise ChatError(f"{name} is neither text nor a list of messages")
+    try:
+        return [_message(message, number) for number, message in enumerate(given, 1)]
+    except ChatError as error:
+        raise ChatError(f"{name}: {error}") from None
 
 
 def _message(given: Any, number: int) -> Message:

@@ -71,6 +71,8 @@ def shown(name: str) -> str:
 
 CHAT_COLUMNS = ("messages", "conversations", "tools")
 """Columns of a conversation; `messages` or `conversations` must be there."""
+PAIR_COLUMNS = ("prompt", "chosen", "rejected", "tools")
+"""Columns of a pair of conversations; `chosen` and `rejected` must be there."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class Selection:
     column: str | None
     template: str | None
     chat: bool = False
-    """Documents are conversations; their texts are JSON objects of `CHAT_COLUMNS`."""
+    """Documents are conversations; their texts are JSON objects of `CHAT_COLUMNS`, or of `PAIR_COLUMNS` for pairs."""
+    pairs: bool = False
+    """Documents are pairs of conversations; `chat` is set as well."""
 
     @cached_property
     def fields(self) -> list[str]:
@@ -91,6 +95,14 @@ class Selection:
 
     def check(self, name: str, columns: Sequence[str]) -> None:
         """Raise ReadError unless a file has the columns."""
+        if self.pairs:
+            missing = [field for field in ("chosen", "rejected") if field not in columns]
+            if missing:
+                has = ", ".join(map(shown, columns[:20])) or "none"
+                raise ReadError(
+                    f"{shown(name)} has no column {' and no '.join(missing)}, which --pairs reads; it has {has}"
+                )
+            return
         if self.chat:
             if not any(field in columns for field in CHAT_COLUMNS[:2]):
                 has = ", ".join(map(shown, columns[:20])) or "none"
@@ -106,15 +118,26 @@ class Selection:
         remedy = f"name those of the text with {option}"
         if self.template is None and self.column is None and any(field in columns for field in CHAT_COLUMNS[:2]):
             remedy = "give --chat for conversations"
+        if self.template is None and self.column is None and {"chosen", "rejected"} <= set(columns):
+            remedy = "give --pairs for pairs of answers"
         raise ReadError(f"{shown(name)} has no column {', '.join(map(shown, missing))}; it has {has}: {remedy}")
 
     def present(self, columns: Sequence[str]) -> list[str]:
         """Return those of a file's columns that are read."""
-        return [field for field in CHAT_COLUMNS if field in columns] if self.chat else self.fields
+        return [field for field in self._chat_columns if field in columns] if self.chat else self.fields
+
+    @property
+    def option(self) -> str:
+        """Return the option that reads conversations, or pairs of them."""
+        return "--pairs" if self.pairs else "--chat"
+
+    @property
+    def _chat_columns(self) -> tuple[str, ...]:
+        return PAIR_COLUMNS if self.pairs else CHAT_COLUMNS
 
     def conversation(self, row: Mapping[str, Any]) -> str:
-        """Return the conversation of a row as JSON."""
-        fields = {field: row[field] for field in CHAT_COLUMNS if row.get(field) is not None}
+        """Return the conversation of a row, or the pair of them, as JSON."""
+        fields = {field: row[field] for field in self._chat_columns if row.get(field) is not None}
         return json.dumps(fields, default=lambda value: type(value).__name__)  # such as bytes of an image
 
     def text(self, values: Sequence[Any]) -> str | Bad:

@@ -44,6 +44,8 @@ class Arguments:
     """None for char and for conversations, whose template ends them."""
     chat: str | None
     """Digest of the chat template; None for text."""
+    pairs: bool = False
+    """Documents are pairs of conversations."""
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,12 @@ def differences(before: Plan, now: Arguments, sources: list[SourceFile]) -> list
         if old != new:
             rows.append(f"{name} was {_word(old)} and is {_word(new)}")
     if (before.arguments.chat is None) != (now.chat is None):
+        option = _option(before.arguments if now.chat is None else now)
         rows.append(
-            f"--chat was {'given' if now.chat is None else 'not given'} and is {'not ' * (now.chat is None)}given"
+            f"{option} was {'given' if now.chat is None else 'not given'} and is {'not ' * (now.chat is None)}given"
         )
+    elif before.arguments.pairs != now.pairs:
+        rows.append(f"{_option(before.arguments)} was given, and {_option(now)} is given now")
     elif before.arguments.chat != now.chat:
         rows.append("the chat template has another content than before")
     if before.arguments.tokenizer == now.tokenizer and before.arguments.digest != now.digest:
@@ -182,6 +187,10 @@ def differences(before: Plan, now: Arguments, sources: list[SourceFile]) -> list
     if not rows and before.sources != sources:
         rows.append("the sources are in another order")
     return rows if len(rows) <= _SHOWN else [*rows[:_SHOWN], f"and {len(rows) - _SHOWN} more differences"]
+
+
+def _option(arguments: Arguments) -> str:
+    return "--pairs" if arguments.pairs else "--chat"
 
 
 def _word(value: Any) -> str:

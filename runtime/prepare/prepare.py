@@ -41,7 +41,7 @@ from ..data.saved_tokenizer import Saved, saved_form
 from ..data.tokenizers import BytePairs
 from ..queries import PrepareAnswer, PrepareQuery
 from .chat import ChatTemplate, Conversations
-from .documents import Piece, ReadError, Selection, check_template, shown
+from .documents import CHAT_COLUMNS, PAIR_COLUMNS, Piece, ReadError, Selection, check_template, shown
 from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan, save_plan, shard_name
 from .shard import ShardRecord, complete_shard
 from .sources import Sources, find_sources
@@ -66,11 +66,14 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         UnavailableError: a bucket cannot be reached.
     """
     folder = Path(query["folder"])
-    selection = Selection(query["column"], query["template"], query["chat"])
+    if query["chat"] and query["pairs"]:
+        raise UserError("--chat and --pairs are both given; pairs are conversations as well: leave --chat out")
+    selection = Selection(query["column"], query["template"], query["chat"] or query["pairs"], query["pairs"])
     if selection.chat and (selection.column is not None or selection.template is not None or query["eos"] is not None):
+        columns = PAIR_COLUMNS if selection.pairs else CHAT_COLUMNS
         raise UserError(
-            "--chat reads the columns messages, conversations and tools, and the chat template says how a conversation ends; "
-            "leave --column, --template and --eos out"
+            f"{selection.option} reads the columns {', '.join(columns[:-1])} and {columns[-1]}, and the chat template says "
+            "how a conversation ends; leave --column, --template and --eos out"
         )
     if selection.template is not None:
         if selection.column is not None:
@@ -79,7 +82,7 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
             check_template(selection.template)
         except ReadError as error:
             raise UserError(str(error)) from None
-    template = chat_template(query["tokenizer"]) if selection.chat else None
+    template = chat_template(query["tokenizer"], selection.option) if selection.chat else None
     tokenizer = load_tokenizer(query["tokenizer"])
     if template is not None:
         assert tokenizer is not None
@@ -95,6 +98,7 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         tokenizer_digest(tokenizer_file(saved)) if saved is not None else None,
         end.id if end is not None else None,
         template.digest if template is not None else None,
+        selection.pairs,
     )
     sources = find_sources(query["sources"], folder, selection, lambda line: say({"line": line}))
     for note in sources.notes:
@@ -224,6 +228,7 @@ def _report(
         written=written,
         seconds=seconds,
         was_complete=was_complete,
+        pairs=manifest.pairs,
     )
 
 
@@ -341,6 +346,7 @@ class _Work:
             "column": self._selection.column,
             "template": self._selection.template,
             "chat": fields,
+            "pairs": self._selection.pairs,
             "now": self._plan.now,
         }
 
@@ -508,6 +514,7 @@ class _Work:
                 PreparedShard(shard_name(number), record.documents, record.tokens, record.sha256)
                 for number, record in enumerate(records)
             ],
+            pairs=self._selection.pairs,
         )
 
 

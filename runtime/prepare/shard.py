@@ -316,7 +316,7 @@ def write_shard(
                 report(before + min(size, read + characters), writer.tokens)
 
             if isinstance(encoder, Conversations):
-                bads = _write_conversations(writer, batch, given, record, encoder)
+                bads = _write_conversations(writer, batch, given, record, encoder, selection.pairs)
             else:
                 bads = _write_batch(writer, batch, given, record, encoder, on_part)
             for place, reason in bads:
@@ -336,9 +336,9 @@ def write_shard(
 
 
 def _write_conversations(
-    writer: ShardWriter, batch: list[Found], given: Input, record: PieceRecord, encoder: Conversations
+    writer: ShardWriter, batch: list[Found], given: Input, record: PieceRecord, encoder: Conversations, pairs: bool
 ) -> list[tuple[int, str]]:
-    """Write conversations. Return (number, reason) of the bad ones."""
+    """Write conversations, or pairs of them. Return (number, reason) of the bad ones."""
     bads = []
     for row in batch:
         if not isinstance(row.text, str):
@@ -348,15 +348,17 @@ def _write_conversations(
             record.empty += 1
         else:
             try:
-                conversation = encoder.encode(json.loads(row.text))
+                fields = json.loads(row.text)
+                conversations = encoder.encode_pair(fields) if pairs else [encoder.encode(fields)]
             except ChatError as error:
                 bads.append((row.number, str(error)))
                 continue
             origin = (given.piece.source, (given.piece.first or 0) + row.number)
-            writer.add(conversation.ids, conversation.answers, origin)
-            record.documents += 1
-            record.answers += int(conversation.answers.sum(dtype=np.int64))
-            record.left_out += conversation.left_out
+            for conversation in conversations:
+                writer.add(conversation.ids, conversation.answers, origin)
+                record.documents += 1
+                record.answers += int(conversation.answers.sum(dtype=np.int64))
+                record.left_out += conversation.left_out
     return bads
 
 

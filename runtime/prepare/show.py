@@ -27,17 +27,20 @@ def show(folder: Path, verify: bool, seed: int) -> ShowPreparedAnswer:
         [np.diff(prepared.shard(shard).ends, prepend=0) for shard in range(len(manifest.shards))] or [np.empty(0, int)]
     )
     exponents = np.frexp(lengths)[1] - 1
-    chosen = np.random.default_rng(seed).choice(manifest.documents, min(_SAMPLES, manifest.documents), replace=False)
+    together = 2 if manifest.pairs else 1
+    units = manifest.documents // together
+    drawn = np.random.default_rng(seed).choice(units, min(_SAMPLES, units), replace=False)
     tokenizer = prepared.tokenizer()
     samples = []
-    for number in sorted(map(int, chosen)):
+    for number in [unit * together + part for unit in sorted(map(int, drawn)) for part in range(together)]:
         document = prepared.document(number)
         is_whole = len(document.ids) <= _TEXT
         if document.answers is None:
             text = prepared.text(document.ids[:_TEXT])
         else:
             text = _with_answers(tokenizer, document.ids[:_TEXT], document.answers[:_TEXT])
-        samples.append(PreparedSample(document.source, document.number, len(document.ids), text, is_whole))
+        role = ("chosen", "rejected")[number % 2] if manifest.pairs else ""
+        samples.append(PreparedSample(document.source, document.number, len(document.ids), text, is_whole, role))
     return ShowPreparedAnswer(
         documents=manifest.documents,
         tokens=manifest.tokens,
@@ -55,6 +58,7 @@ def show(folder: Path, verify: bool, seed: int) -> ShowPreparedAnswer:
         lengths=[(1 << int(power), int((exponents == power).sum())) for power in np.unique(exponents)],
         samples=samples,
         answers=_count(prepared) if manifest.has_answers else None,
+        pairs=manifest.pairs,
         damage=prepared.damage() if verify else None,
     )
 

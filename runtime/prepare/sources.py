@@ -101,7 +101,8 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
         )
     if selection.chat:
         problems += [
-            f"{shown(file.name)} is text; --chat reads conversations from jsonl, Parquet and Arrow files: leave it out"
+            f"{shown(file.name)} is text; {selection.option} reads conversations from jsonl, Parquet and Arrow files: "
+            "leave it out"
             for file, _ in files.values()
             if file.kind == "text"
         ]

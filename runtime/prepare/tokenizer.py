@@ -34,12 +34,12 @@ class End:
     """Tells the user who says so."""
 
 
-def chat_template(given: str) -> ChatTemplate:
-    """Return the chat template of the model that a tokenizer is of. Raises UserError."""
+def chat_template(given: str, option: str) -> ChatTemplate:
+    """Return the chat template of the model that a tokenizer is of. Raises UserError, which names `option`."""
     if given in ("byte", "char"):
         raise UserError(
-            f"--chat needs the chat template of a model, and tokenizer {given} has none; give --tokenizer FOLDER, the folder "
-            "of a model"
+            f"{option} needs the chat template of a model, and tokenizer {given} has none; give --tokenizer FOLDER, the "
+            "folder of a model"
         )
     return load_template(_file(given).parent)
 

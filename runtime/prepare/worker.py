@@ -34,7 +34,7 @@ def main() -> None:
     lines: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     job: Job = json.loads(lines.get())
-    selection = Selection(job["column"], job["template"], job["chat"] is not None)
+    selection = Selection(job["column"], job["template"], job["chat"] is not None, job["pairs"])
     encoder = _encoder(job)
     while True:
         _say(out, _answer(json.loads(lines.get()), job, selection, encoder, out))

@@ -34,6 +34,8 @@ class Job(TypedDict):
     column: str | None
     template: str | None
     chat: ChatFields | None
+    pairs: bool
+    """Documents are pairs of conversations."""
     """None for text."""
     now: str | None
     """The time that chat templates write, ISO 8601; None for text."""

@@ -11,6 +11,7 @@ from .base import Task
 
 _CLASSES = {
     "language_model": "LanguageModel",
+    "dpo": "DPO",
     "classification": "Classification",
     "regression": "Regression",
     "logistic_regression": "LogisticRegression",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -14,7 +13,7 @@ from ..config.model import Linear
 from ..contract import UserError
 from ..data.base import Dataset
 from ..models import make_model
-from ..state import Batch, Params, parts
+from ..state import Params, parts
 from .base import Task
 
 
@@ -50,20 +49,6 @@ class ArrayTask(Task):
         leaves = jax.tree_util.tree_leaves_with_path(parts(params)[0])
         kernels = [leaf for path, leaf in leaves if path[-1] == jax.tree_util.DictKey("kernel")]
         return self._l2 / 2 * sum((jnp.sum(kernel**2) for kernel in kernels), jnp.float32(0))
-
-
-def means(batch: Batch, *values: jax.Array) -> jax.Array:
-    """Return the mean of each of `values`, float32[B], weighted by the batch's `weights` if it has them.
-
-    The means are computed together, because in a program over several devices each separate sum is a synchronisation.
-    Weighted sums have two stages, because XLA may add the numbers sequentially, with a rounding error that grows with B.
-    """
-    each = jnp.stack(values)
-    if "weights" not in batch:
-        return each.mean(1)
-    size = each.shape[1]
-    rows = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
-    return (each * batch["weights"]).reshape(len(each), rows, -1).mean(2).mean(1)
 
 
 def first_targets(config: Config, data: Dataset) -> np.ndarray[Any, Any]:

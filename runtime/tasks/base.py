@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 
 import jax
+import jax.numpy as jnp
 
 from ..array_names import check_parameters
 from ..config import Config
@@ -126,3 +128,17 @@ def first_parameters(task: Task, key: jax.Array) -> Params:
     given = task.init(key)
     check_parameters(*parts(given))
     return given
+
+
+def means(batch: Batch, *values: jax.Array) -> jax.Array:
+    """Return the mean of each of `values`, float32[B], weighted by the batch's `weights` if it has them.
+
+    The means are computed together, because in a program over several devices each separate sum is a synchronisation.
+    Weighted sums have two stages, because XLA may add the numbers sequentially, with a rounding error that grows with B.
+    """
+    each = jnp.stack(values)
+    if "weights" not in batch:
+        return each.mean(1)
+    size = each.shape[1]
+    rows = max(n for n in range(1, math.isqrt(size) + 1) if size % n == 0)
+    return (each * batch["weights"]).reshape(len(each), rows, -1).mean(2).mean(1)

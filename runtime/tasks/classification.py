@@ -10,8 +10,8 @@ from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
 from ..state import Batch, Params
-from .arrays import ArrayTask, first_targets, means
-from .base import Scalars
+from .arrays import ArrayTask, first_targets
+from .base import Scalars, means
 
 _SMALLEST = float(np.finfo(np.float32).tiny)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,28 +13,16 @@ from ..config import Config
 from ..config.attention import with_kernel
 from ..contract import UserError
 from ..data.base import Dataset
-from ..models import context_length, make_language_model, model_vocabulary
+from ..models import context_length, model_vocabulary
 from ..state import Batch, Params
 from ..worker.preempt import Preempted
 from ..worker.progress import Reporter
 from .base import Scalars, Task
+from .next_token import Losses, NextToken, next_token
 
 _BLOCK = 16  # tokens sampled between two checks for a stop
-_PIECE = 64 << 20
-"""Bytes of the logits, float32, that a device computes at once."""
 _Window = tuple[jax.Array, jax.Array]
 """The last tokens, int32[context], and their number, int32[]."""
-
-
-class Losses(NamedTuple):
-    """Results for each token, float32[B, T] each."""
-
-    loss: jax.Array
-    """The cross-entropy, in nats."""
-    correct: jax.Array
-    """1 where the target is the most likely token, else 0."""
-    log_z: jax.Array
-    """Logarithm of the sum of the exponentials of the logits."""
 
 
 _SMALLEST = float(np.finfo(np.float32).tiny)
@@ -56,7 +42,7 @@ class LanguageModel(Task):
         self._context = context_length(config)
         self.units_per_example = self._context
         self._vocabulary = model_vocabulary(config, data.vocabulary)
-        self._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision.compute))
+        self._model = NextToken(config, self._vocabulary)
         if data.has_segments and not self._model.takes_segments:
             raise UserError(
                 f"model {config.model.name}: takes no `segments`, so that documents in a row would attend to each other; "
@@ -70,7 +56,7 @@ class LanguageModel(Task):
         if config is self.config:
             return self
         task = copy.copy(self)
-        task._model = make_language_model(config, self._vocabulary, jnp.dtype(config.precision.compute))
+        task._model = NextToken(config, self._vocabulary)
         return task
 
     def _encode_prompt(self) -> np.ndarray:
@@ -84,40 +70,13 @@ class LanguageModel(Task):
         return ids if len(ids) else np.zeros(1, np.int32)
 
     def init(self, key: jax.Array) -> Params:
-        return self._model.variables(key, jnp.zeros((1, self._context), jnp.int32))
-
-    def _logits(
-        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
-    ) -> jax.Array:
-        """Return logits, float32[B, T, V]; with dropout if `key` is given."""
-        logits: Any = self._model(params, tokens, key, segments)
-        if logits.shape != (*tokens.shape, self._vocabulary):
-            raise UserError(
-                f"model {self.config.model.name}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
-                f"but task {self.config.task} needs {[*tokens.shape, self._vocabulary]}: one value per token id"
-            )
-        return logits
+        return self._model.init(key, self._context)
 
     def in_pieces(self, examples: int) -> bool:
-        return self._pieces(examples, self._context) > 1
-
-    def _pieces(self, rows: int, length: int) -> int:
-        """Return the number of pieces of the logits, float32[rows, length, V]."""
-        return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
-
-    def _next_tokens(self, params: Params, batch: Batch, key: jax.Array | None = None) -> Losses:
-        """Return the losses of a batch. Logits that are larger than a piece are computed in pieces."""
-        tokens, segments = batch["tokens"], batch.get("segments")
-        rows, length = tokens.shape[0], tokens.shape[1] - 1
-        pieces = self._pieces(rows, length)
-        if pieces <= 1:
-            return _next_token(self._logits(params, tokens[:, :-1], key, segments), tokens[:, 1:])
-        hidden = self._model.hidden(params, tokens[:, :-1], key, segments)
-        size = math.ceil(length / pieces)
-        return _in_pieces(lambda x, y: _next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
+        return self._model.pieces(examples, self._context) > 1
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        tokens = self._next_tokens(params, batch, key)
+        tokens = self._model.losses(params, batch["tokens"], key, batch.get("segments"))
         z_loss = self.config.z_loss
         # One mean for all: in a program over several devices each separate sum is a synchronisation.
         weights = batch.get("weights")
@@ -134,7 +93,7 @@ class LanguageModel(Task):
         return loss + added, {"accuracy": accuracy, "z_loss": added}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        return _sums(self._next_tokens(params, batch), batch["weights"])
+        return _sums(self._model.losses(params, batch["tokens"], segments=batch.get("segments")), batch["weights"])
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]
@@ -142,11 +101,11 @@ class LanguageModel(Task):
 
     def predict(self, params: Params, batch: Batch) -> jax.Array:
         """Return probabilities, float32[B, T, V]."""
-        return jax.nn.softmax(self._logits(params, batch["tokens"][:, :-1], segments=batch.get("segments")))
+        return jax.nn.softmax(self._model.logits(params, batch["tokens"][:, :-1], segments=batch.get("segments")))
 
     def score(self, predictions: jax.Array, batch: Batch) -> Scalars:
         logits = jnp.log(jnp.maximum(predictions, _SMALLEST))
-        return _sums(_next_token(logits, batch["tokens"][:, 1:]), batch["weights"])
+        return _sums(next_token(logits, batch["tokens"][:, 1:]), batch["weights"])
 
     @property
     def uses_result(self) -> bool:
@@ -187,7 +146,7 @@ class LanguageModel(Task):
 
         def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:
             window, length = carry
-            logits = self._logits(params, window[None])[0, length - 1] / sample.temperature
+            logits = self._model.logits(params, window[None])[0, length - 1] / sample.temperature
             if self._vocabulary > self.data.vocabulary:  # the tokenizer has no text for the others
                 logits = logits.at[self.data.vocabulary :].set(-jnp.inf)
             if 0 < sample.top_k < logits.shape[-1]:
@@ -199,66 +158,6 @@ class LanguageModel(Task):
             return (window.at[length - 1].set(token), length), token
 
         return jax.lax.scan(step, carry, keys)
-
-
-def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: jax.Array, targets: jax.Array) -> Losses:
-    """Compute `losses` of x, [B, T, C], and targets, int32[B, T], for `size` tokens of each row after another.
-
-    The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
-    """
-    of_piece, weights = jax.closure_convert(losses, x[:, :size], targets[:, :size])
-    weights = _of_each_share(weights, jax.lax.stop_gradient(x))  # without it, frozen weights would have gradients too
-    whole = x.shape[1] // size * size
-
-    def split(x: jax.Array) -> jax.Array:
-        """Map [B, T, ...] to [pieces, B, size, ...], without what is left over."""
-        return jnp.moveaxis(x[:, :whole].reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
-
-    def turn(_: None, piece: tuple[jax.Array, jax.Array]) -> tuple[None, Losses]:
-        return None, jax.checkpoint(of_piece, prevent_cse=False)(*piece, *weights)
-
-    _, each = jax.lax.scan(turn, None, (split(x), split(targets)))
-    parts = [jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1).reshape(x.shape[0], whole), each)]
-    if whole < x.shape[1]:
-        rest = x[:, whole:], targets[:, whole:]
-        of_rest, _ = jax.closure_convert(losses, *rest)
-        parts.append(jax.checkpoint(of_rest)(*rest, *weights))
-    return jax.tree.map(lambda *values: jnp.concatenate(values, 1), *parts)
-
-
-@jax.custom_batching.custom_vmap
-def _repeated(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-    return weights
-
-
-@_repeated.def_vmap
-def _repeat(size: int, batched: Any, weights: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], list[bool]]:
-    each = [
-        w if is_batched else jnp.broadcast_to(w, (size, *w.shape))
-        for w, is_batched in zip(weights, batched[0], strict=True)
-    ]
-    return each, [True] * len(each)
-
-
-@jax.custom_vjp
-def _of_each_share(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-    """Return `weights`; under `vmap` over x, as `jit` and `explicit` have it, weights of each share of the batch.
-
-    The gradient of weights that all shares have in common is summed over the devices in each turn of a loop; that of weights
-    of each share is summed once, after it.
-    """
-    return _repeated(weights, x)
-
-
-_of_each_share.defvjp(lambda weights, x: (_repeated(weights, x), None), lambda _, gradients: (gradients, None))
-
-
-def _next_token(logits: jax.Array, targets: jax.Array) -> Losses:
-    """Return the losses of logits, float32[B, T, V]."""
-    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    log_z = jax.nn.logsumexp(logits, axis=-1)
-    # A maximum, not an argmax, because XLA vectorises it on CPU.
-    return Losses(log_z - picked, (picked >= logits.max(-1)).astype(jnp.float32), log_z)
 
 
 def _sums(each: Losses, weights: jax.Array) -> Scalars:

@@ -10,18 +10,9 @@ import pytest
 import yaml
 
 from ..conftest import Sandbox
+from .data_page import sections
 
-PAGE = Path(__file__).parents[2] / "docs/data.md"
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if one falls there are {n - 1}.\n" for n in range(300))
-
-
-def sections() -> dict[str, str]:
-    """Return the indented blocks of the page by the heading that they stand under, joined."""
-    blocks: dict[str, str] = {}
-    for part in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]:
-        heading, _, body = part.partition("\n")
-        blocks[heading] = "".join(line[4:] + "\n" for line in body.splitlines() if line.startswith("    "))
-    return blocks
 
 
 def write_bpe(file: Path) -> None:

@@ -51,7 +51,9 @@ def test_every_data_source_and_model_fits_a_task() -> None:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_task_alone_is_a_job(task: str) -> None:
     traits = TASKS[task]
-    config = Config.model_validate({"task": task, "steps": 1, **({} if traits.batch_size else {"batch_size": 8})})
+    needed = {"dpo": {"data": {"path": "pairs"}, "model": {"init_from": "llama", "lora": {}}}}.get(task, {})
+    batch = {} if traits.batch_size else {"batch_size": 8}
+    config = Config.model_validate({"task": task, "steps": 1, **batch, **needed})
     assert (config.model.name, config.data.name, config.optimizer.name) == (traits.model, traits.data, traits.optimizer)
 
 

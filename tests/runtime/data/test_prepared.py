@@ -187,7 +187,10 @@ def test_mistakes_of_validation() -> None:
     mixture = {"name": "mixture", "sources": {"a": {"path": "x"}}}
     rows = [
         ({"data": mixture, "validation": {"a": {"path": "y"}}}, "a is the name of a source"),
-        ({"task": "classification", "validation": {"a": {"path": "y"}}}, "only task language_model"),
+        (
+            {"task": "classification", "validation": {"a": {"path": "y"}}},
+            "only language_model and dpo have further sets",
+        ),
         ({"eval": {"best": "min b/loss"}, "validation": {"a": {"path": "y"}}}, "no metric 'b/loss'"),
         ({"eval": {"best": "max a/loss"}, "validation": {"a": {"path": "y"}}}, "write 'min a/loss'"),
         ({"validation": {"a": {"path": "y", "bring": True}}}, "validation.a.bring: the key is for `data`"),

@@ -14,7 +14,7 @@ import pytest
 from podrun.runtime.data.pipeline import evaluation_batches
 from podrun.runtime.parallel import layout, make_strategy
 from podrun.runtime.state import Batch, Params
-from podrun.runtime.tasks import language_model
+from podrun.runtime.tasks import next_token
 from podrun.runtime.tasks.base import Scalars, Task
 
 from ...tiers import mostly_long
@@ -109,7 +109,7 @@ def test_a_loss_in_pieces(name: str, accumulate: int, monkeypatch: pytest.Monkey
     """It is that of all logits at once, and so are gradients; 8 tokens are pieces of 3, 3 and 2."""
     start, given, params, expected = text_reference()
     rows = 8 // (1 if name == "single" else DEVICES) // accumulate
-    monkeypatch.setattr(language_model, "_PIECE", 3 * 1100 * 4 * rows)
+    monkeypatch.setattr(next_token, "_PIECE", 3 * 1100 * 4 * rows)
     one = make(text_job(name).model_copy(update={"accumulate": accumulate}), text())
     program = one.lowered(given[0]).as_text()
     assert "x3x1100xf32" in program and "x8x1100xf32" not in program

@@ -34,6 +34,7 @@ def query(folder: Path, *sources: Path | str, **changes: Any) -> PrepareQuery:
         "column": None,
         "template": None,
         "chat": False,
+        "pairs": False,
         "workers": 1,
         "strict": False,
         "overwrite": False,

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.prepare.chat import ChatError, ChatTemplate, Conversation, Conversations, load_template
+from podrun.runtime.prepare.chat import ChatError, ChatTemplate, Conversations, load_template
 
-from .chats import CHAT, TOKENIZER, said, source
+from .chats import CHAT, TOKENIZER, learned, said, source
 
 NAMES = tuple(CHAT["tokens"])
 NOW = datetime(2026, 11, 26)
@@ -40,19 +40,6 @@ def conversations(name: str, *, generation: bool) -> Conversations:
 
 def of(text: str, **tokens: str) -> Conversations:
     return Conversations(ChatTemplate("chat_template.jinja", {"default": text}, tokens), TOKENIZER, NOW)
-
-
-def learned(conversation: Conversation) -> list[str]:
-    """Return the text of each run of tokens that are learned."""
-    runs: list[list[int]] = []
-    before = 0
-    for token, answer in zip(conversation.ids.tolist(), conversation.answers.tolist(), strict=True):
-        if answer and not before:
-            runs.append([])
-        if answer:
-            runs[-1].append(token)
-        before = answer
-    return [TOKENIZER._tokenizer.decode(run, skip_special_tokens=False) for run in runs]
 
 
 @pytest.mark.parametrize(("name", "key", "generation"), CASES)

@@ -23,7 +23,7 @@ from podrun.runtime.data.tokenizers import BytePairs
 from podrun.runtime.prepare.chat import Conversations, load_template
 from podrun.runtime.prepare.show import show
 
-from .chats import CHAT, GOLDEN, TOKENIZER, said, source
+from .chats import CHAT, GOLDEN, TOKENIZER, lines, model_folder, said, source
 from .conftest import files_of, run_prepare
 
 
@@ -31,18 +31,6 @@ from .conftest import files_of, run_prepare
 def model(tmp_path: Path) -> Path:
     """Folder of a model with the template of Qwen 2.5."""
     return model_folder(tmp_path / "model", "qwen25")
-
-
-def model_folder(folder: Path, name: str) -> Path:
-    folder.mkdir()
-    (folder / "tokenizer.json").write_bytes((GOLDEN / "tokenizer.json").read_bytes())
-    (folder / "tokenizer_config.json").write_text(json.dumps(CHAT["tokens"][name]))
-    (folder / "chat_template.jinja").write_text(source(name, generation=False))
-    return folder
-
-
-def lines(rows: list[Any]) -> str:
-    return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def many(count: int) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.tokenizers import Bytes, Characters
 from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 from podrun.runtime.models import make_language_model
-from podrun.runtime.tasks import make_task
+from podrun.runtime.tasks import make_task, next_token
 from podrun.runtime.worker.progress import Reporter
 
 CONTEXT = 8
@@ -162,7 +162,7 @@ def test_z_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = np.concatenate([np.asarray(apply()(row[None])) for row in batch["tokens"][:, :-1]])
     log_z = np.log(np.exp(logits.astype(np.float64)).sum(-1))
     for piece in (1 << 30, 256):
-        monkeypatch.setattr(f"{type(plain).__module__}._PIECE", piece)
+        monkeypatch.setattr(next_token, "_PIECE", piece)
         loss, _ = plain.loss(params(), batch, jax.random.key(0))
         total, metrics = with_z.loss(params(), batch, jax.random.key(0))
         assert float(metrics["z_loss"]) == pytest.approx(0.01 * (log_z**2).mean(), rel=1e-5)

@@ -1,0 +1,151 @@
+"""The losses of the next token by a language model, for the tasks that learn from tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..config import Config
+from ..contract import UserError
+from ..models import make_language_model
+from ..state import Params
+
+_PIECE = 64 << 20
+"""Bytes of the logits, float32, that a device computes at once."""
+
+
+class Losses(NamedTuple):
+    """Results for each token, float32[B, T] each."""
+
+    loss: jax.Array
+    """The cross-entropy, in nats."""
+    correct: jax.Array
+    """1 where the target is the most likely token, else 0."""
+    log_z: jax.Array
+    """Logarithm of the sum of the exponentials of the logits."""
+
+
+class NextToken:
+    """The job's language model, and the losses of its predictions.
+
+    Args:
+        config: the job.
+        vocabulary: number of token ids of the model.
+
+    Raises:
+        UserError: the model does not take tokens.
+    """
+
+    def __init__(self, config: Config, vocabulary: int) -> None:
+        self._model = make_language_model(config, vocabulary, jnp.dtype(config.precision.compute))
+        self._vocabulary = vocabulary
+        self._names = config.model.name, config.task
+        self.takes_segments = self._model.takes_segments
+        self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
+
+    def init(self, key: jax.Array, context: int) -> Params:
+        """Return the initial parameters, float32, for rows of `context` tokens."""
+        return self._model.variables(key, jnp.zeros((1, context), jnp.int32))
+
+    def logits(
+        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
+    ) -> jax.Array:
+        """Return logits, float32[B, T, V], of tokens, int32[B, T]; with dropout if `key` is given.
+
+        Raises UserError if the model's outputs have another shape.
+        """
+        logits: Any = self._model(params, tokens, key, segments)
+        if logits.shape != (*tokens.shape, self._vocabulary):
+            model, task = self._names
+            raise UserError(
+                f"model {model}: gives {logits.dtype}{list(logits.shape)} for tokens {list(tokens.shape)}, "
+                f"but task {task} needs {[*tokens.shape, self._vocabulary]}: one value per token id"
+            )
+        return logits
+
+    def pieces(self, rows: int, length: int) -> int:
+        """Return the number of pieces of the logits, float32[rows, length, V]."""
+        return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
+
+    def losses(
+        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
+    ) -> Losses:
+        """Return the losses of tokens, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces.
+
+        Args:
+            params: parameters, or `Variables` if the model has state.
+            tokens: rows of ids: each but the last of a row is followed by the one to predict.
+            key: random key for dropout; None: an evaluation.
+            segments: number of each token's document, int32[B, T]; None: a row is one document.
+        """
+        rows, length = tokens.shape[0], tokens.shape[1] - 1
+        pieces = self.pieces(rows, length)
+        if pieces <= 1:
+            return next_token(self.logits(params, tokens[:, :-1], key, segments), tokens[:, 1:])
+        hidden = self._model.hidden(params, tokens[:, :-1], key, segments)
+        size = math.ceil(length / pieces)
+        return _in_pieces(lambda x, y: next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
+
+
+def next_token(logits: jax.Array, targets: jax.Array) -> Losses:
+    """Return the losses of logits, float32[B, T, V]."""
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    log_z = jax.nn.logsumexp(logits, axis=-1)
+    # A maximum, not an argmax, because XLA vectorises it on CPU.
+    return Losses(log_z - picked, (picked >= logits.max(-1)).astype(jnp.float32), log_z)
+
+
+def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: jax.Array, targets: jax.Array) -> Losses:
+    """Compute `losses` of x, [B, T, C], and targets, int32[B, T], for `size` tokens of each row after another.
+
+    The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
+    """
+    of_piece, weights = jax.closure_convert(losses, x[:, :size], targets[:, :size])
+    weights = _of_each_share(weights, jax.lax.stop_gradient(x))  # without it, frozen weights would have gradients too
+    whole = x.shape[1] // size * size
+
+    def split(x: jax.Array) -> jax.Array:
+        """Map [B, T, ...] to [pieces, B, size, ...], without what is left over."""
+        return jnp.moveaxis(x[:, :whole].reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
+
+    def turn(_: None, piece: tuple[jax.Array, jax.Array]) -> tuple[None, Losses]:
+        return None, jax.checkpoint(of_piece, prevent_cse=False)(*piece, *weights)
+
+    _, each = jax.lax.scan(turn, None, (split(x), split(targets)))
+    parts = [jax.tree.map(lambda part: jnp.moveaxis(part, 0, 1).reshape(x.shape[0], whole), each)]
+    if whole < x.shape[1]:
+        rest = x[:, whole:], targets[:, whole:]
+        of_rest, _ = jax.closure_convert(losses, *rest)
+        parts.append(jax.checkpoint(of_rest)(*rest, *weights))
+    return jax.tree.map(lambda *values: jnp.concatenate(values, 1), *parts)
+
+
+@jax.custom_batching.custom_vmap
+def _repeated(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    return weights
+
+
+@_repeated.def_vmap
+def _repeat(size: int, batched: Any, weights: list[jax.Array], x: jax.Array) -> tuple[list[jax.Array], list[bool]]:
+    each = [
+        w if is_batched else jnp.broadcast_to(w, (size, *w.shape))
+        for w, is_batched in zip(weights, batched[0], strict=True)
+    ]
+    return each, [True] * len(each)
+
+
+@jax.custom_vjp
+def _of_each_share(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
+    """Return `weights`; under `vmap` over x, as `jit` and `explicit` have it, weights of each share of the batch.
+
+    The gradient of weights that all shares have in common is summed over the devices in each turn of a loop; that of weights
+    of each share is summed once, after it.
+    """
+    return _repeated(weights, x)
+
+
+_of_each_share.defvjp(lambda weights, x: (_repeated(weights, x), None), lambda _, gradients: (gradients, None))
