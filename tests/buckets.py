@@ -34,9 +34,9 @@ def need(module: str) -> Path:
 
 @contextlib.contextmanager
 def bucket_server(
-    scheme: str, log: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()
+    scheme: str, log: Path, host: str = "127.0.0.1", prefix: Sequence[str] = (), bucket: str = BUCKET
 ) -> Iterator[dict[str, str]]:
-    """Yield the environment that leads to a server of `scheme`, which has the bucket BUCKET.
+    """Yield the environment that leads to a server of `scheme`, which has a bucket.
 
     It listens at the address `host`. `prefix` is put before its command, and leads into the network of that address, in
     which the caller is.
@@ -51,14 +51,14 @@ def bucket_server(
         options = ["-scheme", "http", "-host", host, "-port", port, "-backend", "memory"]
         command = [str(binary), *options, "-public-host", at.removeprefix("http://"), "-external-url", at]
         request = urllib.request.Request(
-            f"{at}/storage/v1/b?project=p", json.dumps({"name": BUCKET}).encode(), {"Content-Type": "application/json"}
+            f"{at}/storage/v1/b?project=p", json.dumps({"name": bucket}).encode(), {"Content-Type": "application/json"}
         )
         env = {"STORAGE_EMULATOR_HOST": at}
     else:
         need("s3fs")
         need("moto")
         command = [sys.executable, "-m", "moto.server", "-H", host, "-p", port]
-        request = urllib.request.Request(f"{at}/{BUCKET}", method="PUT")
+        request = urllib.request.Request(f"{at}/{bucket}", method="PUT")
         keys = {"AWS_ACCESS_KEY_ID": "test-key", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         env = {"AWS_ENDPOINT_URL": at, **keys}
     with log.open("wb") as output, subprocess.Popen([*prefix, *command], stdout=output, stderr=output) as server:

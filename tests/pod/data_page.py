@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs/data.md"
@@ -15,3 +16,9 @@ def sections() -> dict[str, str]:
         heading, _, body = part.partition("\n")
         blocks[heading] = "".join(line[4:] + "\n" for line in body.splitlines() if line.startswith("    "))
     return blocks
+
+
+def commands() -> list[list[str]]:
+    """Return the words of every command of podrun on the page, in their order, without `podrun` itself."""
+    lines = re.findall(r"^    (?:\$ )?podrun (.*)$", PAGE.read_text(), flags=re.M)
+    return [shlex.split(line) for line in lines]
