@@ -120,6 +120,13 @@ def test_every_command_of_the_page(sandbox: Sandbox, bucket: Bucket) -> None:
         assert output, begin
         return output
 
+    assert "21 documents" in run("prepare corpus/ -o web")
+    assert "20 documents" in run("prepare chat.jsonl -o chat-tokens --tokenizer models/llama")
+    blocks = sections()
+    short = blocks["In short"][blocks["In short"].index("task:") :].replace("2048", "32").replace("5000", "6")
+    (here / "finetune.yaml").write_text(short.replace("batch_size: 64", "batch_size: 8"))
+    assert "lora" in run(r"\.\.\. finetune", "sample.tokens=0", "log.tensorboard=false", "-w", "runs/short").lower()
+    shutil.rmtree(here / "chat-tokens")  # another model's is next
     assert "41 documents" in run("prepare corpus/")
     assert "10 documents" in run("prepare qa.jsonl")
     assert "41 documents" in run("prepare --show corpus-tokens")
@@ -128,7 +135,6 @@ def test_every_command_of_the_page(sandbox: Sandbox, bucket: Bucket) -> None:
     if ["prepare", "--show", "chat-tokens"] in commands():
         run("prepare --show chat-tokens")
 
-    blocks = sections()
     preferences = blocks["Preferences"][blocks["Preferences"].index("task: dpo") :]
     few = {"steps": 6, "batch_size": 8, "sample": {"tokens": 0}, "log": {"every": 1, "tensorboard": False}}
     job = yaml.safe_load(preferences[: preferences.index("data: 4,810")].replace("1024", "20"))
@@ -153,14 +159,14 @@ def test_every_command_of_the_page(sandbox: Sandbox, bucket: Bucket) -> None:
 def lay_out(here: Path, bucket: Bucket) -> None:
     """Write the files that the page names."""
     lines = TEXT.splitlines()
-    for folder in ("corpus", "more", "models/llama-3"):
+    for folder in ("corpus", "more", "models"):
         (here / folder).mkdir(parents=True)
     write_bpe(here / "tokenizer.json")
-    write_bpe(here / "models/llama-3/tokenizer.json")
-    llama_folder(here / "models/qwen")
+    for name in ("llama-3", "qwen"):
+        llama_folder(here / "models" / name)
     rows = [json.dumps({"text": line}) + "\n" for line in lines]
     (here / "corpus/a.jsonl").write_text("".join(rows[:20]))
-    (here / "corpus/b.txt").write_text(TEXT)
+    (here / "corpus/0.txt").write_text(TEXT)
     pyarrow.parquet.write_table(pyarrow.table({"text": lines[20:30]}), here / "more/c.parquet")
     bucket.put("pages/d.jsonl", "".join(rows[30:40]).encode())
     for name in ("train", "val"):
