@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import operator
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
 
 from podrun.runtime.checkpoint.messages import connect
-from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
+from podrun.runtime.config.sections import Log
+from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, EventKind, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
-from podrun.runtime.measure.writers import JsonLines
+from podrun.runtime.events import FIELDS, EvalEvent, SampleEvent
+from podrun.runtime.measure.samples import is_too_large, sample_of
+from podrun.runtime.measure.writers import Writer, make_writers
 from podrun.runtime.storage import make_storage
 from podrun.runtime.storage.base import Storage
 from podrun.runtime.storage.shared_folder import SHARED_FOLDER
@@ -44,13 +48,23 @@ class Process:
         return self.process_id == 0
 
 
-def init(workdir: str | os.PathLike[str] | None = None) -> Process:
+def init(
+    workdir: str | os.PathLike[str] | None = None,
+    *,
+    show: Sequence[str] = (),
+    tensorboard: bool = True,
+    wandb: str | None = None,
+) -> Process:
     """Join the pod if podrun started this process; otherwise this process is a pod of one.
 
     Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if the program has not.
 
     Args:
         workdir: folder of the results. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
+        show: names of the metrics on the console's line of a step, in `podrun status` and in `podrun ps`; by default the
+            first four that are reported. The page of the run has all of them.
+        tensorboard: also write metrics and samples for TensorBoard, to `tensorboard/` in the workdir.
+        wandb: Weights & Biases project to report to as well; needs the wandb library.
 
     Returns:
         This process's place in the pod.
@@ -60,21 +74,41 @@ def init(workdir: str | os.PathLike[str] | None = None) -> Process:
         ValueError: it was called before with another workdir.
     """
     session = current(workdir)
+    session.metrics.shown = tuple(show)
+    session.log = Log(tensorboard=tensorboard, wandb=wandb)
     if workdir is not None and session.workdir.path != Path(workdir).expanduser().absolute():
         raise ValueError(f"the workdir is {session.workdir.path} already")
     return Process(session.env.process_id, session.env.num_processes, session.workdir.path)
 
 
-def report(step: int, **metrics: Any) -> None:
-    """Report metrics of a step to `podrun status`, to the log, and to metrics.jsonl in the workdir.
+def report(
+    step: int,
+    metrics: Mapping[str, Any] | None = None,
+    *,
+    kind: str = "train",
+    sample: Mapping[str, Any] | None = None,
+    **named: Any,
+) -> None:
+    """Report metrics of a step: to the console, `podrun status`, the page of the run, TensorBoard, and metrics.jsonl.
 
     Call it on all processes, with the same numbers, as often as you like. In a loop over `steps`, the numbers are read after
     the next step is dispatched, so that the devices do not wait.
 
+    Args:
+        step: number of the step.
+        metrics: numbers by name, for names that are no Python names, such as `val/f1`. Names with the same beginning are
+            shown together.
+        kind: `train` for metrics of training; `eval` for an evaluation, which are dots in the charts; or another name of a
+            set that was evaluated, such as `test`: its metrics are named `test/NAME`.
+        sample: things to look at, by name: text, a list of rows, an image (uint8 or float from 0 to 1, [height, width] or
+            [height, width, channels]), or numbers of one dimension, of which a histogram is shown.
+        **named: further metrics.
+
     Raises:
-        TypeError: a metric is not a number, or `step` is not an integer.
+        TypeError: a metric is not a number, a sample is none of these, or `step` is not an integer.
+        ValueError: a metric has the name of a field of podrun's records, such as `time`.
     """
-    current().metrics.report(operator.index(step), metrics)
+    current().metrics.report(operator.index(step), {**(metrics or {}), **named}, kind, sample or {})
 
 
 def is_stopping() -> bool:
@@ -85,20 +119,39 @@ def is_stopping() -> bool:
     return current().is_stopping()
 
 
+class _Reported(NamedTuple):
+    """What a call of `report` gave."""
+
+    step: int
+    kind: str
+    metrics: dict[str, Any]
+
+
+_SHOWN = 4
+"""Metrics on a line of the console, unless the program names them."""
+_SAMPLED = 64 << 20
+"""Bytes of samples that are sent to the launcher; further ones are only in the workdir."""
+
+
 class ReportedMetrics:
     """The metrics that the program reports, until their numbers are read and written.
 
     Args:
-        open_file: opens metrics.jsonl, to continue after a step; None: another process writes it.
+        open_writers: opens metrics.jsonl and what else is written, to continue after a step; None: another process writes.
         reporter: gets the numbers as progress.
     """
 
-    def __init__(self, open_file: Callable[[int], JsonLines] | None, reporter: Reporter) -> None:
-        self._open_file = open_file
+    def __init__(self, open_writers: Callable[[int], list[Writer]] | None, reporter: Reporter) -> None:
+        self._open_writers = open_writers
         self._reporter = reporter
         self._is_open = False
-        self._file: JsonLines | None = None
-        self._unread: list[tuple[int, dict[str, Any]]] = []
+        self._writers: list[Writer] = []
+        self._unread: list[_Reported] = []
+        self._sampled = 0
+        self._left_out: set[str] = set()
+        """Names of samples that were too large, each of which is told once."""
+        self.shown: tuple[str, ...] = ()
+        """Names of the metrics on a line of the console; empty: the first that are reported."""
         self.total: int | None = None
         """Number of steps in all; None before `steps` is called."""
         self.defers = False
@@ -109,25 +162,73 @@ class ReportedMetrics:
     def resume(self, step: int) -> None:
         """Remove the metrics of steps after `step`, which will be reported again."""
         self._unread.clear()
-        self._file = self._open_file(step) if self._open_file else None
+        self._close()
+        self._writers = self._open_writers(step) if self._open_writers else []
+        if not self._is_open:
+            atexit.register(self._close)
         self._is_open = True
 
-    def report(self, step: int, metrics: dict[str, Any]) -> None:
+    def _close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+        self._writers = []
+
+    def report(self, step: int, metrics: dict[str, Any], kind: str, samples: Mapping[str, Any]) -> None:
+        for name in metrics:
+            _check_name(name)
+        if not kind or not isinstance(kind, str) or "/" in kind:
+            raise ValueError(
+                f"podrun.report: kind is {kind!r}, expected train, eval or the name of a set, without a slash"
+            )
         if not self._is_open:
             self.resume(step - 1)
-        self._unread.append((step, metrics))
-        self.last_step = step
+        if metrics or not samples:
+            self._unread.append(_Reported(step, kind, metrics))
+            self.last_step = max(self.last_step, step if kind == "train" else 0)
         if not self.defers:
             self.flush()
+        for name, value in samples.items():
+            self._write_sample(step, name, value)
+
+    def _write_sample(self, step: int, name: str, value: Any) -> None:
+        if self._open_writers is None:  # another process writes
+            return
+        sample = sample_of(str(name), value)
+        if reason := is_too_large(sample):
+            if name not in self._left_out:
+                self._left_out.add(name)
+                self._reporter.note(f"sample {name} of step {step} is left out: {reason}")
+            return
+        for writer in self._writers:
+            writer.sample(step, sample)
+        before, self._sampled = self._sampled, self._sampled + len(sample.content)
+        if self._sampled <= _SAMPLED:
+            event = {"event": EventKind.SAMPLE, "step": step, **sample._asdict()}
+            self._reporter.event(cast(SampleEvent, event))
+        elif before <= _SAMPLED:
+            self._reporter.note(
+                f"{_SAMPLED >> 20} MB of samples were sent to the page of the run; further ones are only in the workdir"
+            )
 
     def flush(self, before: int | None = None) -> None:
         """Take the reported metrics out and write them; with `before`, only those of earlier steps."""
-        while self._unread and (before is None or self._unread[0][0] < before):
-            step, metrics = self._unread.pop(0)
+        while self._unread and (before is None or self._unread[0].step < before):
+            step, kind, metrics = self._unread.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}
-            if self._file is not None:
-                self._file.write(step, "train", numbers)
-            self._reporter.progress(step, self.total, numbers)
+            if kind == "train":
+                self._write(step, kind, numbers)
+                self._reporter.shown = self.shown or tuple(numbers)[:_SHOWN] or self._reporter.shown
+                self._reporter.progress(step, self.total, numbers)
+            else:
+                if kind != "eval":
+                    numbers = {f"{kind}/{name}": value for name, value in numbers.items()}
+                self._write(step, "eval", numbers)
+                if self._open_writers is not None:
+                    self._reporter.event(cast(EvalEvent, {"event": EventKind.EVAL, "step": step, **numbers}))
+
+    def _write(self, step: int, kind: str, numbers: dict[str, float]) -> None:
+        for writer in self._writers:
+            writer.write(step, kind, numbers)
 
 
 class Session:
@@ -140,7 +241,8 @@ class Session:
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
         self.workdir = Workdir(chosen.expanduser().absolute())
         self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
-        self.metrics = ReportedMetrics(self._open_metrics if self.env.process_id == 0 else None, self.reporter)
+        self.metrics = ReportedMetrics(self._open_writers if self.env.process_id == 0 else None, self.reporter)
+        self.log = Log()
         self._claimed = False
         self._stop: StopRequest | LocalStop | None = None
         self._stopping = False
@@ -212,9 +314,9 @@ class Session:
         self._stopping = self._stop.reached() or self._stopping
         return self._stopping
 
-    def _open_metrics(self, resumed_from: int) -> JsonLines:
+    def _open_writers(self, resumed_from: int) -> list[Writer]:
         self.claim()
-        return JsonLines(self.workdir.metrics, resumed_from, self.reporter.note)
+        return make_writers(self.log, self.workdir, resumed_from, self.reporter.note, {"program": " ".join(sys.argv)})
 
 
 _current: Session | None = None
@@ -237,6 +339,17 @@ def _alone() -> WorkerEnv:
 def _script() -> str:
     """Return the name of the program: `own` for own.py, `python` for a notebook or prompt."""
     return Path(sys.argv[0]).stem if sys.argv and sys.argv[0].endswith(".py") else "python"
+
+
+def _check_name(name: Any) -> None:
+    """Raise an error for a metric whose name would take the place of a field."""
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"podrun.report: a metric is named {name!r}, expected a text")
+    if name in FIELDS:
+        raise ValueError(
+            f"podrun.report: a metric is named {name}, which is a field of podrun's records; give it another name, such as "
+            f"my_{name}"
+        )
 
 
 def _number(name: str, value: Any) -> float:

@@ -48,6 +48,7 @@ class EventKind(StrEnum):
     CHECKPOINT = "checkpoint"
     RESUME = "resume"
     TEXT = "text"
+    SAMPLE = "sample"
     NOTE = "note"
     PROFILE = "profile"
     ERROR = "error"

@@ -50,6 +50,8 @@ class StepEvent(OfWorker):
     seconds_left: NotRequired[float | None]
     waited: NotRequired[float]
     waited_for_data: NotRequired[float]
+    shown: NotRequired[list[str]]
+    """Names of the metrics that a line about the step has; without it `SHOWN`."""
 
 
 class EpochEvent(OfWorker):
@@ -92,6 +94,19 @@ class TextEvent(OfWorker):
 class _Timed(TypedDict, total=False):
     time: Moment
     """Set when the event is reported, and required in the record."""
+
+
+class SampleEvent(OfWorker):
+    """Something to look at: what a model has written or drawn, or how numbers are distributed."""
+
+    event: Literal[EventKind.SAMPLE]
+    step: Count
+    name: str
+    form: str
+    """`text`, `table`, `image` or `histogram`."""
+    content: str
+    """A text; an image as base64 of a PNG; JSON of a table, a list of rows of texts of which the first is the head; or JSON
+    of a histogram, {"edges": [...], "counts": [...]}."""
 
 
 class NoteEvent(_Timed):
@@ -149,13 +164,32 @@ WorkerEvent = (
     | CheckpointEvent
     | ResumeEvent
     | TextEvent
+    | SampleEvent
     | NoteEvent
     | ProfileEvent
     | ErrorEvent
     | SignalEvent
 )
 
+SHOWN = ("loss", "accuracy")
+"""Names of the metrics that a line about a step has, unless its event has others."""
+
+FIELDS = frozenset(
+    ("event", "time", "host", "process", "step", "steps", "kind", "elapsed", "seconds_left", "shown")
+) | {"waited", "waited_for_data"}
+"""Fields of events of steps and of records in metrics.jsonl: no metric may have such a name."""
+_COUNTS = frozenset(("epochs", "seconds"))
+
 E = TypeVar("E")
+
+
+def metrics_of(fields: Mapping[str, object]) -> dict[str, float]:
+    """Return the metrics of an event, or of a record in metrics.jsonl: its numbers that are no other fields."""
+    return {
+        name: float(value)
+        for name, value in fields.items()
+        if name not in FIELDS | _COUNTS and isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
 
 
 def stamped(event: E) -> E:

@@ -6,7 +6,7 @@ Standard library only: the launcher imports this module where JAX is not install
 from __future__ import annotations
 
 from .contract import EventKind, Phase
-from .events import EpochEvent, EvalEvent, StepEvent, WorkerEvent
+from .events import SHOWN, EpochEvent, EvalEvent, StepEvent, WorkerEvent
 
 PHASES: dict[str, str] = {
     Phase.CONNECT: "joining the pod",
@@ -72,11 +72,18 @@ def out_of(step: int, steps: int | None) -> str:
 
 
 def describe_step(event: StepEvent) -> str:
-    """Return `loss 2.3146  acc 0.410  18.2k tok/s`."""
-    parts = [f"loss {decimals(event['loss'])}"] if "loss" in event else []
-    if "accuracy" in event:
-        parts.append(f"acc {event['accuracy']:.3f}")
+    """Return `loss 2.3146  acc 0.410  18.2k tok/s`: the metrics that are shown, and the throughput."""
+    parts = [
+        f"acc {value:.3f}" if name == "accuracy" else f"{name} {decimals(value)}"
+        for name, value in shown_metrics(event).items()
+    ]
     return "  ".join([*parts, *filter(None, [throughput(event)])])
+
+
+def shown_metrics(event: StepEvent) -> dict[str, float]:
+    """Return the metrics that a line about a step has, as far as the step has them."""
+    values = ((name, number_of(event, name)) for name in event.get("shown", SHOWN))
+    return {name: value for name, value in values if value is not None}
 
 
 def describe_pace(event: StepEvent) -> str:

@@ -119,7 +119,9 @@ class Results:
         """Write the job's config, and open the metrics, to continue after `step`. Raises UserError if that fails."""
         if self._leads:
             self._write_config()
-            self._writers = make_writers(self._config, self._workdir, step, self._reporter.note)
+            self._writers = make_writers(
+                self._config.log, self._workdir, step, self._reporter.note, saved_config(self._config)
+            )
             self._storage.after_write()
 
     def _write_config(self) -> None:

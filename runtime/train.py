@@ -121,6 +121,7 @@ class Trainer:
     ) -> None:
         config, self._published = with_first_model(config, workdir)
         self._reporter = reporter
+        reporter.shown = config.log.show
         self._config, kernel = resolve(config, Devices.here())
         self._progress = reporter.record
         self._process = jax.process_index()

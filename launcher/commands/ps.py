@@ -50,7 +50,7 @@ def _row(summary: Summary) -> dict[str, object]:
 
 
 def _table(shown: list[Summary]) -> str:
-    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "LOSS", "STARTED", "FOR", "JOB"]]
+    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "METRIC", "STARTED", "FOR", "JOB"]]
     for summary in shown:
         end = summary.ended if summary.ended is not None else time.time()
         rows.append(
@@ -60,7 +60,7 @@ def _table(shown: list[Summary]) -> str:
                 summary.slice,
                 str(summary.hosts),
                 "-" if summary.step is None else out_of(summary.step, summary.steps),
-                "-" if summary.loss is None else decimals(summary.loss),
+                "-" if summary.value is None else f"{shorten(summary.metric or '', 16)} {decimals(summary.value)}",
                 moment(summary.started),
                 duration(end - summary.started),
                 shorten(summary.job if summary.program else os.path.basename(summary.job), _job_width()),

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.lines import clock, describe_pace, describe_step, out_of
+from podrun.runtime.events import metrics_of
+from podrun.runtime.lines import clock, decimals, describe_pace, describe_step, out_of, shown_metrics
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
@@ -22,9 +23,20 @@ from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
 from ..rundir.submitted import pending_words, queue_of
 from ..view.phases import phase_words
+from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
+_IN_LINE = 4  # metrics on a line
+_TOLD = (
+    "grad_norm",
+    "seconds_per_step",
+    "tokens_per_second",
+    "examples_per_second",
+    "step_seconds_p50",
+    "step_seconds_p95",
+)
+"""Metrics of podrun's runtime that are in other words on other lines."""
 _ROWS = 16  # up to this many processes get a row each; otherwise those in the same state share a row
 
 
@@ -52,12 +64,19 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
         "waits": pending_words(directory),
         "phase": _phase(details) if start and not summary.has_ended else None,
         **{name: step.get(name) for name in ("loss", "grad_norm", "seconds_per_step", "elapsed", "seconds_left")},
+        "metrics": metrics_of(step),
+        "evaluation": _evaluation(details),
         "message": details.end["message"] if details.end else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
         "late": details.late and {key: value for key, value in details.late.items() if key not in ("event", "time")},
         "agents": details.agents,
         "processes": [asdict(process) for process in details.processes.values()],
     }
+
+
+def _evaluation(details: RunState) -> dict[str, Any] | None:
+    last = details.evaluation
+    return None if last is None else {"step": last["step"], "metrics": metrics_of(last)}
 
 
 def _phase(details: RunState) -> str:
@@ -134,9 +153,20 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
     facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}")]
     if pace := describe_pace(step):
         facts.append(("pace", pace))
+    others = {name: value for name, value in metrics_of(step).items() if name not in {*shown_metrics(step), *_TOLD}}
+    if others:
+        facts.append(("metrics", _listed(others)))
+    if details.evaluation is not None:
+        facts.append(("evaluation", f"step {details.evaluation['step']}  {_listed(metrics_of(details.evaluation))}"))
     if summary.state is RunStatus.RUNNING and "elapsed" in step:
         facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
     return facts
+
+
+def _listed(metrics: dict[str, float]) -> str:
+    """Return `f1 0.9310  auc 0.8800`, on several lines if they are many."""
+    texts = [f"{in_one_line(name)} {decimals(value)}" for name, value in metrics.items()]
+    return f"\n{'':14}".join("  ".join(texts[at : at + _IN_LINE]) for at in range(0, len(texts), _IN_LINE))
 
 
 def _table(processes: list[ProcessState], *, program: bool, ended: bool) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
+
+from podrun.runtime.events import metrics_of
 
 from ..rundir.events import Row, UsageEvent
 from .model import Chart, Mark, Series
@@ -10,11 +13,15 @@ from .records import StepRecord, finite
 
 _BYTES = 1e9
 _MOST_SETS = 6  # validation sets that get dots of their own
+_MOST_CHARTS = 80  # metrics beside those of podrun's runtime that get a chart each
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
 def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
-    """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values."""
+    """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values.
+
+    After them come those of all other metrics, in groups by the part of their names before a slash.
+    """
     loss = _column(steps, "loss", "training")
     if loss is not None:
         bounds = [(record.lowest, record.highest) for record in steps if finite(record.values.get("loss")) is not None]
@@ -42,7 +49,43 @@ def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[
         ),
         Chart("mfu", "Share of the devices' peak (MFU)", "%", _present(_column(steps, "mfu", "MFU", 100)), most=None),
     ]
-    return [chart for chart in measured if chart.series]
+    return [*(chart for chart in measured if chart.series), *_of_others(steps, evaluations)]
+
+
+_MEASURED = frozenset(
+    ("loss", "accuracy", "learning_rate", "grad_norm", "tokens_per_second", "examples_per_second", "seconds_per_step")
+) | {"step_seconds_p50", "step_seconds_p95", "mfu", "tokens_seen"}
+"""Metrics that have charts or tiles of their own."""
+
+
+def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[Chart]:
+    """Return a chart of each further metric, with its values in training and in evaluations."""
+    names = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
+    names |= dict.fromkeys(name for row in evaluations for name in metrics_of(row))
+    drawn_with = {f"/{key}" for key in ("loss", "accuracy")}  # those of named sets are dots in these charts
+    in_training = {name for record in steps for name in metrics_of(record.values)}
+    charts = []
+    for name in names:
+        if name in _MEASURED or (name not in in_training and any(map(name.endswith, drawn_with))):
+            continue
+        series = _present(_column(steps, name, "training"), _series(evaluations, name, "validation", "dots", 1.0))
+        if series:
+            group, slash, _ = name.rpartition("/")
+            charts.append(Chart(key_of(name), name, _unit(name), series, smooth=True, group=group if slash else ""))
+    kept = charts[:_MOST_CHARTS]
+    return sorted(kept, key=lambda chart: chart.group)  # a stable sort: within a group as they were reported
+
+
+def key_of(name: str) -> str:
+    """Return the key of a metric's chart, which names its element on the page, for any name."""
+    return f"metric-{zlib.crc32(name.encode()):08x}"
+
+
+def _unit(name: str) -> str:
+    """Return the unit that a name ends with, as `step_ms` or `rate_percent` do; empty if it has none."""
+    return {"seconds": "s", "s": "s", "ms": "ms", "bytes": "bytes", "gb": "GB", "percent": "%"}.get(
+        name.lower().rpartition("_")[2] if "_" in name else "", ""
+    )
 
 
 def _throughput(steps: Sequence[StepRecord]) -> Chart:

@@ -25,6 +25,7 @@ from ..view.times import duration, moment
 from .curves import curves, usage_charts
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
+from .samples import last_samples
 from .step_times import lags_of, lateness_of, named_late, step_times_of
 from .timeline import lanes_of, shares_of, strips_of
 from .verdict import straggler, verdict_of
@@ -65,7 +66,9 @@ def page_of_workdir(workdir: Path) -> Page:
     verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
     tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
-    return Page(workdir.name, str(workdir), verdict, tiles, charts, [], [], [], "", tables, [], "", moment(time.time()))
+    return Page(
+        workdir.name, str(workdir), verdict, tiles, charts, [], [], [], "", tables, [], "", [], moment(time.time())
+    )
 
 
 def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: Sequence[Row]) -> Page:
@@ -102,6 +105,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         tables=[*tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events), *_profiles(directory)],
         logs=[Log(file.name, mask.lines(tail(file.path, _LINES))) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
+        samples=last_samples(events),
         made=moment(time.time()),
     )
 

@@ -46,6 +46,8 @@ class Chart:
     """True: the chart has controls for smoothing and a log axis."""
     most: float | None = None
     """Upper end of the y axis; None: from the values."""
+    group: str = ""
+    """Title of the group of charts that it stands in; empty for the first."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,18 @@ class Log:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """A sample to look at."""
+
+    name: str
+    step: int
+    form: str
+    """`text`, `table`, `image` or `histogram`."""
+    content: str
+    """As in `podrun.runtime.events.SampleEvent`."""
+
+
+@dataclass(frozen=True)
 class Page:
     """All content of a page."""
 
@@ -148,5 +162,7 @@ class Page:
     logs: list[Log]
     logs_note: str
     """Note if some logs are left out."""
+    samples: list[Seen]
+    """The last samples of each name, the newest first."""
     made: str
     """Time at which the page was made, as text."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from podrun.runtime.contract import UserError
 from ..view.printable import without_colours
 from ..view.times import size
 from .encode import PageData, drawn_data, in_element
-from .model import Chart, Log, Page, Share, StepTimes, Strips, Table, Verdict
+from .model import Chart, Log, Page, Seen, Share, StepTimes, Strips, Table, Verdict
 
 _SCRIPTS = ("charts.js", "strips.js", "page.js")
 _STRIPS = {
@@ -87,7 +88,7 @@ def document(
     """Return an HTML document of `parts`, which are HTML by key. `data`: result of `drawn_data` for the scripts."""
     style = _file("page.css") + (live.style if live else "")
     script = "".join(map(_file, _SCRIPTS)) + (live.script if live else "")
-    policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}"
+    policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
     return "".join(
         [
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
@@ -118,6 +119,7 @@ def parts_of(page: Page) -> dict[str, str]:
         "verdict": _verdict(page.verdict),
         "tiles": tiles_of(page.tiles),
         "metrics": figures("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True),
+        "samples": _samples(page.samples),
         "time": _time(page),
         "steps": section("Steps", _step_times_table(page.step_times), _quiet(page.step_times_note), *map(_strip, late))
         if page.step_times
@@ -185,7 +187,14 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
         '<button id="reset" type="button">Whole run</button>'
         '<span class="quiet">Drag over a chart to zoom.</span></div>'
     )
-    return section(title, bar if controls else "", '<div class="charts">', *map(_chart, charts), "</div>")
+    groups: dict[str, list[Chart]] = {}
+    for chart in charts:
+        groups.setdefault(chart.group, []).append(chart)
+    drawn = [
+        f'{f"<h3>{text_of(group)}</h3>" if group else ""}<div class="charts">{"".join(map(_chart, members))}</div>'
+        for group, members in groups.items()
+    ]
+    return section(title, bar if controls else "", *drawn)
 
 
 def _chart(chart: Chart) -> str:
@@ -194,6 +203,64 @@ def _chart(chart: Chart) -> str:
     return (
         f'<figure id="chart-{text_of(chart.key)}"><figcaption>{text_of(chart.title)}{unit}<output></output></figcaption>'
         f'<canvas role="img" aria-label="{text_of(label)}"></canvas><div class="legend"></div></figure>'
+    )
+
+
+def _samples(samples: Sequence[Seen]) -> str:
+    """Return a section of the samples, those of a name side by side."""
+    by_name: dict[str, list[Seen]] = {}
+    for seen in samples:
+        by_name.setdefault(seen.name, []).append(seen)
+    rows = [
+        f'<h3>{text_of(name)}</h3><div class="samples">{"".join(map(_sample, those))}</div>'
+        for name, those in by_name.items()
+    ]
+    return section("Samples", *rows) if rows else ""
+
+
+def _sample(seen: Seen) -> str:
+    try:
+        shown = {"image": _image, "table": _rows, "histogram": _histogram}.get(seen.form, _words)(seen)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # a program can write events itself
+        shown = '<p class="quiet">it cannot be shown</p>'
+    return f"<figure><figcaption>step {seen.step}</figcaption>{shown}</figure>"
+
+
+def _words(seen: Seen) -> str:
+    return f"<pre>{_lines(seen.content)}</pre>"
+
+
+def _image(seen: Seen) -> str:
+    """Return an image. Raises ValueError unless it is base64 of a PNG."""
+    data = base64.b64decode(seen.content, validate=True)
+    if not data.startswith(b"\x89PNG\r\n\x1a\n"):
+        raise ValueError("not a PNG")
+    name = text_of(f"{seen.name} of step {seen.step}")
+    return f'<img alt="{name}" src="data:image/png;base64,{base64.b64encode(data).decode()}">'
+
+
+def _rows(seen: Seen) -> str:
+    head, *rows = json.loads(seen.content)
+    cells = "".join(f"<th>{text_of(str(cell))}</th>" for cell in head)
+    lines = "".join(f"<tr>{''.join(f'<td>{_lines(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><thead><tr>{cells}</tr></thead><tbody>{lines}</tbody></table></div>'
+
+
+def _histogram(seen: Seen) -> str:
+    content = json.loads(seen.content)
+    counts, edges = [float(count) for count in content["counts"]], [float(edge) for edge in content["edges"]]
+    if not counts:
+        return '<p class="quiet">no finite numbers</p>'
+    most = max(counts) or 1.0
+    bars = "".join(
+        f'<rect x="{n * 300 / len(counts):.2f}" y="{80 - 80 * count / most:.2f}" width="{300 / len(counts) - 0.5:.2f}" '
+        f'height="{80 * count / most:.2f}"/>'
+        for n, count in enumerate(counts)
+    )
+    label = f"{edges[0]:.4g} to {edges[-1]:.4g}, {sum(counts):,.0f} numbers"
+    return (
+        f'<svg class="histogram" viewBox="0 0 300 80" role="img" aria-label="{text_of(label)}">{bars}</svg>'
+        f'<p class="quiet">{text_of(label)}</p>'
     )
 
 

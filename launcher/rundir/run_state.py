@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.events import CheckpointEvent, PhaseEvent, StepEvent
+from podrun.runtime.events import CheckpointEvent, EvalEvent, PhaseEvent, StepEvent, metrics_of
+from podrun.runtime.lines import shown_metrics
 
 from .events import EndEvent, Event, HostEvent, LateEvent, StartEvent, is_of_worker
 
@@ -46,6 +48,8 @@ class RunState:
     """A long activity on a host, such as building its environment, if there is one."""
     step: StepEvent | None = None
     """Last step that process 0 has reported, or any process if process 0 has reported none."""
+    evaluation: EvalEvent | None = None
+    """Last evaluation of any attempt."""
     late: LateEvent | None = None
     """The process that the others currently wait for in their steps, if any."""
     checkpoint: CheckpointEvent | None = None
@@ -83,6 +87,8 @@ class RunState:
                 self._phase(event, now)
             case EventKind.STEP:
                 self._step(event)
+            case EventKind.EVAL:
+                self.evaluation = _with_other_sets(event, self.evaluation)
             case EventKind.CHECKPOINT:
                 self.checkpoint = event
             case EventKind.LATE:
@@ -101,7 +107,11 @@ class RunState:
         """Begin an attempt. Of earlier ones, only checkpoints and measurements are kept."""
         processes = {n: ProcessState(host, n, since=time) for host, numbers in event["hosts"].items() for n in numbers}
         phases = Counter(process.phase for process in processes.values())
-        kept = {"checkpoint": self.checkpoint, "compile_seconds": self.compile_seconds}
+        kept = {
+            "checkpoint": self.checkpoint,
+            "evaluation": self.evaluation,
+            "compile_seconds": self.compile_seconds,
+        }
         vars(self).update(vars(RunState(event, processes, phases, **kept)))  # type: ignore[arg-type]
 
     def _host(self, event: HostEvent, time: float) -> None:
@@ -133,7 +143,7 @@ class RunState:
         if process := self._process(event["host"], event["process"]):
             process.step = event["step"]
         if event["process"] == 0 or self.step is None or self.step["process"] != 0:
-            self.step = event
+            self.step = event if self.step is None else _with_metrics(event, self.step)
 
     def _process(self, host: str, number: int) -> ProcessState | None:
         """Return the event's process; None if the run has no such process on that host."""
@@ -147,6 +157,21 @@ class RunState:
                 del self.phases[process.phase]
             self.phases[phase] += 1
             process.phase, process.since = phase, time
+
+
+def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:
+    """Return the event of a step; if it has no metrics, with those of the step before, for programs report them seldom."""
+    if shown_metrics(event):
+        return event
+    last = {**metrics_of(before), **({"shown": before["shown"]} if "shown" in before else {})}
+    return cast(StepEvent, {**last, **event})
+
+
+def _with_other_sets(event: EvalEvent, before: EvalEvent | None) -> EvalEvent:
+    """Return an evaluation with the metrics of those of the same step: a program reports one set after another."""
+    if before is None or before["step"] != event["step"]:
+        return event
+    return cast(EvalEvent, {**before, **event})
 
 
 def reduce_events(events: Iterable[Event]) -> RunState:

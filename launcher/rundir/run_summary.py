@@ -10,6 +10,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import EventKind
 from podrun.runtime.events import StepEvent
+from podrun.runtime.lines import shown_metrics
 
 from ..agent.base.schema import Malformed, anything, each, loads, printable, record, text
 from .events import LIMIT, EndEvent, StartEvent
@@ -48,6 +49,10 @@ class Summary:
     step: int | None
     steps: int | None
     loss: float | None
+    metric: str | None
+    """Name of the metric that stands for the run: the first of those on the console's line of a step."""
+    value: float | None
+    """Its value at the last step that has it."""
     job: str
     """Command line of a user program, otherwise the workdir."""
     program: bool
@@ -82,7 +87,7 @@ def summarize(directory: RunDirectory) -> Summary:
     status, end, supervisor = status_of(directory)
     start = directory.start() or _from_spec(directory)
     last = end or next(directory.newest_events(), None)
-    state = reduce_events(event for event in (start, _last_step(directory), end) if event)
+    state = reduce_events(event for event in (start, *_last_steps(directory), end) if event)
     step = state.step
     return Summary(
         run=directory.run_id,
@@ -94,6 +99,8 @@ def summarize(directory: RunDirectory) -> Summary:
         step=step["step"] if step else None,
         steps=step["steps"] if step else None,
         loss=step.get("loss") if step else None,
+        metric=next(iter(shown_metrics(step)), None) if step else None,
+        value=next(iter(shown_metrics(step).values()), None) if step else None,
         job=start["program"] or start["workdir"],
         program=state.is_program,
         started=start["time"],
@@ -115,9 +122,16 @@ def _made(path: Path) -> float:
         return 0.0
 
 
-def _last_step(directory: RunDirectory) -> StepEvent | None:
+def _last_steps(directory: RunDirectory) -> list[StepEvent]:
+    """Return the last step, after the last one with metrics if it has none."""
     recent = itertools.islice(directory.newest_events(), _LOOK_BACK)
-    return next((event for event in recent if event["event"] == EventKind.STEP), None)
+    steps: list[StepEvent] = []
+    for event in recent:
+        if event["event"] == EventKind.STEP and (not steps or shown_metrics(event)):
+            steps.insert(0, event)
+            if shown_metrics(event):
+                break
+    return steps
 
 
 def _from_spec(directory: RunDirectory) -> StartEvent:

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_NAMES = ("language_model", "classification", "regression", "logistic_regression", "own_data")
+_NAMES = ("language_model", "dpo", "classification", "regression", "logistic_regression", "own_data")
 _PLACEHOLDER = "FILE"
 """Placeholder for the name of the file that is written."""
 

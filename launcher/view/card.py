@@ -7,7 +7,7 @@ finds the previous lines where it expects them.
 from __future__ import annotations
 
 from podrun.runtime.events import StepEvent
-from podrun.runtime.lines import clock, decimals, number_of, out_of, seconds_words, throughput
+from podrun.runtime.lines import clock, decimals, number_of, out_of, seconds_words, shown_metrics, throughput
 
 from ..rundir.events import LateEvent
 from ..rundir.lateness import late_share
@@ -20,16 +20,23 @@ WIDTH = 39
 _LABEL = 12
 
 
-def card(state: RunState, step: StepEvent, losses: History, now: float, plain: bool = False) -> list[str]:
-    """Return the lines. `step`: the last step event; `now`: seconds since 1970; `plain`: ASCII only."""
+def card(state: RunState, step: StepEvent, history: History, now: float, plain: bool = False) -> list[str]:
+    """Return the lines.
+
+    Args:
+        state: the run.
+        step: the last step event.
+        history: the first of the metrics that are shown, over the steps.
+        now: seconds since 1970.
+        plain: ASCII only.
+    """
     rows = [("step", _progress(step, plain))]
     if 0 in state.processes:
         rows.append(("phase", phase_words(state.processes[0].phase)))
-    if "loss" in step:
-        loss = decimals(step["loss"]) if abs(step["loss"]) < 1e6 else f"{step['loss']:.4g}"
-        rows.append(("loss", f"{loss}  {losses.sparkline(WIDTH - _LABEL - len(loss) - 2, plain)}"))
-    if "accuracy" in step:
-        rows.append(("accuracy", f"{step['accuracy']:.3f}"))
+    for number, (name, value) in enumerate(shown_metrics(step).items()):
+        text = f"{value:.3f}" if name == "accuracy" else decimals(value) if abs(value) < 1e6 else f"{value:.4g}"
+        curve = f"  {history.sparkline(WIDTH - _LABEL - len(text) - 2, plain)}" if number == 0 else ""
+        rows.append((name if len(name) < _LABEL else f"..{name[3 - _LABEL :]}", f"{text}{curve}"))
     if (norm := number_of(step, "grad_norm")) is not None:
         rows.append(("grad norm", f"{norm:.3g}"))
     if (seconds := number_of(step, "seconds_per_step")) is not None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import PurePath
 from typing import Protocol, TextIO
 
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.lines import milestone, step_line
+from podrun.runtime.events import StepEvent
+from podrun.runtime.lines import describe_step, milestone, step_line
 
 from ..pod.traits import location, reached
 from ..rundir.events import Event, StartEvent
 from ..rundir.lateness import describe_late
 from ..rundir.run_state import RunState
 from .phases import phase_words
+
+_QUIET = 10.0  # seconds between lines of steps that have nothing but their numbers
 
 
 def headline(start: StartEvent) -> str:
@@ -125,6 +129,8 @@ class PlainConsole:
         self._out = out or sys.stdout
         self._state = RunState()
         self._phase: str | None = None
+        self._said = -_QUIET
+        """Time of the last line of a step."""
 
     def event(self, event: Event) -> None:
         self._state.apply(event)
@@ -141,8 +147,16 @@ class PlainConsole:
             return
         if text := notable_line(event) or self._building(event):
             self.say(text)
-        if event["event"] == EventKind.STEP and event["process"] == 0:
+        if event["event"] == EventKind.STEP and event["process"] == 0 and self._is_due(event):
             self.say(step_line(event))
+
+    def _is_due(self, event: StepEvent) -> bool:
+        """Return whether a step gets a line: it has metrics, it is the last one, or there was none for a while."""
+        now = time.monotonic()
+        if not describe_step(event) and event["step"] != event["steps"] and now - self._said < _QUIET:
+            return False
+        self._said = now
+        return True
 
     def _building(self, event: Event) -> str | None:
         """Return a line with the first host's progress in preparing its environment or data, which takes minutes."""

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.lines import clock, number_of, step_line
+from podrun.runtime.lines import clock, shown_metrics, step_line
 
 from ..rundir.events import Event
 from ..rundir.run_state import RunState
@@ -51,9 +51,9 @@ class LiveConsole:
         from rich.live import Live
 
         self._state = RunState()
-        self._losses = History()
+        self._history = History()
         self._next_line = 0  # index of the next of _LINES
-        self._said = time.monotonic()  # time of the last line with a loss
+        self._said = time.monotonic()  # time of the last line with metrics
         self._console = Console(file=unguarded(sys.stdout), highlight=False, emoji=False)
         self._live = Live(
             console=self._console,
@@ -72,12 +72,9 @@ class LiveConsole:
         self._state.apply(event, time.monotonic())
         if event["event"] == EventKind.START:
             self._live.start()
-        if (
-            event["event"] == EventKind.STEP
-            and event is self._state.step
-            and (loss := number_of(event, "loss")) is not None
-        ):
-            self._losses.add(event["step"], loss)
+        if event["event"] == EventKind.STEP and event is self._state.step:
+            for value in [*shown_metrics(event).values()][:1]:
+                self._history.add(event["step"], value)
         if is_in_output(self._state, event):
             return
         if text := notable_line(event) or self._step_line(event):
@@ -86,7 +83,7 @@ class LiveConsole:
                 self._said = time.monotonic()
 
     def _step_line(self, event: Event) -> str | None:
-        """Return the line of a step, if one of _LINES is due and no loss was printed recently."""
+        """Return the line of a step, if one of _LINES is due and no metrics were printed recently."""
         if event["event"] != EventKind.STEP or event["process"] != 0:
             return None
         steps = event["steps"]
@@ -118,7 +115,7 @@ class LiveConsole:
         if state.step is None or not set(state.phases) <= _STEPPING:
             rows.append(self._host_table(state))
         if state.step is not None:
-            lines = card(state, state.step, self._losses, time.time(), plain=self._console.options.ascii_only)
+            lines = card(state, state.step, self._history, time.time(), plain=self._console.options.ascii_only)
             rows += [Text(line, "yellow" if line.startswith("late ") else "", no_wrap=True) for line in lines]
         return Group(*rows)
 

@@ -1,4 +1,4 @@
-"""The page of the latest runs: state, last step and loss, and a small curve of the loss."""
+"""The page of the latest runs: state, last step, and a metric with its curve."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..rundir.submitted import job_of
 from ..view.times import moment
 from .feed import Message
 from .live import live_index
-from .samples import sample_losses
+from .samples import sample_metric
 
 _MAX_RUNS, _PACE = 30, 2.0  # runs listed, and seconds between two polls
 _WIDTH, _HEIGHT = 120, 28
@@ -54,7 +54,7 @@ class IndexSource:
         if not rows:
             return section("Runs", "<p>There are no runs.</p>")
         self._rows = {run.run_id: self._rows[run.run_id] for run in runs}
-        names = ("", "Run", "Name", "State", "Step", "Last loss", "Loss so far", "Started")
+        names = ("", "Run", "Name", "State", "Step", "Last", "So far", "Started")
         head = "".join(f"<th>{name}</th>" for name in names)
         return section(
             "Runs",
@@ -79,7 +79,8 @@ def _stamp(run: RunDirectory) -> tuple[int, int]:
 
 
 def _row(run: RunDirectory, summary: Summary) -> str:
-    losses = sample_losses(run.events)
+    metric = summary.metric or "loss"
+    values = sample_metric(run.events, metric)
     name = text_of(run.run_id)
     step = "" if summary.step is None else f"{summary.step}/{summary.steps}" if summary.steps else str(summary.step)
     code = f" {summary.code}" if summary.code else ""
@@ -91,8 +92,8 @@ def _row(run: RunDirectory, summary: Summary) -> str:
             text_of(_name(run, summary)),
             text_of(f"{summary.state}{code}"),
             step,
-            f"{losses[-1]:.4g}" if losses else "",
-            _sparkline(losses),
+            text_of(f"{metric} {values[-1]:.4g}") if values else "",
+            _sparkline(metric, values),
             text_of(moment(summary.started)),
         )
     )
@@ -107,13 +108,13 @@ def _name(run: RunDirectory, summary: Summary) -> str:
     return (label.name if label else "") or summary.job
 
 
-def _sparkline(losses: list[float]) -> str:
-    if len(losses) < 2:
+def _sparkline(metric: str, values: list[float]) -> str:
+    if len(values) < 2:
         return ""
-    low, high = min(losses), max(losses)
+    low, high = min(values), max(values)
     points = " ".join(
-        f"{number * _WIDTH / (len(losses) - 1):.1f},{_HEIGHT - 2 - (loss - low) / ((high - low) or 1) * (_HEIGHT - 4):.1f}"
-        for number, loss in enumerate(losses)
+        f"{number * _WIDTH / (len(values) - 1):.1f},{_HEIGHT - 2 - (value - low) / ((high - low) or 1) * (_HEIGHT - 4):.1f}"
+        for number, value in enumerate(values)
     )
-    label = f"Loss from {losses[0]:.4g} to {losses[-1]:.4g}"
+    label = text_of(f"{metric} from {values[0]:.4g} to {values[-1]:.4g}")
     return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{label}"><polyline points="{points}"/></svg>'

@@ -1,4 +1,4 @@
-"""The page that overlays the losses of chosen runs."""
+"""The page that overlays the metrics of chosen runs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ MAX_RUNS = 8
 """Maximum number of runs: the number of colours."""
 _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
-_KEYS = ("loss", "accuracy", "grad_norm", "throughput", "step_time")
+_MOST_CHARTS = 40
+_LEFT_OUT = ("learning_rate", "mfu")
 
 
 class OverlaySource:
-    """The page that overlays the losses of several runs."""
+    """The page that overlays the metrics of several runs."""
 
     def __init__(self, followers: Sequence[Follower]) -> None:
         self.runs = [follower.directory.run_id for follower in followers]
@@ -70,10 +71,10 @@ class OverlaySource:
         for number, follower in enumerate(self._followers):
             records = follower.records
             for chart in curves(thinned(records.steps), evaluations_of(records.events), []):
-                if chart.key in _KEYS:
+                if chart.key not in _LEFT_OUT:
                     known = merged.setdefault(chart.key, replace(chart, series=[]))
                     known.series.extend(_of_run(chart, follower.directory.run_id, number))
-        return [merged[key] for key in _KEYS if key in merged]
+        return [*merged.values()][:_MOST_CHARTS]
 
     def _table(self) -> str:
         rows = ""

@@ -1,4 +1,4 @@
-"""Sample losses from all over a run's records without reading everything."""
+"""Sample a metric from all over a run's records without reading everything."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _PIECE = 1 << 14  # bytes read at each position; small files are read completely
 _STEP, _LEADS = f'{{"event": "{EventKind.STEP}"'.encode(), b'"process": 0}\n'
 
 
-def sample_losses(events: Path) -> list[float]:
-    """Return about one loss per position, in order; empty without records."""
+def sample_metric(events: Path, name: str) -> list[float]:
+    """Return about one value of a metric per position, in order; empty without records."""
     try:
         with events.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -29,7 +29,7 @@ def sample_losses(events: Path) -> list[float]:
                 lines = [line for place in places for line in _steps(_lines_at(file, place))[-1:]]
     except OSError:
         return []
-    return [loss for line in lines if (event := parse_event(line)) and (loss := finite(event.get("loss"))) is not None]
+    return [value for line in lines if (event := parse_event(line)) and (value := finite(event.get(name))) is not None]
 
 
 def _lines_at(file: IO[bytes], place: int) -> list[bytes]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
+from ..events import SHOWN
 from ..ranking import Ranking
 from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
 from .launch import Launch
@@ -18,6 +19,11 @@ class Log(Section):
 
     every: Positive = Field(
         10, description="Steps between two lines of metrics; a line is about its own step, not a mean over several."
+    )
+    show: tuple[str, ...] = Field(
+        SHOWN,
+        description="Metrics on the console's line of a step, in `status` and in `ps`, by their names in metrics.jsonl; all "
+        "of them are on the page of the run.",
     )
     tensorboard: bool = Field(True, description="Write metrics for TensorBoard, to tensorboard/ in the workdir.")
     wandb: str | None = Field(None, description="Weights & Biases project to report to (podrun[wandb]); null: none.")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import secrets
+import struct
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, saved_config
+from ..config.sections import Log
 from ..contract import UserError, Workdir
 from ..events import Metrics
 from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
+from .samples import Sample
 
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
@@ -29,11 +34,17 @@ class Writer(ABC):
         """Write a record; `kind` is `train` or `eval`."""
 
     @abstractmethod
+    def sample(self, step: int, sample: Sample) -> None:
+        """Write a sample to look at."""
+
+    @abstractmethod
     def close(self) -> None: ...
 
 
 class JsonLines(Writer):
     """Write one JSON object per line: {"step": 10, "kind": "train", "time": ..., "elapsed": ..., "loss": ...}.
+
+    Samples are files of their own, in the folder `samples` beside it.
 
     `time` is in seconds since 1970, `elapsed` in seconds of training; after a restart it continues from the last record.
     """
@@ -52,6 +63,7 @@ class JsonLines(Writer):
                 note(
                     f"{path} has lines that are not metrics; it is kept as {damaged}, and its valid records are copied"
                 )
+            self._samples = path.parent / "samples"
             kept = [line.decode() for line in lines if _step(line) <= resumed_from] if resumed_from else []
             replace_text(path, "".join(f"{line}\n" for line in kept))
             self._file = open(open_file(path, os.O_WRONLY | os.O_APPEND), "a", buffering=1, encoding="utf-8")
@@ -68,6 +80,16 @@ class JsonLines(Writer):
             return  # a finished run was started again: its last evaluation is on record
         times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 3)}
         self._file.write(json.dumps({"step": step, "kind": kind, **times, **metrics}) + "\n")
+
+    def sample(self, step: int, sample: Sample) -> None:
+        """Write a file `samples/STEP-NAME.png`, `.txt` or `.json`. Raises OSError."""
+        name = re.sub(r"[^\w.-]+", "_", sample.name)[:100]
+        path = self._samples / f"{step:08d}-{name}{sample.ending}"
+        check_folder(self._samples)
+        self._samples.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
+            file.write(sample.data)
 
     def close(self) -> None:
         self._file.close()
@@ -120,20 +142,49 @@ class TensorBoard(Writer):
             self._file.write_event(Event(wall_time=time.time(), step=resumed_from + 1, session_log=start))
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
-        values = [self._summary.Value(tag=f"{kind}/{k}", simple_value=v) for k, v in _numbers(metrics).items()]
+        values = [self._summary.Value(tag=k, simple_value=v) for k, v in _tagged(kind, metrics).items()]
         self._file.write_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
         if time.monotonic() - self._flushed >= _FLUSH:
             self._file.flush()
             self._flushed = time.monotonic()
 
+    def sample(self, step: int, sample: Sample) -> None:
+        self._file.write_event(self._event(wall_time=time.time(), step=step, summary=_summary_of(sample)))
+
     def close(self) -> None:
         self._file.close()
+
+
+def _summary_of(sample: Sample) -> Any:
+    """Return a sample as TensorBoard has it: a table is a text in Markdown."""
+    from tensorboardX import summary
+
+    if sample.form == "image":
+        png = sample.data
+        width, height = struct.unpack(">II", png[16:24])
+        colorspace = {0: 1, 2: 3, 6: 4}[png[25]]  # channels, by the colour type of the PNG
+        image = summary.Summary.Image(height=height, width=width, colorspace=colorspace, encoded_image_string=png)
+        return summary.Summary(value=[summary.Summary.Value(tag=sample.name, image=image)])
+    if sample.form == "histogram":
+        content = json.loads(sample.content)
+        if not content["counts"]:
+            return summary.Summary()
+        edges, counts = content["edges"], content["counts"]
+        middles = [(low + high) / 2 for low, high in pairwise(edges)]
+        total = sum(middle * count for middle, count in zip(middles, counts, strict=True))
+        squares = sum(middle**2 * count for middle, count in zip(middles, counts, strict=True))
+        return summary.histogram_raw(sample.name, edges[0], edges[-1], sum(counts), total, squares, edges[1:], counts)
+    text = sample.content
+    if sample.form == "table":
+        head, *rows = ([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in json.loads(text))
+        text = "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
+    return summary.text(sample.name, text)
 
 
 class WandB(Writer):
     """Write metrics to Weights & Biases. Raises UserError if its library is missing."""
 
-    def __init__(self, project: str, workdir: Path, config: Config) -> None:
+    def __init__(self, project: str, workdir: Path, config: dict[str, Any]) -> None:
         try:
             import wandb
         except ImportError:
@@ -143,31 +194,68 @@ class WandB(Writer):
         if not os.path.lexists(name):
             replace_text(name, secrets.token_hex(4))
         self._run: Any = wandb.init(
-            project=project, id=_read(name).decode(), resume="allow", dir=str(workdir), config=saved_config(config)
+            project=project, id=_read(name).decode(), resume="allow", dir=str(workdir), config=config
         )
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
-        self._run.log({f"{kind}/{name}": value for name, value in _numbers(metrics).items()}, step=step)
+        self._run.log(_tagged(kind, metrics), step=step)
+
+    def sample(self, step: int, sample: Sample) -> None:
+        import wandb
+
+        value: Any = sample.content
+        if sample.form == "image":
+            with tempfile.NamedTemporaryFile(suffix=".png") as file:
+                file.write(sample.data)
+                file.flush()
+                self._run.log({sample.name: wandb.Image(file.name)}, step=step)
+            return
+        if sample.form == "table":
+            head, *rows = json.loads(sample.content)
+            value = wandb.Table(
+                columns=head, data=[[*row, *[""] * (len(head) - len(row))][: len(head)] for row in rows]
+            )
+        elif sample.form == "histogram":
+            content = json.loads(sample.content)
+            if not content["counts"]:
+                return
+            value = wandb.Histogram(np_histogram=(content["counts"], content["edges"]))
+        self._run.log({sample.name: value}, step=step)
 
     def close(self) -> None:
         self._run.finish()
 
 
-def _numbers(metrics: Metrics) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if isinstance(value, float)}
+def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
+    """Return the numbers by `KIND/NAME`, or by their names alone if these begin so already."""
+    return {
+        name if name.startswith(f"{kind}/") else f"{kind}/{name}": value
+        for name, value in metrics.items()
+        if isinstance(value, float)
+    }
 
 
-def make_writers(config: Config, workdir: Workdir, resumed_from: int, note: Callable[[str], None]) -> list[Writer]:
-    """Return the writers that the config asks for. `note` reports to the user which of them is not available."""
+def make_writers(
+    log: Log, workdir: Workdir, resumed_from: int, note: Callable[[str], None], config: dict[str, Any]
+) -> list[Writer]:
+    """Return the writers that are asked for.
+
+    Args:
+        log: which of them.
+        workdir: where they write.
+        resumed_from: step after which records are removed.
+        note: reports to the user which of them is not available.
+        config: the job as JSON, for Weights & Biases.
+    """
     writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]
-    if config.log.tensorboard and find_spec("tensorboardX") is None:
+    if log.tensorboard and find_spec("tensorboardX") is None:
         note("no TensorBoard files: tensorboardX is not installed; metrics.jsonl has all metrics")
-    elif config.log.tensorboard:
+    elif log.tensorboard:
         check_folder(workdir.tensorboard)
         try:
             writers.append(TensorBoard(workdir.tensorboard, resumed_from))
         except ImportError as error:  # installed, but incomplete or of another version
             note(f"no TensorBoard files: tensorboardX cannot be imported ({error}); metrics.jsonl has all metrics")
-    if config.log.wandb:
-        writers.append(WandB(config.log.wandb, workdir.path, config))
+    if log.wandb:
+        writers.append(WandB(log.wandb, workdir.path, config))
     return writers

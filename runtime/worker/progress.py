@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..contract import EventKind, Phase
-from ..events import StepEvent, WorkerEvent, stamped
+from ..events import SHOWN, StepEvent, WorkerEvent, stamped
 from ..lines import log_line
 from .progress_record import ProgressRecordFile
 
@@ -46,6 +46,8 @@ class Reporter:
         self.last_phase: Phase | None = None
         self.step: int | None = None
         """Step in progress, named when the process fails."""
+        self.shown: tuple[str, ...] = SHOWN
+        """Names of the metrics that a line about a step has."""
         self.faults: FaultInjector | None = None
         """Faults to inject; None if the run injects none."""
 
@@ -97,7 +99,9 @@ class Reporter:
             self._last_step = now
             times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
             times |= self.record.seconds()
-            self.event(cast(StepEvent, {"event": EventKind.STEP, "step": step, "steps": steps, **metrics, **times}))
+            shown = {} if self.shown == SHOWN else {"shown": [*self.shown]}
+            fields = {"event": EventKind.STEP, "step": step, "steps": steps, **metrics, **times, **shown}
+            self.event(cast(StepEvent, fields))
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
         """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""

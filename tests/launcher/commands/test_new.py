@@ -15,16 +15,21 @@ from podrun.runtime.config import Config, check_files
 from podrun.runtime.config.task import TASKS
 
 from ...conftest import Sandbox
+from ...runtime.data.pairs_folder import llama_folder, pair, pairs_folder
 from .conftest import Podrun
 
 NAMES = templates.template_names()
 
 
-def write_arrays(path: Path) -> None:
-    """Write what the template own_data says to."""
-    random = np.random.default_rng(0)
-    x = random.normal(size=(200, 4)).astype(np.float32)
-    np.savez(path, x=x, y=(x[:, 0] > 0).astype(np.int32))
+def write_data(folder: Path, name: str) -> None:
+    """Write what a template says to, beside it."""
+    if name == "own_data":
+        random = np.random.default_rng(0)
+        x = random.normal(size=(200, 4)).astype(np.float32)
+        np.savez(folder / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int32))
+    if name == "dpo":
+        (folder / "models").mkdir()
+        pairs_folder(folder / "pairs", llama_folder(folder / "models/qwen"), [pair(number) for number in range(80)])
 
 
 def test_every_template_is_known() -> None:
@@ -50,7 +55,7 @@ def test_what_is_in_comments_is_valid_too(name: str) -> None:
 def test_a_new_job_is_valid(podrun: Podrun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """As it is written, with the data that it names; its comments name the file."""
     monkeypatch.chdir(tmp_path)
-    write_arrays(tmp_path / "data.npz")
+    write_data(tmp_path, name)
     done = podrun("new", name, "-o", "my job.yaml")
     assert (done.code, done.err) == (0, "")
     assert "  podrun --slice cpu-1x2 --simulate 'my job.yaml'\n" in done.out
@@ -96,10 +101,11 @@ def test_mistakes(
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_job_trains(sandbox: Sandbox, name: str) -> None:
-    write_arrays(sandbox.path / "data.npz")
+    write_data(sandbox.path, name)
     assert sandbox.podrun("new", name, "-o", "new.yaml").returncode == 0
     small = ("steps=2", "epochs=null", "sample.tokens=0", "eval.batches=1", "checkpoint.every=0", "log.every=1")
     schedule = () if name == "logistic_regression" else ("schedule.warmup_steps=1",)
-    done = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "new.yaml", *small, *schedule)
+    context = ("model.context=20",) if name == "dpo" else ()  # that of a tiny model
+    done = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "new.yaml", *small, *schedule, *context)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(sandbox.losses("runs/new")) == [1, 2]

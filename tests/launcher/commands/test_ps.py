@@ -43,7 +43,10 @@ def test_ps_tells_how_every_run_goes(podrun: Podrun, make: Make) -> None:
     assert [row["code"] for row in rows] == [None, None, 130, 3, 0]
     assert rows[0]["supervisor"] == os.getpid() and rows[0]["step"] == 42 and rows[0]["hosts"] == 2
     assert rows[0]["loss"] == 1.0 and rows[4]["loss"] is None
-    assert re.split(r"  +", lines[1])[4:6] == ["42/100", "1.0000"] and re.split(r"  +", lines[5])[4:6] == ["-", "-"]
+    assert re.split(r"  +", lines[1])[4:6] == ["42/100", "loss 1.0000"] and re.split(r"  +", lines[5])[4:6] == [
+        "-",
+        "-",
+    ]
     assert rows[4]["seconds"] == pytest.approx(90) and 119 < rows[0]["seconds"] <= 121 + time.time() - before
 
 

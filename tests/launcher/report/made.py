@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
 from typing import Any
 
+import numpy as np
+
 from podrun.launcher.rundir.runs import RunDirectory
+from podrun.runtime.measure.samples import sample_of
 
 from ..rundir.made import event, make, record
 
@@ -69,3 +74,34 @@ def hostile_run() -> RunDirectory:
     record(directory, event("end", time=BEGIN + 4, code=1, host="host-0", process=0, message=HOSTILE))
     (directory.logs / "host-0.log").write_bytes(f"{HOSTILE}\n".encode() + b"\xff\x00\r\n")
     return directory
+
+
+def run_with_samples() -> RunDirectory:
+    """Return a run of a program with metrics of its own and a sample of each form, some of them hostile or damaged."""
+    directory = make()
+    image = base64.b64encode(png(np.full((8, 8, 3), 200, np.uint8))).decode()
+    samples = {
+        "words": ("text", HOSTILE),
+        HOSTILE: ("text", "of a hostile name"),
+        "picture": ("image", image),
+        "no picture": ("image", base64.b64encode(HOSTILE.encode()).decode()),
+        "rows": ("table", json.dumps([["a", HOSTILE], ["1", HOSTILE]])),
+        "no rows": ("table", HOSTILE),
+        "numbers": ("histogram", json.dumps({"edges": [0.0, 1.0, 2.0], "counts": [3, 1]})),
+        "no numbers": ("histogram", json.dumps({"edges": 3})),
+        "unknown": (HOSTILE, HOSTILE),
+    }
+    record(directory, start(0, 0, hosts=1, program="python own.py"))
+    for step in range(1, 6):
+        record(
+            directory, event("step", 0, time=BEGIN + step, step=step, **{"f1": step / 5, "val/auc": 0.5, HOSTILE: 1.0})
+        )
+        for name, (form, content) in samples.items():
+            fields = {"name": name, "form": form, "content": content}
+            record(directory, {**event("sample", 0, time=BEGIN + step, step=step), **fields})
+    record(directory, event("eval", 0, time=BEGIN + 5, step=5, f1=0.75), event("end", time=BEGIN + 6, code=0))
+    return directory
+
+
+def png(image: np.ndarray[Any, Any]) -> bytes:
+    return sample_of("a", image).data

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.report.curves import key_of
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..browsers import WAIT, chromium
-from .made import hostile_run, run_with_restart
+from .made import hostile_run, run_with_restart, run_with_samples
 
 pytestmark = pytest.mark.long
 WHITE_OR_NOT = """(id) => {
@@ -118,3 +119,14 @@ def test_a_hostile_run_is_only_text(opened: Open) -> None:
     page = opened(hostile_run())
     assert page.locator("#verdict .cause").inner_text().startswith("</script><script>alert(1)</script><b>&red")
     assert page.evaluate("document.querySelectorAll('script').length") == 2
+
+
+def test_samples_and_metrics_of_a_program(opened: Open) -> None:
+    """Images are drawn, also under the content policy; on a narrow screen all fits."""
+    for width in (1280, 390):
+        page = opened(run_with_samples(), "dark", width)
+        sizes = page.evaluate("[...document.querySelectorAll('.samples img')].map((image) => image.naturalWidth)")
+        assert sizes == [8, 8, 8]
+        for name in ("f1", "val/auc"):
+            assert page.evaluate(WHITE_OR_NOT, f"#chart-{key_of(name)}") > 0.005
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from podrun.launcher.report.curves import curves
+from podrun.launcher.report.curves import curves, key_of
+from podrun.launcher.report.records import StepRecord
 from podrun.runtime.lines import describe_eval
 
 
@@ -31,3 +33,33 @@ def test_very_many_sets() -> None:
     named = {f"set{n}/loss": 1.0 for n in range(40)}
     (chart,) = curves([], [evaluation(1, loss=2.0, **named)], [])
     assert len(chart.series) < 10
+
+
+def record(step: int, **metrics: float) -> StepRecord:
+    values: Any = {"event": "step", "step": step, "time": 1.0, "elapsed": 2.0, "waited": 3.0, **metrics}
+    return StepRecord(values, 0.0, 0.0)
+
+
+def test_metrics_of_any_name() -> None:
+    """Each has a chart, with its evaluations; those with a slash stand under what is before it, and fields have none."""
+    steps = [record(n, loss=1.0, f1=0.5 * n, **{"val/auc": 0.25, "train/step_ms": 12.0}) for n in (1, 2)]
+    charts = curves(steps, [evaluation(2, f1=0.75, bleu=0.125, **{"test/loss": 2.0, "test/bleu": 0.5})], [])
+    assert [(chart.title, chart.group, chart.unit) for chart in charts] == [
+        ("Loss", "", ""),
+        ("f1", "", ""),
+        ("bleu", "", ""),
+        ("test/bleu", "test", ""),
+        ("train/step_ms", "train", "ms"),
+        ("val/auc", "val", ""),
+    ]
+    f1 = charts[1]
+    assert [(one.name, one.style, one.x, one.y) for one in f1.series] == [
+        ("training", "line", [1, 2], [0.5, 1.0]),
+        ("validation", "dots", [2], [0.75]),
+    ]
+    keys = {key_of(name) for name in ("f1", "a b", 'x"><script>', "", "\ud7ff")}
+    assert len(keys) == 5 and all(re.fullmatch(r"metric-[0-9a-f]{8}", key) for key in keys)
+
+
+def test_very_many_metrics() -> None:
+    assert len(curves([record(1, **{f"m{n}": 1.0 for n in range(1000)})], [], [])) == 80

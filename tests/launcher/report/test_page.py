@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.report.curves import key_of
 from podrun.launcher.report.encode import numbers
 from podrun.launcher.report.make_page import page_of_run, page_of_workdir
 from podrun.launcher.report.records import MAX_STEPS, read_metrics, read_records
@@ -22,7 +23,7 @@ from podrun.runtime.contract import UserError
 
 from ..rundir.made import event, make, record
 from .elements import Elements
-from .made import BEGIN, hostile_run, phase, run_with_restart, start, steps
+from .made import BEGIN, hostile_run, phase, run_with_restart, run_with_samples, start, steps
 
 
 def data_of(text: str) -> dict[str, Any]:
@@ -164,3 +165,20 @@ def test_a_long_file_is_thinned_out_and_no_peak_is_lost(tmp_path: Path) -> None:
 def test_numbers_are_those_of_a_browser() -> None:
     assert base64.b64decode(numbers("d", [1.0])) == b"\0\0\0\0\0\0\xf0\x3f"
     assert floats("f", numbers("f", [1.5, -1e300]))[0] == 1.5 and floats("f", numbers("f", [-1e300]))[0] < -3e38
+
+
+def test_samples_and_metrics_of_a_program() -> None:
+    """The last three of each name; what is hostile is text, what is damaged is told."""
+    text = html(run_with_samples())
+    charts = {chart["key"]: chart for chart in data_of(text)["charts"]}
+    assert [one["name"] for one in charts[key_of("f1")]["series"]] == ["training", "validation"]
+    assert charts[key_of("val/auc")]["series"] and "<h3>val</h3>" in text
+    samples = text[text.index("<h2>Samples</h2>") : text.index("<h2>Time</h2>")]
+    assert (
+        samples.count("<figcaption>step 5</figcaption>") == 9 and samples.count("<figcaption>step 3</figcaption>") == 9
+    )
+    assert "step 2<" not in samples
+    assert samples.count('src="data:image/png;base64,') == 3 and samples.count("it cannot be shown") == 9
+    assert samples.count("<rect") == 6 and "0 to 2, 4 numbers" in samples
+    assert "<script" not in samples and "<b>" not in samples
+    assert "img-src data:;" in text

@@ -40,10 +40,10 @@ class LiveRun:
         for one in events:
             self.recorder.event(one)
 
-    def step(self, step: int, loss: float = 1.0) -> None:
+    def step(self, step: int, loss: float = 1.0, **metrics: float) -> None:
         """Record a step of both processes; as in a real record, host and process come last."""
         for process in range(2):
-            values = event("step", time=BEGIN + 1 + step, step=step, loss=loss)
+            values = event("step", time=BEGIN + 1 + step, step=step, loss=loss, **metrics)
             self.record({**values, "host": f"host-{process}", "process": process})
 
     def end(self) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.report.curves import key_of
 from podrun.launcher.report.records import StepRecord
 from podrun.launcher.watch import overlay_source
 from podrun.launcher.watch.overlay_source import MAX_RUNS, thinned
-from podrun.launcher.watch.samples import sample_losses
+from podrun.launcher.watch.samples import sample_metric
 
 from ..rundir.made import ID, make
 from .conftest import Client, LiveRun, data_of, live_run
@@ -44,15 +45,16 @@ def test_the_list_of_runs(client: Client, run: LiveRun) -> None:
 
 
 def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
-    run.step(1, 3.0)
+    run.step(1, 3.0, f1=0.5)
     with live_run(OTHER) as other:
-        other.step(1, 2.0)
+        other.step(1, 2.0, f1=0.25)
         path = f"overlay?run={OTHER}&run={ID}"
         charts = {chart["key"]: chart for chart in data_of(client.ask(path).text)["charts"]}
         assert [(s["name"], s["colour"]) for s in charts["loss"]["series"]] == [
             ("abcd training", 0),
             ("beef training", 1),
         ]
+        assert [s["name"] for s in charts[key_of("f1")]["series"]] == ["abcd training", "beef training"]
         after = data_of(client.ask(path).text)["live"]["after"]
         news = client.messages(f"overlay/news?run={ID}&run={OTHER}&after={after}")
         other.step(2, 1.0)
@@ -87,10 +89,10 @@ def test_losses_from_all_over_a_record(tmp_path: Path, steps: int) -> None:
                     f'{{"event": "step", "time": 1.0, "step": {step}, "steps": null, "loss": {step}.0, {place}'
                 )
         record.write('{"event": "step", "time"')
-    losses = sample_losses(file)
+    losses = sample_metric(file, "loss")
     assert losses == sorted(set(losses)) and losses[-1:] == [float(steps)][: len(losses)]
     assert min(steps, 40) <= len(losses) <= 100
-    assert sample_losses(tmp_path / "nothing") == []
+    assert sample_metric(tmp_path / "nothing", "loss") == []
 
 
 def test_thinning_keeps_peaks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_tensorboard_is_told_of_a_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tensorboard", [True, False])
 def test_writers_of_the_config(tmp_path: Path, tensorboard: bool) -> None:
     """metrics.jsonl always; TensorBoard's folder only if it is asked for."""
-    writers = make_writers(job(tensorboard=tensorboard), Workdir(tmp_path), 0, print)
+    writers = make_writers(job(tensorboard=tensorboard).log, Workdir(tmp_path), 0, print, {})
     for writer in writers:
         writer.write(1, "train", {"loss": 1.0})
         writer.close()
@@ -117,7 +117,7 @@ def test_writers_of_the_config(tmp_path: Path, tensorboard: bool) -> None:
 def test_wandb_missing(tmp_path: Path) -> None:
     """The message says how to install it."""
     with pytest.raises(UserError, match=r"log\.wandb needs the wandb library: pip install wandb"):
-        make_writers(job(tensorboard=False, wandb="project"), Workdir(tmp_path), 0, print)
+        make_writers(job(tensorboard=False, wandb="project").log, Workdir(tmp_path), 0, print, {})
 
 
 # --- events ---------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def test_tensorboard_that_is_missing_or_broken(tmp_path: Path, monkeypatch: pyte
     else:
         monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
     notes: list[str] = []
-    (writer,) = make_writers(job(tensorboard=True), Workdir(tmp_path), 0, notes.append)
+    (writer,) = make_writers(job(tensorboard=True).log, Workdir(tmp_path), 0, notes.append, {})
     writer.close()
     assert len(notes) == 1
     assert notes[0].startswith("no TensorBoard files: tensorboardX ")

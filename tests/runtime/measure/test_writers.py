@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, saved_config
 from podrun.runtime.measure import writers as module
 from podrun.runtime.measure.writers import JsonLines, TensorBoard, WandB
 
 from .event_files import tensorboard_events
 
-CONFIG = Config.model_validate({"steps": 1, "batch_size": 1})
+CONFIG = saved_config(Config.model_validate({"steps": 1, "batch_size": 1}))
 MIXED: dict[str, Any] = {"loss": 1.5, "losses": [1.0, 2.0], "epoch": 3, "name": "x", "none": None}
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
-from podrun.runtime.config import Checkpoint, Config
+from podrun.runtime.config import Checkpoint
+from podrun.runtime.config.sections import Log
 from podrun.runtime.contract import UserError, Workdir, WorkerEnv
 from podrun.runtime.measure.writers import JsonLines, make_writers
 from podrun.runtime.worker.progress import Reporter
@@ -181,7 +182,7 @@ def test_folders_that_are_links(tmp_path: Path, name: str) -> None:
         if name == "checkpoints":
             Checkpoints(workdir.checkpoints, Checkpoint()).close()
         else:
-            for writer in make_writers(Config.model_validate({"steps": 1, "batch_size": 1}), workdir, 0, print):
+            for writer in make_writers(Log(), workdir, 0, print, {}):
                 writer.close()
 
     use()

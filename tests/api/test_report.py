@@ -1,0 +1,160 @@
+"""`podrun.report`: metrics of any name and kind, samples, and where they go."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import podrun
+from podrun import session
+from podrun.runtime.measure.samples import Sample, sample_of
+
+from ..runtime.measure.event_files import tensorboard_events
+
+RUN = Path("runs/train")
+
+
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RUN / "metrics.jsonl").read_text().splitlines()]
+
+
+def metrics(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in ("time", "elapsed")}
+
+
+def test_any_name_and_kind(fresh: Callable[[], None]) -> None:
+    """An evaluation of a set with a name has it before its metrics."""
+    podrun.report(1, {"val/f1": 0.5, "a metric": 2}, loss=1.5)
+    podrun.report(1, kind="eval", loss=1.25)
+    podrun.report(1, {"f1": np.float32(0.25)}, kind="test")
+    assert [metrics(record) for record in records()] == [
+        {"step": 1, "kind": "train", "val/f1": 0.5, "a metric": 2.0, "loss": 1.5},
+        {"step": 1, "kind": "eval", "loss": 1.25},
+        {"step": 1, "kind": "eval", "test/f1": 0.25},
+    ]
+
+
+def test_tensorboard_has_all(fresh: Callable[[], None]) -> None:
+    names = [f"metric {number}" for number in range(30)]
+    podrun.report(3, {**dict.fromkeys(names, 1.0), "train/f1": 0.5}, sample={"text": "hello", "table": [["a|b"], [1]]})
+    podrun.report(3, kind="test", auc=0.75)
+    podrun.report(3, sample={"image": np.zeros((4, 6, 3)), "values": [1.0, 2.0, 2.0]})
+    session.current().metrics._close()
+    values = {value.tag: value for event in tensorboard_events(RUN / "tensorboard") for value in event.summary.value}
+    assert {f"train/{name}" for name in names} | {"train/f1", "eval/test/auc"} <= values.keys()
+    assert (values["image"].image.height, values["image"].image.width, values["image"].image.colorspace) == (4, 6, 3)
+    assert values["values"].histo.num == 3 and values["values"].histo.max == 2.0
+    assert values["text/text_summary"].tensor.string_val == [b"hello"]
+    assert values["table/text_summary"].tensor.string_val == [b"| a\\|b |\n| --- |\n| 1 |"]
+
+
+def test_no_tensorboard(fresh: Callable[[], None]) -> None:
+    podrun.init(tensorboard=False)
+    podrun.report(1, loss=1.0)
+    assert not (RUN / "tensorboard").exists() and len(records()) == 1
+
+
+@pytest.mark.parametrize(
+    ("show", "line"),
+    [((), "step 7  a 1.0000  b 2.0000  c 3.0000  d 4.0000"), (("e", "missing", "a"), "step 7  e 5.0000  a 1.0000")],
+)
+def test_shown(fresh: Callable[[], None], capsys: pytest.CaptureFixture[str], show: tuple[str, ...], line: str) -> None:
+    """The line of a step has the first four metrics, or those that are named."""
+    podrun.init(show=show)
+    podrun.report(7, a=1, b=2, c=3, d=4, e=5)
+    assert capsys.readouterr().out.startswith(line + "  elapsed")
+
+
+def test_samples_are_files(fresh: Callable[[], None]) -> None:
+    podrun.report(20, sample={"a/b c": "text", "grey": np.full((2, 3), 0.5), "rows": [{"x": 1, "y": "z"}, {"y": 2.5}]})
+    assert sorted(path.name for path in (RUN / "samples").iterdir()) == [
+        "00000020-a_b_c.txt",
+        "00000020-grey.png",
+        "00000020-rows.json",
+    ]
+    assert json.loads((RUN / "samples/00000020-rows.json").read_text()) == [["x", "y"], ["1", "z"], ["", "2.5"]]
+    assert not (RUN / "metrics.jsonl").read_text()  # a sample alone is no record
+
+
+@pytest.mark.parametrize(
+    ("array", "mode"),
+    [
+        (np.arange(24, dtype=np.uint8).reshape(4, 6), "L"),
+        (np.arange(24, dtype=np.uint8).reshape(4, 6, 1), "L"),
+        (np.arange(72, dtype=np.uint8).reshape(4, 6, 3), "RGB"),
+        (np.arange(96, dtype=np.uint8).reshape(4, 6, 4), "RGBA"),
+    ],
+)
+def test_images_are_png(array: np.ndarray[Any, Any], mode: str) -> None:
+    """Read back by Pillow they have the same pixels; floats are from 0 to 1."""
+    images = pytest.importorskip("PIL.Image")
+    for given in (array, array.astype(np.float32) / 255):
+        sample = sample_of("a", given)
+        image = images.open(io.BytesIO(sample.data))
+        assert image.mode == mode
+        np.testing.assert_array_equal(np.asarray(image).reshape(array.shape), array)
+
+
+def test_odd_samples() -> None:
+    assert json.loads(sample_of("a", np.array([np.nan, np.inf])).content) == {"edges": [], "counts": []}
+    assert sum(json.loads(sample_of("a", np.array([1.0, np.nan, 1.0])).content)["counts"]) == 2
+    assert sample_of("a", "\ud800").content == "?"
+    assert base64.b64decode(sample_of("a", np.array([[np.nan, 2.0, -1.0]])).content).startswith(b"\x89PNG")
+    table = json.loads(sample_of("a", [["x"] * 50, *([["y" * 1000]] * 300)]).content)
+    assert len(table) == 201 and len(table[0]) == 40 and len(table[1][0]) == 504
+
+
+@pytest.mark.parametrize(
+    "value", [3, None, object(), np.zeros((2, 2, 2, 2)), np.zeros((2, 2, 5)), np.zeros((0, 2)), b"a"]
+)
+def test_what_is_no_sample(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"podrun\.report: sample mine"):
+        sample_of("mine", value)
+
+
+def test_a_sample_that_is_too_large_is_told_once(fresh: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2):
+        podrun.report(step, sample={"long": "x" * (2 << 20)}, loss=1.0)
+    assert (
+        capsys.readouterr().out.count("sample long of step 1 is left out: it has 2.1 MB, and at most 1 MB are kept")
+        == 1
+    )
+    assert len(records()) == 2
+
+
+@pytest.mark.parametrize("name", ["time", "step", "steps", "host", "process", "event", "kind", "elapsed", "shown"])
+def test_names_of_fields(fresh: Callable[[], None], name: str) -> None:
+    """They would take the place of what podrun writes."""
+    with pytest.raises(
+        ValueError, match=f"a metric is named {name}, which is a field of podrun's records; .* my_{name}"
+    ):
+        podrun.report(1, {name: 1.0})
+
+
+@pytest.mark.parametrize(("keys", "error"), [({"metrics": {3: 1.0}}, TypeError), ({"metrics": {"": 1.0}}, TypeError)])
+def test_names_that_are_none(fresh: Callable[[], None], keys: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="expected a text"):
+        podrun.report(1, **keys)
+
+
+@pytest.mark.parametrize("kind", ["", "a/b", 3])
+def test_kinds_that_are_none(fresh: Callable[[], None], kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"kind is .*, expected train, eval or the name of a set"):
+        podrun.report(1, kind=kind, loss=1.0)
+
+
+def test_an_epoch_may_be_reported(fresh: Callable[[], None]) -> None:
+    podrun.report(1, epoch=3, loss=1.0)
+    assert metrics(records()[0]) == {"step": 1, "kind": "train", "epoch": 3.0, "loss": 1.0}
+
+
+def test_forms() -> None:
+    assert sample_of("a", [1, 2, 3]).form == "histogram" and sample_of("a", [(1, 2)]).form == "table"
+    assert Sample("a", "text", "b").data == b"b"
