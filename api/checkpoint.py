@@ -65,7 +65,8 @@ def restore(like: Any, *, folder: Folder | None = None, step: int | None = None)
     """
     with _opened(folder, like, keep=1) as checkpoints:
         if step is None:
-            return checkpoints.newest(like, current().reporter)
+            newest = checkpoints.newest(like, current().reporter)
+            return None if newest is None else (newest[0], newest[1].state)
         return step, checkpoints.restore(step, like, current().reporter)
 
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import jax
 
+from podrun.runtime.checkpoint.messages import gather_texts
 from podrun.runtime.checkpoint.missing import warn_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.unchanged import Snapshot
 from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
+from podrun.runtime.data.streamed import IteratorState, decoded
 
 from .leaving import was_left_on_purpose
 from .session import current
@@ -30,7 +32,7 @@ class Stopped(SystemExit):
         self.step = step
 
 
-def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> Steps:
+def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2, iterator: Any = None) -> Steps:
     """Return a loop over the remaining steps, which resumes from the newest checkpoint in the workdir if there is one.
 
     All processes do the same steps. The state is saved every `save_every` steps, after the last step, and when the run is
@@ -45,6 +47,10 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> St
             of them. Other leaves, such as functions, are not saved and must not change.
         save_every: steps between two checkpoints; 0: only at the end.
         keep: number of the newest checkpoints to keep.
+        iterator: the iterator or loader that this process reads its data from, if that cannot be read by number. It has
+            `get_state` and `set_state`, as grain's have, or `state_dict` and `load_state_dict`, as torchdata's; its state,
+            bytes or values of JSON, is saved with each checkpoint and set by this call. A run that is resumed with another
+            number of processes is refused. Call `iter` on a loader after it.
 
     Raises:
         UserError: the checkpoint has another state or cannot be read, the workdir cannot be used, or the state cannot be
@@ -54,13 +60,13 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2) -> St
     for name, number, least in (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1)):
         if index(number) < least:
             raise ValueError(f"podrun.steps: {name} is {number}, expected a whole number of at least {least}")
-    return Steps(total, state, save_every, keep)
+    return Steps(total, state, save_every, keep, iterator)
 
 
 class Steps:
     """The remaining steps. Iterate over it, and assign the new state to `state` in each step."""
 
-    def __init__(self, total: int, state: Any, save_every: int, keep: int) -> None:
+    def __init__(self, total: int, state: Any, save_every: int, keep: int, iterator: Any = None) -> None:
         self.total = total
         self._state = state
         self._set_in: int | None = None
@@ -79,10 +85,14 @@ class Steps:
         newest = self._checkpoints.newest(state, self._reporter)
         if self._session.in_pod:
             warn_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
+        self._iterator = None if iterator is None else IteratorState.of(iterator, "podrun.steps")
         if newest is not None:
-            self.step, self._state = newest
+            self.step, self._state = newest[0], newest[1].state
+            self._restore_iterator(newest[1].iterators)
             if self._leads:
                 self._reporter.event({"event": EventKind.RESUME, "step": self.step})
+        self._iterator_text = "" if self._iterator is None else self._iterator.text()
+        """State of the iterator after the last step that is complete."""
         self._saved = self.step
         self._before: Snapshot | None = None
         """Snapshot of the state before the first step; None after the first save."""
@@ -102,6 +112,19 @@ class Steps:
     def stop(self) -> None:
         """End the loop after the current step, and save it. Call it on all processes in the same step."""
         self._ends = True
+
+    def _restore_iterator(self, states: list[str] | None) -> None:
+        """Set the state of this process's iterator. Raises UserError if the checkpoint has none for it."""
+        if self._iterator is None:
+            return
+        env = self._session.env
+        if states is None or len(states) != env.num_processes:
+            had = "no states of iterators" if states is None else f"the states of {len(states)} iterators"
+            raise UserError(
+                f"podrun.steps: the checkpoint has {had}, and this run has {env.num_processes}: go on with as many processes "
+                "as before, or choose another workdir to start anew"
+            )
+        self._iterator.restore(decoded(states[env.process_id]))
 
     @property
     def _leads(self) -> bool:
@@ -206,6 +229,8 @@ class Steps:
                 jax.block_until_ready(self.state)
         self._reporter.record.complete(step)
         self.step = step
+        if self._iterator is not None:
+            self._iterator_text = self._iterator.text()
         self._session.metrics.flush(before=None if on_cpu else step)
         self._report_step(step)
         self._report_save()
@@ -223,7 +248,10 @@ class Steps:
         self._check_forgotten()
         self._reporter.phase(Phase.SAVE)
         self._report_save(wait=True)
-        self._checkpoints.save(self.step, self.state)
+        iterators = None
+        if self._iterator is not None:
+            iterators = [text.decode() for text in gather_texts(self._iterator_text.encode())]
+        self._checkpoints.save(self.step, self.state, iterators)
         self._saved = self.step
         self._reporter.phase(Phase.TRAIN)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import jax
 
 from .checkpoint.first_model import with_first_model
+from .checkpoint.messages import gather_texts
 from .checkpoint.metadata import Counters
 from .checkpoint.store import Restored
 from .config import Config
@@ -28,6 +29,7 @@ from .data.mixture import Stage
 from .data.order import JobOrder
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
+from .data.streamed import Share, Streamed, StreamReader
 from .devices import Devices
 from .disk_cache import DiskCache
 from .measure.epochs import EpochMeans
@@ -147,6 +149,9 @@ class Trainer:
         size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._order = JobOrder(config, self._data)
+        self._stream: StreamReader | None = None
+        self._stream_states: list[str] | None = None
+        """States of all iterators in the checkpoint that training goes on from."""
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[DispatchedStep] = deque()
@@ -213,6 +218,7 @@ class Trainer:
             self._means.restore(counters.epoch_means)
             if self._config.drop_last:
                 self._position = self._means.position_from(counters.epoch_means, self._position, self._consumed)
+        self._stream_states = counters.streams
         stages, skipped = counters.mixture or [], counters.skipped or []
         self._order.resume(
             [Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position, self._step
@@ -228,10 +234,36 @@ class Trainer:
         """Return the batches from the current position on, sharded over the devices."""
         examples, shard = self._data.train, self._strategy.data_shard
         parts = self._strategy.shares * self._config.accumulate
+        if isinstance(examples, Streamed):
+            return self._streamed_batches(examples, parts)
         if self._config.batch_size == "all":
             return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
         batches = TrainBatches(examples, self._order.order(), self._consumed, *shard, parts)
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
+
+    def _streamed_batches(self, streamed: Streamed, parts: int) -> Prefetcher[Batch]:
+        """Return the batches of this process's iterator, from its state in the checkpoint on."""
+        where, consumed = f"data.name {self._config.data.name}", self._consumed
+        part, num_parts = self._strategy.data_shard
+        if consumed % parts:
+            raise UserError(
+                f"batch_size {consumed} is no multiple of {parts}, the parts into which this pod divides it, and batches of "
+                "an iterator are not padded; give a batch_size that is"
+            )
+        share = Share(part, num_parts, consumed // num_parts, self._config.seed)
+        if self._step and self._stream_states is None:
+            raise UserError(f"{where}: the checkpoint has no state of its iterator: it was made with other data")
+        reader = self._stream = StreamReader(streamed, share, where, self._position, self._stream_states)
+        return Prefetcher(lambda at: self._strategy.shard(reader.read(at, at + consumed)), self._position, consumed)
+
+    def _states_of_streams(self) -> list[str] | None:
+        """Return the state of each part's iterator after the last step. Called on all processes."""
+        if self._stream is None:
+            return None
+        part, parts = self._strategy.data_shard
+        each = gather_texts(f"{part} {self._stream.state_at(self._position)}".encode())
+        by_part = {int(number): state for number, _, state in (text.decode().partition(" ") for text in each)}
+        return [by_part[number] for number in range(parts)]
 
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""
@@ -418,6 +450,7 @@ class Trainer:
                 self._best.saved(),
                 [stage.saved() for stage in self._order.stages] or None,
                 [list(each) for each in self._order.skipped] or None,
+                self._states_of_streams(),
             )
             self._results.save(self._step, self._strategy.savable(self._state), self._position, metrics, counters)
         self._reporter.phase(Phase.TRAIN)
@@ -435,7 +468,8 @@ class Trainer:
 
     def _can_save_alone(self) -> bool:
         ready = all(done.metrics.complete for done in self._in_flight)
-        return ready and self._reporter.last_phase == Phase.TRAIN and self._results.can_save_alone
+        alone = self._results.can_save_alone and self._stream is None  # the states of iterators come from all processes
+        return ready and self._reporter.last_phase == Phase.TRAIN and alone
 
     def _save_alone(self) -> None:
         self._drain()

@@ -19,6 +19,7 @@ from ..contract import UserError, Workdir
 from ..data.base import Dataset, Order, Origin, Tokenizer, Traceable
 from ..data.mixture import Stage
 from ..data.order import JobOrder, within
+from ..data.streamed import Streamed
 from ..queries import BatchesAnswer, SeenExample
 from ..storage.bucket_data import load_data
 
@@ -50,6 +51,8 @@ def steps_of(workdir: Path, first: int | None, last: int | None) -> BatchesAnswe
         most = max(1, _MOST // config.batch_size)
         raise UserError(f"steps {first} to {last} are no steps; give the first and the last, at most {most:,} of them")
     data = _data(config)
+    if isinstance(data.train, Streamed):
+        raise UserError("the data of the run is read by an iterator, so that what its steps saw cannot be read again")
     job = JobOrder(config, data)
     metas = _checkpoints(workdir)
     if metas:

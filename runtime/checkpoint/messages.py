@@ -37,6 +37,16 @@ def broadcast_text(text: bytes) -> bytes:
     return from_process_zero(piece)[:size].tobytes()
 
 
+def gather_texts(text: bytes) -> list[bytes]:
+    """Return the texts of all processes on every process."""
+    sizes = gather([len(text)])[:, 0].tolist()
+    piece = np.zeros(max(_LEAST, 1 << (max(sizes) - 1).bit_length()) if max(sizes) else _LEAST, np.uint8)
+    piece[: len(text)] = np.frombuffer(text, np.uint8)
+    if jax.process_count() == 1:
+        return [text]
+    return [row[:size].tobytes() for row, size in zip(all_gather(piece), sizes, strict=True)]
+
+
 def from_process_zero(piece: Bytes) -> Bytes:
     """Return process 0's piece on every process. The others must give zeros, because the pieces are summed."""
     total = _programs()[1](_global_array(piece.view(np.uint32)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .. import ranking
-from ..data import mixture, saved_tokenizer
+from ..data import mixture, saved_tokenizer, streamed
 from ..measure import epochs
 
 Shapes = dict[str, Any]
@@ -41,6 +41,8 @@ class JobMeta(TypedDict):
     """Weights of the sources by position, if the data is a mixture."""
     skipped: NotRequired[list[list[int]] | None]
     """Ranges of the order of examples that are left out: first position, and that after the last."""
+    streams: NotRequired[list[str] | None]
+    """State of the iterator of each part of the batches, as `data.streamed` encodes it, if the data is read by iterators."""
     token_ids: NotRequired[TokenIds | None]
     """None for data without tokens."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
@@ -58,6 +60,8 @@ class Counters(NamedTuple):
     """Weights of the sources by position, if the data is a mixture."""
     skipped: list[list[int]] | None = None
     """Ranges of the order that are left out: first position, and that after the last."""
+    streams: list[str] | None = None
+    """State of the iterator of each part of the batches, if the data is read by iterators."""
 
 
 _KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
@@ -79,6 +83,8 @@ def job_meta(meta: Any) -> JobMeta:
         ranking.check_saved(meta["best"])
     if meta.get("mixture") is not None:
         mixture.check_saved(meta["mixture"])
+    if meta.get("streams") is not None:
+        streamed.check_saved(meta["streams"])
     if (ids := meta.get("token_ids")) is not None:
         end = ids["end"]
         if not isinstance(ids["vocabulary"], int) or not (end is None or isinstance(end, int)):

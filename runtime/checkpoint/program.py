@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 
 from ..array_names import refuse
 from ..contract import UserError
+from ..data import streamed
 from ..distributed import barrier
 from ..replicas import differing
 from ..storage.base import Storage
@@ -30,6 +31,16 @@ class ProgramMeta(TypedDict):
     """dtype and shape of each array, by name."""
     texts: NotRequired[trees.Texts]
     """Checkpoints of older versions have none."""
+    iterators: NotRequired[list[str] | None]
+    """State of each process's iterator, as `data.streamed` encodes it; None if the program gives none."""
+
+
+class SavedProgram(NamedTuple):
+    """A restored checkpoint of a program."""
+
+    state: Any
+    iterators: list[str] | None
+    """State of each process's iterator."""
 
 
 class ProgramCheckpoints(CheckpointFolder):
@@ -67,10 +78,21 @@ class ProgramCheckpoints(CheckpointFolder):
         )
         _check_replicas(state, f"the state of step {step}", "only process 0's would be saved")
 
-    def save(self, step: int, state: Any) -> None:
-        """Start a save, as `write` does. Raises UserError as `check` does."""
+    def save(self, step: int, state: Any, iterators: list[str] | None = None) -> None:
+        """Start a save, as `write` does. Raises UserError as `check` does.
+
+        Args:
+            step: number of steps done.
+            state: the state.
+            iterators: state of each process's iterator, if the program gives one.
+        """
         self.check(step, state)
-        self.write(step, trees.savable(state), {"arrays": trees.described(state), "texts": trees.texts(state)})
+        meta: ProgramMeta = {
+            "arrays": trees.described(state),
+            "texts": trees.texts(state),
+            "iterators": iterators,
+        }
+        self.write(step, trees.savable(state), meta)
 
     def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
         """Restore the state of a step, with the shardings of `like`.
@@ -78,23 +100,23 @@ class ProgramCheckpoints(CheckpointFolder):
         Raises UserError if it has other arrays than `like`, DamagedCheckpointError, HostFaultError.
         """
         if self.storage.everyone_reads:
-            return self.load(step, self._target(like))
+            return self.load(step, self._target(like)).state
         chosen = restore_from_process_zero(self, lambda read: (step, read(step)), self._target(like), reporter)
         assert chosen is not None
-        return chosen[1]
+        return chosen[1].state
 
-    def newest(self, like: Any, reporter: Reporter) -> tuple[int, Any] | None:
+    def newest(self, like: Any, reporter: Reporter) -> tuple[int, SavedProgram] | None:
         """Restore the newest checkpoint that all processes can read, as `restore_newest` does; None if there is none."""
         return newest_readable(self, self._target(like), reporter)
 
-    def _target(self, like: Any) -> Target[ProgramMeta, Any]:
+    def _target(self, like: Any) -> Target[ProgramMeta, SavedProgram]:
         def accept(step: int, meta: ProgramMeta, _: Any) -> None:
             saved = {**meta["arrays"], **_kinds(meta.get("texts", trees.texts(like)))}
             if saved != (expected := _described(like)):
                 raise UserError(_other_arrays(self.directory, step, saved, expected))
 
-        def build(_: int, meta: ProgramMeta, arrays: Any) -> Any:
-            return trees.restored(like, arrays, meta.get("texts", {}))
+        def build(_: int, meta: ProgramMeta, arrays: Any) -> SavedProgram:
+            return SavedProgram(trees.restored(like, arrays, meta.get("texts", {})), meta.get("iterators"))
 
         return Target(self._parse, accept, lambda: trees.template(like), build)
 
@@ -110,6 +132,8 @@ class ProgramCheckpoints(CheckpointFolder):
         if not isinstance(meta["arrays"], dict):
             raise TypeError("arrays is not a dict")
         trees.check_texts(meta.get("texts", {}))
+        if meta.get("iterators") is not None:
+            streamed.check_saved(meta["iterators"])
         checked: ProgramMeta = meta
         return checked
 

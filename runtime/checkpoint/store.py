@@ -96,6 +96,7 @@ class Checkpoints(CheckpointFolder):
             "best": counters.best,
             "mixture": counters.mixture,
             "skipped": counters.skipped,
+            "streams": counters.streams,
             "published": self._published,
             "token_ids": self._token_ids,
             "tokenizer": self._tokenizer,

@@ -11,6 +11,7 @@ from .. import plugins
 from ..config import Config
 from ..config.task import examples_of
 from .base import Batch, Dataset, Examples
+from .streamed import Streamed, check_streamed
 
 _KEY = "data.name"
 _FIRST = 16  # maximum number of examples that are checked before training
@@ -37,13 +38,25 @@ def checked(dataset: Any, config: Config) -> Dataset:
     if not isinstance(dataset.fingerprint, bytes):
         plugins.refuse(name, _KEY, f"its fingerprint is {dataset.fingerprint!r}, expected bytes")
     expected = _expected(dataset, config, name)
+    if isinstance(dataset.train, Streamed):
+        check_streamed(dataset.train, config, f"{_KEY} {name}")
+        return replace(dataset, validation=_validation(dataset, expected, name, config))
     train = _Checked(dataset.train, {k: v for k, v in expected.items() if k != "weights"}, name, "train")
-    validation = _Checked(dataset.validation, expected, name, "validation")
-    for examples in (train, validation):
-        size = 1 if config.batch_size == "all" else config.batch_size
-        first = np.arange(min(size, _FIRST), dtype=np.int64) % examples.size
-        examples.gather(first, np.zeros_like(first))
-    return replace(dataset, train=train, validation=validation)
+    _read_some(train, config)
+    return replace(dataset, train=train, validation=_validation(dataset, expected, name, config))
+
+
+def _validation(dataset: Dataset, expected: dict[str, Expected], name: str, config: Config) -> _Checked:
+    """Return the examples for validation with their checks. Raises UserError."""
+    examples = _Checked(dataset.validation, expected, name, "validation")
+    _read_some(examples, config)
+    return examples
+
+
+def _read_some(examples: _Checked, config: Config) -> None:
+    size = 1 if config.batch_size == "all" else config.batch_size
+    first = np.arange(min(size, _FIRST), dtype=np.int64) % examples.size
+    examples.gather(first, np.zeros_like(first))
 
 
 def _expected(dataset: Dataset, config: Config, name: str) -> dict[str, Expected]:

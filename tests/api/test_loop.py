@@ -315,3 +315,66 @@ def test_is_stopping(fresh: Fresh) -> None:
     assert not podrun.is_stopping()
     os.kill(os.getpid(), signal.SIGTERM)
     assert podrun.is_stopping() and podrun.is_stopping()
+
+
+class Numbers:
+    """An iterator that cannot be read by number, with the methods of grain's."""
+
+    def __init__(self) -> None:
+        self.next = 0
+
+    def __iter__(self) -> Numbers:
+        return self
+
+    def __next__(self) -> int:
+        self.next += 1
+        return self.next
+
+    def get_state(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("leave", ["kill", "break", "before the state is set"])
+def test_an_iterator_goes_on(fresh: Fresh, leave: str) -> None:
+    """Its state is that after the step that was saved, also if a further number was read."""
+
+    def loop(end: int) -> list[int]:
+        numbers = Numbers()
+        train = podrun.steps(10, np.zeros(1), save_every=3, iterator=numbers)
+        seen = [int(train.state[0])]
+        for step in train:
+            number = next(numbers)
+            if step == end and leave == "before the state is set":
+                break
+            train.state = train.state + number
+            seen.append(number)
+            if step == end:
+                if leave == "kill":
+                    raise KilledError
+                break
+        return seen
+
+    if leave == "kill":
+        with pytest.raises(KilledError):
+            loop(8)
+    else:
+        loop(8)
+    fresh()
+    last = {"kill": 6, "break": 8, "before the state is set": 7}[leave]
+    assert loop(0) == [sum(range(last + 1)), *range(last + 1, 11)]
+
+
+def test_iterators_that_do_not_fit(fresh: Fresh) -> None:
+    with pytest.raises(
+        UserError, match=r"podrun\.steps: its iterator, list_iterator, has neither get_state and set_state"
+    ):
+        podrun.steps(3, np.zeros(1), iterator=iter([1]))
+    fresh()
+    for step in (train := podrun.steps(2, np.zeros(1))):
+        train.state = train.state + step
+    fresh()
+    with pytest.raises(UserError, match="the checkpoint has no states of iterators, and this run has 1"):
+        podrun.steps(4, np.zeros(1), iterator=Numbers())
