@@ -291,6 +291,8 @@ def _batch_problems(config: Config) -> list[str]:
         return [
             f"data.skip leaves out batches by their numbers, which {key} has no use for; give steps and a batch_size"
         ]
+    if isinstance(config.data, MixtureData) and config.drop_last:
+        return ["drop_last: a mixture goes through each source at its own pace and has no epochs; remove it"]
     if isinstance(config.data, MixtureData) and config.epochs is not None:
         return [
             "epochs: a mixture goes through each source at its own pace; give steps (the log has the epochs of each)"

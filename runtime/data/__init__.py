@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from importlib import import_module
 
+import numpy as np
+
 from .. import plugins
 from ..config import Config, Plugin
 from ..config.data import has_segments
-from .base import Dataset
+from ..contract import UserError
+from .base import Dataset, PartlyTrained
 
 _SOURCES = {
     "text": "tokens:text_dataset",
@@ -26,6 +29,8 @@ _SOURCES = {
 }
 """Data source to module and function, `(section, config) -> Dataset`."""
 
+_ROWS = 1024  # rows that are looked at together
+
 
 def load_dataset(config: Config) -> Dataset:
     """Load the data that the job trains on.
@@ -36,13 +41,32 @@ def load_dataset(config: Config) -> Dataset:
         UserError: the data is missing, empty, too short or malformed.
     """
     dataset = load_source(config)
-    if not config.validation:
-        return dataset
-    from .further_validation import further_sets
+    if config.validation:
+        from .further_validation import further_sets
 
-    further = further_sets(config, dataset)
-    segments = dataset.has_segments or any(map(has_segments, config.validation.values()))
-    return replace(dataset, validations={**dataset.validations, **further}, has_segments=segments)
+        further = further_sets(config, dataset)
+        segments = dataset.has_segments or any(map(has_segments, config.validation.values()))
+        dataset = replace(dataset, validations={**dataset.validations, **further}, has_segments=segments)
+    _check_evaluated(dataset, config)
+    return dataset
+
+
+def _check_evaluated(dataset: Dataset, config: Config) -> None:
+    """Raise UserError if no token of what an evaluation looks at is learned, so that it would have no result."""
+    batches, batch_size = config.eval.batches, config.batch_size
+    most = None if batches == "all" or batch_size == "all" else batches * batch_size
+    for name, examples in (dataset.validations or {"": dataset.validation}).items():
+        if not isinstance(examples, PartlyTrained):
+            continue
+        size = examples.size if most is None else min(examples.size, most)
+        parts = (np.arange(at, min(size, at + _ROWS)) for at in range(0, size, _ROWS))
+        if not any(examples.trained(rows, np.zeros_like(rows)) for rows in parts):
+            of_set = f"validation set {name}" if name else "the validation set"
+            part = "" if size == examples.size else f"the first {batches} batches of "
+            remedy = "give another one" if not part else "give a larger eval.batches, or eval.batches=all"
+            raise UserError(
+                f"{part}{of_set} has no token that is learned, so that an evaluation would have no result; {remedy}"
+            )
 
 
 def load_source(config: Config) -> Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,3 +120,47 @@ def test_a_planted_document_is_found_and_left_out(sandbox: Sandbox) -> None:
     again = sandbox.podrun("batches", "runs/spiked", "--step", f"1:{60}", "--json")
     names = [name for e in json.loads(again.stdout)["examples"] for o in e["origins"] for name in o["documents"]]
     assert f"short.jsonl:{number}" not in names
+
+
+SOURCES = {"one": 4.0, "two": 3.0, "three": 2.0, "four": 1.0}
+LATER = {"one": 1.0, "two": 2.0, "three": 3.0, "four": 4.0}
+
+
+@pytest.mark.nightly
+def test_killed_ten_times_on_three_slices(start: Callable[..., Run], sandbox: Sandbox) -> None:
+    """Four sources whose weights change at a step: the examples of all steps are those of an undisturbed run."""
+    steps, change, batch = 100, 50, 24
+    for number, name in enumerate(SOURCES):
+        documents = text_documents(TEXT, [3, 9, 20, 40], seed=number)
+        prepared_folder(sandbox.path / name, [documents], name=f"{name}.jsonl")
+    data = {
+        "name": "mixture",
+        "sources": {name: {"path": name, "packing": "fit"} for name in SOURCES},
+        "weights": SOURCES,
+        "weights_from": {change: LATER},
+    }
+    job = {**JOB, "data": data, "validation": {}, "steps": steps, "batch_size": batch}
+    job |= {"eval": {"every": 0, "batches": 1}, "checkpoint": {"every": 5, "keep": 3}}
+    (sandbox.path / "four.yaml").write_text(yaml.safe_dump(job))
+    whole = sandbox.podrun("--slice", "cpu-1x4", "--simulate", "four.yaml", "-w", "runs/whole")
+    assert whole.returncode == 0, whole.stderr
+    draw, slices = random.Random(10), ("cpu-3x2", "cpu-1x4", "cpu-2x2")
+    stops = sorted(draw.sample(range(6, steps - 4), 10))
+    for number, until in enumerate(stops):
+        run = start("--slice", slices[number % 3], "--simulate", "four.yaml", "-w", "runs/mixed")
+        run.wait_for_step(until)
+        kill_everything(sandbox)
+    last = sandbox.podrun("--slice", slices[10 % 3], "--simulate", "four.yaml", "-w", "runs/mixed")
+    assert last.returncode == 0, last.stderr
+    expected = sandbox.losses("runs/whole")
+    assert sandbox.losses("runs/mixed") == {step: pytest.approx(loss, rel=2e-5) for step, loss in expected.items()}
+    each = []
+    for name in ("whole", "mixed"):
+        shown = sandbox.podrun("batches", f"runs/{name}", "--step", f"1:{steps}", "--json")
+        examples = json.loads(shown.stdout)["examples"]
+        each.append([(e["step"], e["row"], e["index"], [o["documents"] for o in e["origins"]]) for e in examples])
+    assert each[0] == each[1] and len(each[0]) == steps * batch
+    for first, last_step, weights in ((1, change - 1, SOURCES), (change, steps, LATER)):
+        names = [d[0][0].partition(".")[0] for step, _, _, d in each[0] if first <= step <= last_step]
+        for name, weight in weights.items():
+            assert names.count(name) / len(names) == pytest.approx(weight / 10, abs=0.01)

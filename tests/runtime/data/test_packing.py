@@ -10,6 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
+from podrun.runtime.data import _check_evaluated
+from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.packing import PackedRows, Rows, pack, stored_rows
 from podrun.runtime.data.windows import Source
 
@@ -150,3 +154,31 @@ def test_rows_that_nobody_uses_are_removed(tmp_path: Path) -> None:
     stored_rows(b"two", lambda: ends, WIDTH, tmp_path)
     stored_rows(b"three", lambda: ends, WIDTH, tmp_path)
     assert len(before & names()) == 1 and len(names()) == 2
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [
+        (
+            1,
+            "the first 1 batches of validation set web has no token that is learned, .* give a larger eval.batches, or",
+        ),
+        (2, None),
+        ("all", None),
+    ],
+)
+def test_an_evaluation_without_a_result(batches: int | str, reason: str | None) -> None:
+    """Refused at the start: its loss would be that of no token."""
+    answers = np.zeros(8 * WIDTH, np.uint8)
+    answers[6 * WIDTH :] = 1
+    rows = packed([WIDTH] * 8, answers)
+    data = Dataset(rows, rows, b"", validations={"web": rows})
+    config = Config.model_validate({"steps": 1, "batch_size": 4, "eval": {"batches": batches}})
+    if reason is None:
+        _check_evaluated(data, config)
+    else:
+        with pytest.raises(UserError, match=reason):
+            _check_evaluated(data, config)
+    none = packed([WIDTH] * 8, np.zeros(8 * WIDTH, np.uint8))
+    with pytest.raises(UserError, match=r"^(the first . batches of )?the validation set has no token that is learned"):
+        _check_evaluated(Dataset(rows, none, b""), config)

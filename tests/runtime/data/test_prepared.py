@@ -201,6 +201,7 @@ def test_mistakes_of_validation() -> None:
             "no metric 'mean_member_a/loss'",
         ),
         ({"data": mixture, "steps": None, "epochs": 2}, "goes through each source at its own pace"),
+        ({"data": mixture, "drop_last": True}, "drop_last: a mixture goes through each source at its own pace"),
     ]
     for keys, message in rows:
         with pytest.raises(ValueError, match=message):
