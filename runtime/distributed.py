@@ -179,7 +179,10 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
 
 
 def barrier(name: str) -> None:
-    """Wait for all processes, by the same call as orbax's barriers, so that its connections are made now."""
+    """Wait for all processes.
+
+    It is the call that orbax's barriers make, so that the connections for it are made now, and not at the first save.
+    """
     with without_gloo_lines():
         multihost_utils.sync_global_devices(name)
 

@@ -66,7 +66,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Divided:
-    """Summary of the parameters that fsdp divides and leaves whole."""
+    """Which parameters fsdp divides, and which it leaves whole."""
 
     fsdp: int
     arrays: int
@@ -79,7 +79,7 @@ class Divided:
 
 @dataclass(frozen=True)
 class DividedByModel:
-    """Summary of the matrices that the axis `model` divides and leaves whole."""
+    """Which matrices the axis `model` divides, and which it leaves whole."""
 
     model: int
     matrices: int

@@ -190,7 +190,7 @@ class ExportAnswer:
 
 
 class SamplingFields(TypedDict):
-    """The fields of a `Sampling`."""
+    """A `Sampling` in the JSON of a query."""
 
     temperature: float
     top_k: int

@@ -36,7 +36,7 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Opened:
-    """The start of a host's agent is over."""
+    """A host's agent has started, or could not be started."""
 
     host: str
     error: str | None

@@ -80,7 +80,7 @@ class View:
         self._drain()
 
     def stop(self) -> None:
-        """End the view of an attempt. Return when all output is shown, as far as the user waits for it."""
+        """End the view of an attempt. Return when all output is shown, or when the user interrupts the wait."""
         self._actions.put(self._finish)
         self._drain()
 

@@ -98,8 +98,8 @@ def _find(target: str, step: Step) -> ModelSource:
     spec = directory.spec()
     if not isinstance(spec.job, Config):
         raise UserError(
-            f"run {directory.run_id} is of a program, of whose state podrun does not know which part is the model; open its "
-            "checkpoints with orbax (docs/checkpoints.md)"
+            f"run {directory.run_id} trained with a program of yours, and podrun does not know which part of its saved state "
+            "is the model; open its checkpoints with orbax (docs/checkpoints.md)"
         )
     cwd = spec.cwd if spec.cwd.is_dir() else None
     if bucket_url.url(spec.workdir):

@@ -155,7 +155,10 @@ def _line(text: str) -> str:
 
 
 def show_prepared(folder: Path, verify: bool, seed: int) -> int:
-    """Print what a folder has. Return 0; 1 if a file is not as it was written, or the process failed. Raises UserError."""
+    """Print what a prepared folder has.
+
+    Returns 0; 1 if a file is not as it was written, or if the process that reads the folder failed. Raises UserError.
+    """
     query: ShowPreparedQuery = {"show": os.path.abspath(folder.expanduser()), "verify": verify, "seed": seed}
     process = QueryProcess(sys.executable, "podrun.runtime.prepare", query_environment({}), "read the folder")
     try:

@@ -26,7 +26,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class About:
-    """What was compared, and where."""
+    """What was compared, on which slice, and the folder with the results."""
 
     name: str
     slice: str

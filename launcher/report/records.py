@@ -51,7 +51,7 @@ class Thinner:
         self._low, self._high = math.inf, -math.inf
 
     def skip(self, line: bytes) -> None:
-        """Record the loss of a skipped record. Called a million times for a long run."""
+        """Read only the training loss of a line that is not parsed otherwise. Called a million times for a long run."""
         at = line.find(_LOSS) + len(_LOSS)
         try:
             loss = float(line[at : line.index(b",", at)])

@@ -62,7 +62,7 @@ class Saves:
             threading.Thread(target=importlib.import_module, args=(f"{__package__}.orbax_files",), daemon=True).start()
 
     def stand_in(self) -> None:
-        """See `CheckpointFolder.stand_in`."""
+        """Let this process save a replicated state in place of process 0, which is blocked."""
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 

@@ -178,7 +178,7 @@ class PackedRows:
         return sum(int(sizes.sum()) - len(sizes) for _, sizes in map(self._rows.pieces, indices.tolist()))
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
-        """Return where an example is from, for each of its documents."""
+        """Return the origin of each document that is packed into an example."""
         pieces = zip(*self._rows.pieces(index), strict=True)
         return [self._source.origin(int(start), int(size)) for start, size in pieces]
 

@@ -61,7 +61,7 @@ class Pairs:
         return {"tokens": tokens, "answers": answers, "weights": np.ones(count, np.float32)}
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
-        """Return where the two conversations of an example are from."""
+        """Return the origins of the two conversations of an example."""
         return [self._source.origin(*self._place(index, part)) for part in (0, 1)]
 
     @property

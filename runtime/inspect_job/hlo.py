@@ -71,7 +71,7 @@ class Instruction:
 
     @property
     def padded(self) -> int:
-        """Return the bytes of the result in whole tiles, in any memory."""
+        """Return how many bytes the result takes in whole tiles, whichever memory it is in."""
         return sum(array.padded for array in self.result)
 
     @property

@@ -49,7 +49,7 @@ def unknown_loops(program: Program) -> int:
 
 @dataclass(frozen=True)
 class _Carried:
-    """An element of the tuple that a loop carries, at the beginning of an iteration, and a number that was added to it."""
+    """The sum `element + plus`: an element of the tuple that a loop carries, as it was when an iteration began, and a number."""
 
     loop: str
     index: int

@@ -321,9 +321,11 @@ class Strategy(ABC):
         return InitialState(self.initial_state)
 
     def initialized(self, layout: Any, initial: InitialState | None = None) -> TrainState:
-        """Return the initial state with the shardings `layout`: one, or a tree. On CPU each process computes all of it.
+        """Return the initial state on the devices. On CPU each process computes all of it.
 
-        `initial` is the program of the part that is needed; None: of all.
+        Args:
+            layout: the shardings of the state: one for all arrays, or a tree of them.
+            initial: computes the part of the state that is needed; None: all of it is computed.
         """
         initial = initial or self.initial
         seed = np.uint32(self.seed & 0xFFFFFFFF)  # more bits `jax.random.key` does not look at, without 64-bit numbers
@@ -351,7 +353,7 @@ class Strategy(ABC):
 
     @hook
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
-        """Return the microbatches of a batch, [accumulate, B / accumulate, ...], and their keys, [accumulate]."""
+        """Split a batch into microbatches, [accumulate, B / accumulate, ...], and a random key into one for each, [accumulate]."""
         return microbatches(batch, key, self.accumulate)
 
     @hook

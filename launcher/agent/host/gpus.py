@@ -71,7 +71,7 @@ def parse_gpus(answer: str) -> List[Gpu]:
 
 
 def _complaint(answer: str) -> Optional[str]:
-    """Return the first line of the output that does not describe a GPU, which is an error message; None if there is none."""
+    """Return the first line that does not describe a GPU, for it is an error message; None if all lines describe GPUs."""
     lines = [line.strip()[:_COMMAND] for line in answer.splitlines()[:_MOST] if line.strip()]
     return next((line for line in lines if not parse_gpus(line)), None if lines else "it lists no GPU")
 

@@ -1,6 +1,6 @@
-"""`agent profile`: order a profiler trace from a worker of this host, or cancel the order.
+"""`agent profile`: ask a worker on this host for a profiler trace, or cancel the request.
 
-A worker of podrun's runtime looks for an order between its steps, and reports by events.
+Between two steps, a worker of podrun's runtime checks whether there is a request. It reports the outcome as events.
 """
 
 from __future__ import annotations

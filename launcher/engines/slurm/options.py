@@ -97,7 +97,7 @@ def _mistakes(given: Sequence[tuple[str, str | None]]) -> list[str]:
 
 
 def _lead(given: Sequence[tuple[str, str | None]]) -> tuple[int, list[str]]:
-    """Parse the option `signal`; return its seconds and the mistakes in it."""
+    """Parse the option `signal`. Return how many seconds before the time limit SLURM sends it, and the mistakes in it."""
     options = BatchOptions(tuple(given))
     typed, limit = options.value("signal") or str(LEAD), options.value("time")
     if not re.fullmatch(r"\d{1,5}", typed):
