@@ -44,12 +44,39 @@ _MODULES = {
 }
 
 
+_ELSEWHERE = {
+    **dict.fromkeys(("log", "log_metrics"), "podrun.report(step, loss=loss) reports metrics"),
+    **dict.fromkeys(
+        ("is_main_process", "is_main", "is_master", "is_leader", "rank", "process_index", "process_id"),
+        "podrun.init() returns this process: .leads, .process_id and .num_processes",
+    ),
+    **dict.fromkeys(
+        ("world_size", "process_count", "num_processes"), "podrun.init().num_processes is the number of processes"
+    ),
+    "print": "print on one process with `if podrun.init().leads: print(...)`",
+    **dict.fromkeys(
+        ("barrier", "wait_for_everyone"),
+        "jax.experimental.multihost_utils.sync_global_devices(name) waits for all processes",
+    ),
+    **dict.fromkeys(
+        ("gather", "all_gather", "broadcast", "all_reduce", "reduce"),
+        "jax.experimental.multihost_utils has process_allgather and broadcast_one_to_all",
+    ),
+    **dict.fromkeys(
+        ("save", "load", "restore", "Checkpoint"), "podrun.steps saves and restores; podrun.checkpoint does it by hand"
+    ),
+    **dict.fromkeys(("loop", "train", "Trainer"), "podrun.steps(total, state) is the loop"),
+}
+"""What people of other libraries look for here, and where it is."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     if name in __all__:
         return import_module(f".{name}", __name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = f"; {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -44,6 +44,19 @@ Exit codes:
 """
 
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("list", "ls", "runs", "jobs"), "ps` lists the runs"),
+    **dict.fromkeys(("kill", "cancel", "abort", "down"), "stop` ends a run"),
+    **dict.fromkeys(("rm", "remove", "delete", "prune"), "clean` removes what runs have left on hosts"),
+    **dict.fromkeys(("tail", "output"), "logs -f` shows what a run prints"),
+    **dict.fromkeys(("train", "start", "launch"), "train.yaml` starts a run, `podrun -- python train.py` a program"),
+    **dict.fromkeys(("top", "dashboard", "ui"), "watch` shows runs in a browser"),
+    **dict.fromkeys(("download", "fetch", "cp"), "pull` copies the results of a run here"),
+    **dict.fromkeys(("config", "keys"), "schema` prints all keys of train.yaml"),
+}
+"""Commands that other tools have, and what podrun has in their place."""
+
+
 class _DefaultRun(click.Group):
     """Command group in which `podrun train.yaml` means `podrun run train.yaml`."""
 
@@ -69,6 +82,8 @@ class _DefaultRun(click.Group):
         """Suggest a command for a misspelled one: `podrun stat` means a command, `podrun train.yaml` a job."""
         if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
             return
+        if word in _OTHER_NAMES:
+            _leave(click.UsageError(f"there is no command or job {word!r}; `podrun {_OTHER_NAMES[word]}", ctx))
         if near := difflib.get_close_matches(word, self.commands, n=2):
             _leave(click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx))
 

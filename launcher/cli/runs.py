@@ -213,7 +213,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL")
+@click.argument("target", required=False, metavar="[RUN|WORKDIR|CHECKPOINT|URL]")
 @_step
 @click.option(
     "--format",
@@ -229,7 +229,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     metavar="FILE",
     help="File or folder to write, which must not exist.  [default: WORKDIR-STEP.FORMAT in the current folder]",
 )
-def export(target: str, step: Step, form: str, output: Path | None) -> None:
+def export(target: str | None, step: Step, form: str, output: Path | None) -> None:
     """Write the model of a checkpoint to one file, or to a folder that transformers (hf) or PEFT opens (peft).
 
     The file has the model's arrays by name: the moving average if the job has one (ema), else the parameters. Config and
@@ -238,7 +238,7 @@ def export(target: str, step: Step, form: str, output: Path | None) -> None:
 
     \b
     Examples:
-      podrun export 4f2a
+      podrun export                     # the newest run
       podrun export runs/train --step 2000 --format npz -o model.npz
       podrun export s3://my-bucket/train
       podrun export 4f2a --format hf -o my-model
@@ -346,7 +346,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL|FOLDER")
+@click.argument("target", required=False, metavar="[RUN|WORKDIR|CHECKPOINT|URL|FOLDER]")
 @click.option("--prompt", "-p", metavar="TEXT", help="Text to continue; - reads it from stdin.")
 @click.option(
     "--batch",
@@ -404,7 +404,7 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON with prompt and text.")
 def generate(
-    target: str,
+    target: str | None,
     prompt: str | None,
     batch: Path | None,
     tokens: int | None,
@@ -445,7 +445,7 @@ def generate(
 
 
 @click.command()
-@click.argument("target", metavar="RUN|WORKDIR|CHECKPOINT|URL|FOLDER")
+@click.argument("target", required=False, metavar="[RUN|WORKDIR|CHECKPOINT|URL|FOLDER]")
 @_step
 @click.option(
     "--data",
@@ -459,7 +459,7 @@ def generate(
     help="A tokenizer.json for a text, if the model has none.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def evaluate(target: str, step: Step, data: str | None, tokenizer: Path | None, as_json: bool) -> None:
+def evaluate(target: str | None, step: Step, data: str | None, tokenizer: Path | None, as_json: bool) -> None:
     """Compute the validation metrics of a trained model, on this machine's CPU.
 
     The model is that of a checkpoint, or a published one in a folder that transformers has written. The metrics are those
@@ -468,7 +468,7 @@ def evaluate(target: str, step: Step, data: str | None, tokenizer: Path | None, 
 
     \b
     Examples:
-      podrun evaluate 4f2a
+      podrun evaluate                   # the newest run
       podrun evaluate runs/train --step best --json
       podrun evaluate runs/train --data other.txt
       podrun evaluate Llama-3.2-1B --data notes.txt

@@ -29,7 +29,7 @@ class EvaluateRequest:
         json: print the report as JSON.
     """
 
-    target: str
+    target: str | None
     step: Step
     data: str | None
     tokenizer: Path | None

@@ -22,7 +22,7 @@ _WEIGHTS = {"ema": "the moving average of the parameters, which is what is evalu
 class ExportRequest:
     """Command line of `podrun export`."""
 
-    target: str
+    target: str | None
     """A workdir on this machine or one of its checkpoints, the URL of a workdir in a bucket, or the id of a run."""
     step: Step
     format: str

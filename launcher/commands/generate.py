@@ -34,7 +34,7 @@ class GenerateRequest:
         json: print a line of JSON for each prompt.
     """
 
-    target: str
+    target: str | None
     step: Step
     prompt: str | None
     batch: Path | None

@@ -51,19 +51,19 @@ class ModelSource:
 
 
 @contextmanager
-def model_here(target: str, step: Step) -> Iterator[ModelSource]:
+def model_here(target: str | None, step: Step) -> Iterator[ModelSource]:
     """Find a model, and bring it to this machine for the time of a `with` block if it is in a bucket.
 
     Args:
         target: a workdir, one of its checkpoints, the URL of a workdir in a bucket, the id of a run, or the folder of a
-            published model.
+            published model; None: the newest run.
         step: step of the checkpoint.
 
     Raises:
         UserError: there is no such model, or its checkpoint in the bucket is damaged.
         UnavailableError: the bucket is unreachable.
     """
-    source = _find(target, step)
+    source = _find(target or find_run(None).run_id, step)
     bucket = bucket_url.url(source.folder)
     if bucket is None:
         yield source

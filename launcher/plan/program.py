@@ -41,7 +41,8 @@ def program_env(worker: WorkerEnv) -> dict[str, str]:
     """Return the process's rank and size under the names that public programs for JAX and torch read.
 
     Sources: the examples of JAX, MaxText and Kubeflow (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, ...),
-    Lightning's NODE_RANK, and https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization.
+    Lightning's NODE_RANK, https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization, and
+    those of torchrun: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
     """
     number, total = str(worker.process_id), str(worker.num_processes)
     return {
@@ -49,8 +50,12 @@ def program_env(worker: WorkerEnv) -> dict[str, str]:
         **dict.fromkeys(("JAX_PROCESS_ID", "PROCESS_ID", "JAX_PROCESS_INDEX", "RANK"), number),
         "LOCAL_RANK": str(worker.local_rank),
         "LOCAL_WORLD_SIZE": str(worker.local_size),
-        "NODE_RANK": str(worker.process_id // worker.local_size),
-        "NNODES": str(worker.num_processes // worker.local_size),
+        **dict.fromkeys(("NODE_RANK", "GROUP_RANK"), str(worker.process_id // worker.local_size)),
+        **dict.fromkeys(("NNODES", "GROUP_WORLD_SIZE"), str(worker.num_processes // worker.local_size)),
+        "ROLE_RANK": number,
+        "ROLE_WORLD_SIZE": total,
+        "TORCHELASTIC_RESTART_COUNT": str(worker.attempt),
+        "TORCHELASTIC_RUN_ID": worker.run_id,
         "PYTHONFAULTHANDLER": "1",  # a crash in native code prints the Python traceback
     }
 

@@ -49,7 +49,8 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.interrupted_by is not None:
         resume = "" if plan.is_program and outcome.saved_step is None else _resume(outcome)
         return f"interrupted{resume}{over} [exit code {outcome.code}]"
-    return "done"
+    restarts = f", after {plan.attempt} restart{'s' * (plan.attempt != 1)}" if plan.attempt else ""
+    return f"done{restarts}"
 
 
 def _resume(outcome: Outcome) -> str:

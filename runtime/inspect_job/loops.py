@@ -49,7 +49,7 @@ def unknown_loops(program: Program) -> int:
 
 @dataclass(frozen=True)
 class _Carried:
-    """The sum `element + plus`: an element of the tuple that a loop carries, as it was when an iteration began, and a number."""
+    """The sum `element + plus`; the element is one of the tuple that a loop carries, as it was when an iteration began."""
 
     loop: str
     index: int

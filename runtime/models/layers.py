@@ -103,8 +103,8 @@ def saved(remat: Remat) -> Callable[..., bool] | None:
 class Layers(nn.Module):
     """Applies the Linen modules of `pattern` in order, `repeats` times, in one loop; each time with parameters of their own.
 
-    The parameters of the i-th module of the pattern are stacked, as `block_i`. A layer is called as `layer(x, *arguments)`, with the
-    same `arguments` for all, and returns an array like x. It may draw random numbers, but has no state.
+    The parameters of the i-th module of the pattern are stacked, as `block_i`. A layer is called as `layer(x, *arguments)`,
+    with the same `arguments` for all, and returns an array like x. It may draw random numbers, but has no state.
     """
 
     pattern: Sequence[nn.Module]

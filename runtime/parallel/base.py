@@ -353,7 +353,7 @@ class Strategy(ABC):
 
     @hook
     def split(self, batch: Batch, key: jax.Array) -> tuple[Batch, jax.Array]:
-        """Split a batch into microbatches, [accumulate, B / accumulate, ...], and a random key into one for each, [accumulate]."""
+        """Split a batch into microbatches, [accumulate, B / accumulate, ...], and a random key into one for each of them."""
         return microbatches(batch, key, self.accumulate)
 
     @hook

@@ -78,9 +78,12 @@ def test_mistakes(keys: dict[str, Any], words: str) -> None:
         Config.model_validate({"task": "classification", "steps": 9, "batch_size": 8, "eval": keys})
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [task for task in TASKS if task != "dpo"])
 def test_the_metrics_of_each_task_are_known(task: str) -> None:
-    """The table of tasks has those that an evaluation gives, so that a mistake is found before the start."""
+    """The table of tasks has those that an evaluation gives, so that a mistake is found before the start.
+
+    Task dpo has no data that is on every machine: see tasks/test_dpo.py.
+    """
     small = {"model": {"layers": 1}} if task == "language_model" else {}
     config = Config.model_validate(
         {"task": task, "steps": 1, "batch_size": 8 if TASKS[task].batch_size is None else "all", **small}

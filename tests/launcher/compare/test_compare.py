@@ -113,7 +113,6 @@ def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
         (["launch.pod=a,b"], [], "all variants have the same pod"),
         (["launch.workdir=a,b"], [], "use --slice, --pod and --workdir"),
         (["log.every=1,2"], [], "log.every: a comparison needs the time of every step"),
-        (["a=1,2"], ["log.every=5"], "log.every: a comparison needs the time of every step"),
         ([f"{key}=1,2,3,4,5,6" for key in "abc"], [], "216 variants, more than 100"),
     ],
 )

@@ -25,7 +25,10 @@ def test_the_names_that_others_read(per: str, local: list[tuple[int, int]]) -> N
         counts = ("WORLD_SIZE", "NUM_PROCESSES", "JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")
         assert {env[name] for name in counts} == {total}
         assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"]) == (str(rank), str(size))
-        assert (env["NODE_RANK"], env["NNODES"]) == (str(number // size), "2")
+        assert {env["NODE_RANK"], env["GROUP_RANK"]} == {str(number // size)}
+        assert {env["NNODES"], env["GROUP_WORLD_SIZE"]} == {"2"}
+        assert (env["ROLE_RANK"], env["ROLE_WORLD_SIZE"]) == (str(number), total)
+        assert (env["TORCHELASTIC_RESTART_COUNT"], env["TORCHELASTIC_RUN_ID"]) == ("0", env["PODRUN_RUN_ID"])
 
 
 def test_the_users_values_go_first() -> None:

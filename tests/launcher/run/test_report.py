@@ -116,3 +116,11 @@ def test_the_same_trouble_of_many_hosts(tmp_path: Path, capsys: pytest.CaptureFi
     first, *rest = capsys.readouterr().err.splitlines()
     assert first == "after that: h1: h1 refused the login of me; h2: h2 refused the login of me"
     assert rest == ["podrun: failed: h0: h0 refused the login of me", "put the key there [exit code 69]"]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "words"), [(0, "done"), (1, "done, after 1 restart"), (3, "done, after 3 restarts")]
+)
+def test_a_run_that_was_restarted_says_so(attempt: int, words: str) -> None:
+    job = Config.model_validate({"steps": 3, "batch_size": 64})
+    assert last_line(Outcome(ExitCode.DONE), replace(plan_of(job), attempt=attempt)) == words

@@ -113,7 +113,7 @@ def test_no_attention_between_documents() -> None:
     def logits(embedded: Any, number: int) -> Any:
         changed = {**params, "embed": {"embedding": embedded}}
         given = jnp.where(segments == number, batch["tokens"][row : row + 1, :-1], VOCABULARY - 1)
-        out = task._model(changed, given, None, segments)
+        out = task._model.logits(changed, given, None, segments)
         return jnp.where((segments == number)[..., None], out, 0).sum()
 
     table = params["embed"]["embedding"]

@@ -12,13 +12,14 @@ import pytest
 from pydantic import ValidationError
 
 from podrun.runtime.config import Config
+from podrun.runtime.config.task import TASKS
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.adapter import name_of
 from podrun.runtime.models.pretrained import load_here, load_weights, published_config, with_architecture
 from podrun.runtime.parallel import layout
 from podrun.runtime.tasks import make_task
-from podrun.runtime.tasks.dpo import without_lora
+from podrun.runtime.tasks.dpo import DPO, without_lora
 
 from ...tiers import mostly_long
 from ..data.pairs_folder import LETTERS, llama_folder, pair, pairs_folder
@@ -241,3 +242,10 @@ def test_data_of_another_kind(home: Path) -> None:
     few = pairs_folder(home / "few", home / "llama", [pair(1)])
     with pytest.raises(UserError, match=r"has no pair for validation \(0 pairs\); prepare more pairs"):
         load_dataset(job(home, str(few)))
+
+
+def test_the_metrics_of_an_evaluation_are_known() -> None:
+    """The table of tasks has those that an evaluation gives, so that a mistake is found before the start."""
+    sums = dict.fromkeys(("loss", "correct", "margin", "count"), 1.0)
+    named = DPO.summarize(None, sums)  # type: ignore[arg-type]
+    assert {metric.split()[1] for metric in TASKS["dpo"].metrics} == set(named)

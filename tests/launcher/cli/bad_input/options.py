@@ -6,6 +6,7 @@ from .case import SIMULATE, Case, override
 
 OPTIONS = [
     Case("unknown option", "no such option", "--simulat", "--simulate", ("--simulat", "train.yaml")),
+    Case("a command of other tools", "there is no command or job 'list'", "`podrun ps`", "lists the runs", ("list",)),
     Case("no value", "requires an argument", "'--slice'", "`podrun run --help`", ("train.yaml", "--slice")),
     Case("no file", "missing argument", "train.yaml", "`podrun run --help`", SIMULATE),
     Case("option of a command", "no such option", "--jso", "`podrun slices --help`", ("slices", "--jso")),
