@@ -29,7 +29,7 @@ from .data.mixture import Stage
 from .data.order import JobOrder
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
 from .data.saved_tokenizer import with_saved_tokenizer
-from .data.streamed import Share, Streamed, StreamReader
+from .data.streamed import Share, Streamed, StreamReader, states_by_part
 from .devices import Devices
 from .disk_cache import DiskCache
 from .measure.epochs import EpochMeans
@@ -254,16 +254,23 @@ class Trainer:
         if self._step and self._stream_states is None:
             raise UserError(f"{where}: the checkpoint has no state of its iterator: it was made with other data")
         reader = self._stream = StreamReader(streamed, share, where, self._position, self._stream_states)
+        before = num_parts if self._stream_states is None else len(self._stream_states)
+        if before != num_parts and self._process == 0:
+            self._reporter.note(
+                f"{where}: `regroup` has made the states of {before} iterators into those of {num_parts}"
+            )
         return Prefetcher(lambda at: self._strategy.shard(reader.read(at, at + consumed)), self._position, consumed)
 
     def _states_of_streams(self) -> list[str] | None:
         """Return the state of each part's iterator after the last step. Called on all processes."""
         if self._stream is None:
             return None
-        part, parts = self._strategy.data_shard
+        part, _ = self._strategy.data_shard
         each = gather_texts(f"{part} {self._stream.state_at(self._position)}".encode())
-        by_part = {int(number): state for number, _, state in (text.decode().partition(" ") for text in each)}
-        return [by_part[number] for number in range(parts)]
+        split = [text.decode().partition(" ") for text in each]
+        return states_by_part(
+            [(int(number), state) for number, _, state in split], f"data.name {self._config.data.name}"
+        )
 
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""

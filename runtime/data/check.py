@@ -40,14 +40,20 @@ def checked(dataset: Any, config: Config) -> Dataset:
     expected = _expected(dataset, config, name)
     if isinstance(dataset.train, Streamed):
         check_streamed(dataset.train, config, f"{_KEY} {name}")
-        return replace(dataset, validation=_validation(dataset, expected, name, config))
     train = _Checked(dataset.train, {k: v for k, v in expected.items() if k != "weights"}, name, "train")
     _read_some(train, config)
+    if isinstance(dataset.train, Streamed):
+        streamed = replace(dataset.train, check=train.check)
+        return replace(dataset, train=streamed, validation=_validation(dataset, expected, name, config))
     return replace(dataset, train=train, validation=_validation(dataset, expected, name, config))
 
 
 def _validation(dataset: Dataset, expected: dict[str, Expected], name: str, config: Config) -> _Checked:
     """Return the examples for validation with their checks. Raises UserError."""
+    if isinstance(dataset.validation, Streamed):
+        plugins.refuse(
+            name, _KEY, "its validation is a Streamed, which has no end; give examples with `size` and `gather`"
+        )
     examples = _Checked(dataset.validation, expected, name, "validation")
     _read_some(examples, config)
     return examples
@@ -112,14 +118,18 @@ class _Checked:
             self._refuse("come to an end; `gather` must return any of them, in any order and any number of times")
         if not isinstance(batch, dict):
             self._refuse(f"are {type(batch).__name__}, expected a dict of arrays")
+        self.check(batch, len(indices))
+        return batch
+
+    def check(self, batch: Batch, size: int) -> None:
+        """Raise UserError if the task cannot learn from a batch of `size` examples."""
         for key, array in batch.items():
-            self._check_array(key, array, len(indices))
+            self._check_array(key, array, size)
         if missing := self._expected.keys() - batch.keys():
             names = ", ".join(sorted(missing))
             self._refuse(f"have {', '.join(sorted(batch)) or 'nothing'}, but no {names}, which the task reads")
         for key, expected in self._expected.items():
             self._compare(key, batch[key], expected)
-        return batch
 
     def _check_array(self, key: str, array: Any, size: int) -> None:
         if not isinstance(array, np.ndarray):

@@ -6,7 +6,7 @@ import base64
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,11 +50,14 @@ class Streamed:
         example: one example, arrays without the axis of the batch: the shapes and dtypes of all batches.
         regroup: called if a run is resumed with another number of parts, with the states of all parts before and the share
             of this process; returns the state to go on from. None: such a run is refused.
+        check: podrun sets it: called with each batch and its number of examples, raises UserError if the task cannot learn
+            from the batch.
     """
 
     open: Callable[[Share], Any]
     example: Mapping[str, Any]
     regroup: Callable[[list[Any], Share], Any] | None = None
+    check: Callable[[Batch, int], None] | None = None
 
     @property
     def size(self) -> int:
@@ -151,12 +154,17 @@ class StreamReader:
     ) -> None:
         self._where = where
         self._share = share
+        self._check = streamed.check
         self._expected = streamed.gather(np.zeros(share.rows, np.int64), np.zeros(share.rows, np.int64))
         state = self._state_of(streamed, saved)
         given = streamed.open(share)
         of_loader = IteratorState.of(given, where) if has_state(given) else None
         if of_loader is not None and state is not None:  # a loader is told before it is iterated
             of_loader.restore(state)
+        if not isinstance(given, Iterable):
+            raise UserError(
+                f"{where}: `open` of its Streamed returns {type(given).__name__}, expected an iterator of batches"
+            )
         self._iterator: Iterator[Any] = iter(given)
         self._state = of_loader or IteratorState.of(self._iterator, where)
         if of_loader is None and state is not None:
@@ -220,7 +228,30 @@ class StreamReader:
                 f"{self._where}: {name} of a batch is {here}, and by the example and {self._share.rows} examples for each "
                 f"process it is {expected}; let all batches have the form of `example`"
             )
+        if self._check is not None:
+            self._check(arrays, self._share.rows)
         return arrays
+
+
+def states_by_part(each: Sequence[tuple[int, str]], where: str) -> list[str]:
+    """Return the state of each part's iterator.
+
+    Args:
+        each: the part of each process, and the state of its iterator as text.
+        where: the data source, for errors.
+
+    Raises:
+        UserError: processes that read the same part have different states, so they have not trained on the same rows.
+    """
+    states: dict[int, str] = {}
+    for process, (part, state) in enumerate(each):
+        if states.setdefault(part, state) != state:
+            first = next(other for other, (its, _) in enumerate(each) if its == part)
+            raise UserError(
+                f"{where}: processes {first} and {process} train the same rows, part {part}, and their iterators "
+                "have different states; let the iterator depend on nothing but its share: no process number, time, or host"
+            )
+    return [states[part] for part in range(len(states))]
 
 
 def _encoded(state: Any) -> str | None:
