@@ -152,8 +152,10 @@ class PackedRows:
         tokens = np.zeros(len(numbers) * width, np.int32)
         for place, start, size in zip(places.tolist(), starts.tolist(), sizes.tolist(), strict=True):
             tokens[place : place + size] = self._tokens[start : start + size]
-        if int(tokens.max()) >= self._source.vocabulary:
-            self._source.check(tokens[filled], np.repeat(starts - ends + sizes, sizes) + np.arange(ends[-1]))
+        if int(tokens.max()) >= self._source.vocabulary or int(tokens.min()) < 0:  # ids from 2^31 on are negative here
+            self._source.check(
+                tokens[filled].view(np.uint32), np.repeat(starts - ends + sizes, sizes) + np.arange(ends[-1])
+            )
         numbered = np.zeros(len(numbers) * width, np.int32)
         first_piece = np.cumsum(pieces) - pieces
         numbered[filled] = np.repeat(np.arange(1, len(sizes) + 1) - first_piece[rows], sizes)

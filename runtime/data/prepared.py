@@ -250,8 +250,7 @@ class Documents:
             number = bisect_right(self.begins, at) - 1
             shard, begin = self.shards[number], self.begins[number]
             row = int(np.searchsorted(shard.ends, at - begin, "right"))
-            source, place = map(int, shard.origins[row])
-            name = self.folder.manifest.sources[source].name
+            name, place = self.folder.origin(number, row)
             names.append(f"{name}:{place}" if place else name)
             at = begin + int(shard.ends[row])
         return names if at >= end else [*names, "..."]

@@ -13,11 +13,14 @@ Documents are numbered by the lines of jsonl, from 1, or by the rows of Parquet 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import resource
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -231,11 +234,10 @@ class Document:
 
 @dataclass(frozen=True)
 class ShardArrays:
-    """The arrays of one shard, memory-mapped."""
+    """The arrays of one shard, memory-mapped. Each keeps a file open."""
 
     tokens: Array
     ends: Array
-    origins: Array
     answers: Array | None
 
 
@@ -253,6 +255,7 @@ class PreparedFolder:
         self.folder = folder.expanduser()
         self.manifest = read_manifest(self.folder)
         self._shard = lru_cache(_MAPPED)(self.shard)
+        self._origins = lru_cache(_MAPPED)(self._map_origins)
         self._firsts = list(accumulate((shard.documents for shard in self.manifest.shards), initial=0))
 
     def shard(self, number: int) -> ShardArrays:
@@ -262,10 +265,10 @@ class PreparedFolder:
             UserError: a file is missing, or has not the size that follows from the manifest.
         """
         shard, dtype = self.manifest.shards[number], self.manifest.dtype
+        self._check_size(self.path(shard, "origins"), shard.documents * 16)
         return ShardArrays(
             tokens=self._map(shard, "tokens", f"<{np.dtype(dtype).str[1:]}", (shard.tokens,)),
             ends=self._map(shard, "ends", "<i8", (shard.documents,)),
-            origins=self._map(shard, "origins", "<i8", (shard.documents, 2)),
             answers=self._map(shard, ANSWERS, "u1", (shard.tokens,)) if self.manifest.has_answers else None,
         )
 
@@ -276,9 +279,32 @@ class PreparedFolder:
         shard = bisect_right(self._firsts, number) - 1
         arrays, row = self._shard(shard), number - self._firsts[shard]
         start, end = int(arrays.ends[row - 1]) if row else 0, int(arrays.ends[row])
-        source, place = map(int, arrays.origins[row])
+        source, place = self.origin(shard, row)
         answers = arrays.answers[start:end] if arrays.answers is not None else None
-        return Document(arrays.tokens[start:end], answers, self.manifest.sources[source].name, place)
+        return Document(arrays.tokens[start:end], answers, source, place)
+
+    def origin(self, number: int, row: int) -> tuple[str, int]:
+        """Return the name of the source of a document, and its number in it.
+
+        Args:
+            number: the document's shard, by its place in the manifest.
+            row: the document's place in the shard.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        shard = self.manifest.shards[number]
+        source, place = map(int, self._origins(number)[row])
+        if not 0 <= source < len(self.manifest.sources):
+            raise UserError(
+                f"{self.path(shard, 'origins')} is damaged: a document is of source {source}, and the manifest has "
+                f"{len(self.manifest.sources)}; prepare the folder again"
+            )
+        return self.manifest.sources[source].name, place
+
+    def _map_origins(self, number: int) -> Array:
+        shard = self.manifest.shards[number]
+        return self._map(shard, "origins", "<i8", (shard.documents, 2))
 
     @cached_property
     def saved_tokenizer(self) -> Saved:
@@ -336,14 +362,41 @@ class PreparedFolder:
     def _map(self, shard: PreparedShard, part: str, dtype: str, shape: tuple[int, ...]) -> Array:
         path = self.path(shard, part)
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        self._check_size(path, size)
+        try:
+            # an empty file cannot be mapped
+            return (
+                _with_more_files(lambda: np.memmap(path, dtype, "r", shape=shape)) if size else np.empty(shape, dtype)
+            )
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+                raise UserError(
+                    f"{self.folder} has {len(self.manifest.shards):,} shards, and a process may open {limit:,} files on this "
+                    "host; raise the limit there, for example in /etc/security/limits.conf (nofile)"
+                ) from None
+            raise UserError(f"cannot read {path}: {error.strerror}; prepare the folder again") from None
+
+    def _check_size(self, path: Path, size: int) -> None:
+        """Raise UserError unless a file has the size that follows from the manifest."""
         try:
             size_here = path.stat().st_size
-            if size_here != size:
-                raise UserError(f"{path} has {size_here} bytes, and {size} by the manifest; prepare the folder again")
-            # an empty file cannot be mapped
-            return np.memmap(path, dtype, "r", shape=shape) if size else np.empty(shape, dtype)
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}; prepare the folder again") from None
+        if size_here != size:
+            raise UserError(f"{path} has {size_here} bytes, and {size} by the manifest; prepare the folder again")
+
+
+def _with_more_files(open_file: Callable[[], Array]) -> Array:
+    """Return the result of a call; if this process has too many files open, let it open as many as it may. Raises OSError."""
+    try:
+        return open_file()
+    except OSError as error:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if error.errno != errno.EMFILE or soft == hard:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return open_file()
 
 
 def file_digest(path: Path) -> str:

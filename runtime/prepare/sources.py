@@ -167,14 +167,21 @@ def _folder(source: str, folder: Path, problems: list[str]) -> Iterator[_Match]:
     """Yield the files below a folder, sorted. Hidden files are not read, and links to folders not followed."""
     splits = folder / _DICT
     if splits.is_file():
-        names = _json(splits).get("splits", [])
+        names = _json(splits).get("splits")
+        names = names if isinstance(names, list) else []
         raise ReadError(
             f"{shown(source)} has several parts of a data set: {', '.join(map(str, names))}; give those to read, for "
             f"example {shown(os.path.join(source, str(names[0] if names else 'train')))}"
         )
     if (folder / _STATE).is_file() and (folder / _INFO).is_file():
-        for entry in _json(folder / _STATE).get("_data_files", []):
-            name = str(entry.get("filename", ""))
+        entries = _json(folder / _STATE).get("_data_files")
+        for entry in entries if isinstance(entries, list) else [None]:
+            name = entry.get("filename") if isinstance(entry, dict) else None
+            if not isinstance(name, str) or name in ("", ".", "..") or os.path.basename(name) != name or "\0" in name:
+                raise ReadError(
+                    f"{shown(str(folder / _STATE))} is damaged: _data_files has no list of files of this folder; save the "
+                    "data set again"
+                )
             yield os.path.join(source, name), os.fspath(folder / name), None, False
         return
 

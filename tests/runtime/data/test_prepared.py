@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from podrun.runtime.config.attention import NO_SEGMENTS, job_conflict
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Traceable
+from podrun.runtime.data.packing import PackedRows, pack
+from podrun.runtime.data.prepared import Documents
+from podrun.runtime.data.windows import Source
 
 from .prepared_folder import EOS, prepared_folder, text_documents
 
@@ -232,3 +237,42 @@ def test_validation_sets_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
     char = {"name": "text", "path": str(tmp_path / "more.txt"), "tokenizer": "char"}
     with pytest.raises(UserError, match=r"validation\.held was made with another tokenizer than the data"):
         load(char, validation={"held": {"path": str(folder)}})
+
+
+def test_more_shards_than_files_may_be_open(tmp_path: Path) -> None:
+    """The limit of this process is raised as far as it may; beyond that the message says what to raise."""
+    folder = prepared_folder(tmp_path / "many", [[[1, 2, 3]]] * 60)
+    code = f"""
+import resource
+from podrun.runtime.contract import UserError
+from podrun.runtime.data.prepared import Documents
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, {{}}))
+try:
+    documents = Documents.read({str(folder)!r}, "data.path")
+    print(len(documents.shards), documents._names(0, 4))
+except UserError as error:
+    print(error)
+"""
+    for hard, printed in (
+        (512, "60 ['a.jsonl:1']"),
+        (64, "has 60 shards, and a process may open 64 files on this host"),
+    ):
+        done = subprocess.run([sys.executable, "-c", code.format(hard)], capture_output=True, text=True, check=True)
+        assert printed in done.stdout
+
+
+def test_damaged_origins(tmp_path: Path) -> None:
+    folder = prepared_folder(tmp_path / "damaged", [[[1, 2, 3]]])
+    for source in (7, -1):
+        np.array([[source, 1]], "<i8").tofile(folder / "00000.origins")
+        with pytest.raises(
+            UserError, match=rf"origins is damaged: a document is of source {source}, and the manifest has 1"
+        ):
+            Documents.read(str(folder), "data.path")._names(0, 2)
+
+
+def test_ids_that_int32_cannot_have() -> None:
+    tokens = np.array([1, 2, 2**31 + 5, 3], np.uint32)
+    rows = PackedRows(tokens, pack(np.array([4]), 5), 4, Source("x", 100))
+    with pytest.raises(UserError, match=r"x: token 2, counted from 0, is 2147483653, but"):
+        rows.gather(np.array([0]), np.array([0]))

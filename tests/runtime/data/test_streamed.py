@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data import streamed as module
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.check import checked
-from podrun.runtime.data.streamed import Share, Streamed, StreamReader, check_saved
+from podrun.runtime.data.streamed import Share, Streamed, StreamReader, check_saved, states_by_part
 
 SHARE = Share(0, 2, 3, 7)
 EXAMPLE = {"x": np.zeros(2, np.float32), "y": np.int32(0)}
@@ -210,3 +212,40 @@ def test_an_iterator_of_grain() -> None:
     assert {number % 2 for batch in batches for number in batch} == {0}
     again = StreamReader(data, SHARE, "mine", 24, [first.state_at(24)] * 2)
     assert [again.read(0, 0)["x"][:, 0].tolist() for _ in range(8)] == batches[4:]
+
+
+def test_processes_that_train_the_same_rows_have_one_state() -> None:
+    assert states_by_part([(0, "a"), (1, "b"), (0, "a"), (1, "b")], "mine") == ["a", "b"]
+    with pytest.raises(
+        UserError, match=r"processes 1 and 3 train the same rows, part 1, and their iterators have different"
+    ):
+        states_by_part([(0, "a"), (1, "b"), (0, "a"), (1, "c")], "mine")
+
+
+def test_what_is_no_iterator() -> None:
+    with pytest.raises(UserError, match="`open` of its Streamed returns NoneType, expected an iterator of batches"):
+        StreamReader(Streamed(lambda share: None, EXAMPLE), SHARE, "mine", 0, None)
+
+
+def test_batches_that_the_task_cannot_learn_from() -> None:
+    """Labels beyond the classes are found in each batch, and a form that the task does not read before training."""
+    job = {"task": "classification", "data": {"name": "mine:stream"}, "model": "mlp", "steps": 3, "batch_size": 6}
+    examples = SimpleNamespace(
+        size=4,
+        gather=lambda indices, _: {
+            "x": np.zeros((len(indices), 2), np.float32),
+            "y": np.zeros(len(indices), np.int32),
+            "weights": np.ones(len(indices), np.float32),
+        },
+    )
+    config = Config.model_validate(job)
+    data = Dataset(Streamed(Numbers, EXAMPLE), examples, b"1", shape=(2,), outputs=5)
+    train: Any = checked(data, config).train
+    reading = StreamReader(train, SHARE, "mine", 0, None)
+    reading.read(0, 6)
+    with pytest.raises(UserError, match=r"have y from 6 to 10, expected 0 to 4"):
+        reading.read(6, 12)
+    with pytest.raises(UserError, match="but no y, which the task reads"):
+        checked(replace(data, train=Streamed(Numbers, {"x": EXAMPLE["x"]})), config)
+    with pytest.raises(UserError, match="its validation is a Streamed, which has no end"):
+        checked(replace(data, validation=Streamed(Numbers, EXAMPLE)), config)

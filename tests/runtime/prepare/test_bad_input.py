@@ -251,3 +251,28 @@ def test_a_source_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None
     path.unlink()
     with pytest.raises(ReadError, match=r"cannot read a.jsonl: No such file"):
         given.check()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        3,
+        ["a.arrow"],
+        [{"filename": "../secret.jsonl"}],
+        [{"filename": "/etc/passwd"}],
+        [{}],
+        [{"filename": ".."}],
+    ],
+)
+def test_a_folder_of_datasets_names_only_its_own_files(tmp_path: Path, files: Any) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (tmp_path / "secret.jsonl").write_text('{"text": "secret"}\n')
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "state.json").write_text(json.dumps({"_data_files": files}))
+    with pytest.raises(UserError, match=r"state\.json is damaged: _data_files has no list of files of this folder"):
+        run_prepare(tmp_path / "out", folder)
+    (folder / "dataset_dict.json").write_text('{"splits": null}')
+    with pytest.raises(UserError, match="has several parts of a data set"):
+        run_prepare(tmp_path / "out", folder)
