@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from podrun.runtime.config.data import MakeClassificationData, SineData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import arrays
 from podrun.runtime.data.arrays import ArrayExamples, array_dataset, fingerprint, inputs, labels, split, values
+from podrun.runtime.data.synthetic import _identity
 
 from ..array_jobs import Array, everything, load
 
@@ -248,3 +250,11 @@ def test_sine() -> None:
     noise = y - (np.sin(6 * x) - x**2 / 2)
     assert noise.std() == pytest.approx(0.2, rel=0.05)
     assert load("regression", "sine", samples=4000, noise=0.2, seed=2).fingerprint != dataset.fingerprint
+
+
+def test_computed_data_of_older_versions() -> None:
+    """Their identity stays as it was, so that older runs go on: keys that came later do not count at their defaults."""
+    classes = b'"samples":50000,"features":784,"classes":10,"informative":50,"seed":0,"validation":0.0}'
+    assert _identity(MakeClassificationData(skip=((1, 2),))).startswith(b'{"name":"make_classification",' + classes)
+    assert _identity(SineData()).startswith(b'{"name":"sine","samples":10000,"noise":0.1,"seed":0,"validation":0.2}')
+    assert b'"range":[0.0,1.0]' in _identity(SineData(range=(0.0, 1.0)))
