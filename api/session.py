@@ -74,8 +74,10 @@ def init(
         ValueError: it was called before with another workdir.
     """
     session = current(workdir)
-    session.metrics.shown = tuple(show)
-    session.log = Log(tensorboard=tensorboard, wandb=wandb)
+    if show:  # a later call without arguments, such as `podrun.init().leads`, changes nothing
+        session.metrics.shown = tuple(show)
+    if wandb is not None or not tensorboard:
+        session.log = Log(tensorboard=tensorboard, wandb=wandb)
     if workdir is not None and session.workdir.path != Path(workdir).expanduser().absolute():
         raise ValueError(f"the workdir is {session.workdir.path} already")
     return Process(session.env.process_id, session.env.num_processes, session.workdir.path)
@@ -108,6 +110,10 @@ def report(
         TypeError: a metric is not a number, a sample is none of these, or `step` is not an integer.
         ValueError: a metric has the name of a field of podrun's records, such as `time`.
     """
+    if sample is not None and not isinstance(sample, Mapping):
+        raise TypeError(
+            f"podrun.report: sample is {type(sample).__name__}, expected samples by name: sample={{'text': ...}}"
+        )
     current().metrics.report(operator.index(step), {**(metrics or {}), **named}, kind, sample or {})
 
 

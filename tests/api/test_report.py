@@ -158,3 +158,15 @@ def test_an_epoch_may_be_reported(fresh: Callable[[], None]) -> None:
 def test_forms() -> None:
     assert sample_of("a", [1, 2, 3]).form == "histogram" and sample_of("a", [(1, 2)]).form == "table"
     assert Sample("a", "text", "b").data == b"b"
+
+
+def test_another_call_of_init_changes_nothing(fresh: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    podrun.init(show=["b"], tensorboard=False)
+    assert podrun.init().leads
+    podrun.report(1, a=1, b=2)
+    assert capsys.readouterr().out.startswith("step 1  b 2.0000  elapsed") and not (RUN / "tensorboard").exists()
+
+
+def test_a_sample_without_a_name(fresh: Callable[[], None]) -> None:
+    with pytest.raises(TypeError, match=r"podrun\.report: sample is str, expected samples by name"):
+        podrun.report(1, sample="text")  # type: ignore[arg-type]
