@@ -36,7 +36,7 @@ WATCH = """() => { window.gaps = []; let last = performance.now();
 def podruns_page(points: int, charts: int) -> str:
     x, y = numbers(points)
     made = [Chart(key, key, "", [Series("training", x, y)]) for key in KEYS[:charts]]
-    return html_of(Page("t", "", Verdict("done", "Done", "", [], []), [], made, [], [], [], "", [], [], "", ""))
+    return html_of(Page("t", "", Verdict("done", "Done", "", [], []), [], made, [], [], [], "", [], [], "", [], ""))
 
 
 def bokehs_page(points: int, charts: int) -> str:
