@@ -150,8 +150,6 @@ class Trainer:
         self._epoch_size = config.epoch_size(self._data.train.size)
         self._order = JobOrder(config, self._data)
         self._stream: StreamReader | None = None
-        self._stream_states: list[str] | None = None
-        """States of all iterators in the checkpoint that training goes on from."""
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[DispatchedStep] = deque()
@@ -190,7 +188,7 @@ class Trainer:
             self._reporter.note(_raised_note(raised))
         self._results.open(self._step)
         if self._step < self._steps and not self._ends_early:
-            self._batches = self._train_batches()
+            self._batches = self._train_batches(restored.counters.streams if restored else None)
 
     def _begin(self) -> None:
         """Make the initial state: of random parameters, or of those of a published model."""
@@ -218,7 +216,6 @@ class Trainer:
             self._means.restore(counters.epoch_means)
             if self._config.drop_last:
                 self._position = self._means.position_from(counters.epoch_means, self._position, self._consumed)
-        self._stream_states = counters.streams
         stages, skipped = counters.mixture or [], counters.skipped or []
         self._order.resume(
             [Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position, self._step
@@ -230,18 +227,21 @@ class Trainer:
             self._make_step()
         self._state = self._strategy.place(restored.state)
 
-    def _train_batches(self) -> Prefetcher[Batch] | Constant[Batch]:
-        """Return the batches from the current position on, sharded over the devices."""
+    def _train_batches(self, states: list[str] | None) -> Prefetcher[Batch] | Constant[Batch]:
+        """Return the batches from the current position on, sharded over the devices.
+
+        `states`: those of all iterators in the checkpoint that training goes on from, if the data is read by iterators.
+        """
         examples, shard = self._data.train, self._strategy.data_shard
         parts = self._strategy.shares * self._config.accumulate
         if isinstance(examples, Streamed):
-            return self._streamed_batches(examples, parts)
+            return self._streamed_batches(examples, parts, states)
         if self._config.batch_size == "all":
             return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
         batches = TrainBatches(examples, self._order.order(), self._consumed, *shard, parts)
         return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
 
-    def _streamed_batches(self, streamed: Streamed, parts: int) -> Prefetcher[Batch]:
+    def _streamed_batches(self, streamed: Streamed, parts: int, states: list[str] | None) -> Prefetcher[Batch]:
         """Return the batches of this process's iterator, from its state in the checkpoint on."""
         where, consumed = f"data.name {self._config.data.name}", self._consumed
         part, num_parts = self._strategy.data_shard
@@ -251,10 +251,10 @@ class Trainer:
                 "an iterator are not padded; give a batch_size that is"
             )
         share = Share(part, num_parts, consumed // num_parts, self._config.seed)
-        if self._step and self._stream_states is None:
+        if self._step and states is None:
             raise UserError(f"{where}: the checkpoint has no state of its iterator: it was made with other data")
-        reader = self._stream = StreamReader(streamed, share, where, self._position, self._stream_states)
-        before = num_parts if self._stream_states is None else len(self._stream_states)
+        reader = self._stream = StreamReader(streamed, share, where, self._position, states)
+        before = num_parts if states is None else len(states)
         if before != num_parts and self._process == 0:
             self._reporter.note(
                 f"{where}: `regroup` has made the states of {before} iterators into those of {num_parts}"

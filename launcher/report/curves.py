@@ -13,7 +13,7 @@ from .records import StepRecord, finite
 
 _BYTES = 1e9
 _MOST_SETS = 6  # validation sets that get dots of their own
-_MOST_CHARTS = 80  # metrics beside those of podrun's runtime that get a chart each
+_MOST_CHARTS = 80  # further metrics, beyond those of podrun's runtime, that have a chart
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
@@ -60,13 +60,13 @@ _MEASURED = frozenset(
 
 def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[Chart]:
     """Return a chart of each further metric, with its values in training and in evaluations."""
-    names = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
-    names |= dict.fromkeys(name for row in evaluations for name in metrics_of(row))
-    drawn_with = {f"/{key}" for key in ("loss", "accuracy")}  # those of named sets are dots in these charts
-    in_training = {name for record in steps for name in metrics_of(record.values)}
+    in_training = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
+    names = in_training | dict.fromkeys(name for row in evaluations for name in metrics_of(row))
     charts = []
     for name in names:
-        if name in _MEASURED or (name not in in_training and any(map(name.endswith, drawn_with))):
+        # The loss and the accuracy of a set with a name are dots in the charts of loss and accuracy.
+        is_drawn = name not in in_training and name.endswith(("/loss", "/accuracy"))
+        if name in _MEASURED or is_drawn:
             continue
         series = _present(_column(steps, name, "training"), _series(evaluations, name, "validation", "dots", 1.0))
         if series:
@@ -78,7 +78,7 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
 
 def key_of(name: str) -> str:
     """Return the key of a metric's chart, which names its element on the page, for any name."""
-    return f"metric-{zlib.crc32(name.encode()):08x}"
+    return f"metric-{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _unit(name: str) -> str:

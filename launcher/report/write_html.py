@@ -207,7 +207,7 @@ def _chart(chart: Chart) -> str:
 
 
 def _samples(samples: Sequence[Seen]) -> str:
-    """Return a section of the samples, those of a name side by side."""
+    """Return a section of the samples. Samples of the same name stand side by side."""
     by_name: dict[str, list[Seen]] = {}
     for seen in samples:
         by_name.setdefault(seen.name, []).append(seen)

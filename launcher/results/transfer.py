@@ -52,7 +52,7 @@ class Transfer:
     def __init__(
         self, remote: Source, host: str, home: DownloadFolder, downloaded: Downloaded, say: Say, progress: Progress
     ) -> None:
-        """`downloaded` gets what is downloaded, over any number of transfers."""
+        """Every file that arrives is added to `downloaded`, which several transfers may share."""
         self._remote = remote
         self._host = host
         self._home = home

@@ -160,7 +160,7 @@ class RunState:
 
 
 def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:
-    """Return the event of a step; if it has no metrics, with those of the step before, for programs report them seldom."""
+    """Return a step with its metrics, or with those of `before` if it has none: programs do not report them in each step."""
     if shown_metrics(event):
         return event
     last = {**metrics_of(before), **({"shown": before["shown"]} if "shown" in before else {})}
