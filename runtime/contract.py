@@ -171,6 +171,8 @@ class SaveError(Exception):
 
 ENV_COORDINATOR = "PODRUN_COORDINATOR"
 ENV_ADDRESS = "PODRUN_ADDRESS"
+ENV_JOIN = "PODRUN_JOIN"
+"""1: the program joins the pod when it imports JAX. Then the id of the process that has joined."""
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"

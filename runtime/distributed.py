@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .contract import UserError, WorkerEnv, bind_address
+from .contract import ENV_JOIN, UserError, WorkerEnv, bind_address
 from .disk_cache import DiskCache
 from .worker.gloo import listen_at
 from .worker.mistakes import explain_mistakes
@@ -86,13 +86,15 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
     if env is None:
         explain_mistakes()
         env = WorkerEnv.from_env()
-    if jax.distributed.is_initialized():
+    has_joined = os.environ.get(ENV_JOIN) == str(os.getpid())
+    if jax.distributed.is_initialized() and not has_joined:
         raise UserError(
             "this process has joined the pod already: call one of podrun.init(), initialize() and "
             "jax.distributed.initialize(), and that once"
         )
     try:
-        _join(env, timeout)
+        if not has_joined:
+            _join(env, timeout)
     except RuntimeError as error:
         if not re.search("already initialized|must be called before", str(error)):
             raise

@@ -23,6 +23,7 @@ from .checkpoint.metadata import Counters
 from .checkpoint.store import Restored
 from .config import Config
 from .config.model import DecoderModel
+from .config.optimizer import Curve
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Examples
 from .data.mixture import Stage
@@ -186,6 +187,9 @@ class Trainer:
             self._reporter.note(f"data.skip leaves out {sum(b - a for a, b in self._order.skipped):,} examples")
         if (raised := self._strategy.raised) and self._process == 0:
             self._reporter.note(_raised_note(raised))
+        schedule = self._config.schedule
+        if isinstance(schedule, Curve) and (short := schedule.cut_short(self._steps)) and self._process == 0:
+            self._reporter.note(short)
         self._results.open(self._step)
         if self._step < self._steps and not self._ends_early:
             self._batches = self._train_batches(restored.counters.streams if restored else None)

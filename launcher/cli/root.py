@@ -208,6 +208,11 @@ def main() -> None:
     default=None,
     help="With --slurm: compile while the job waits.  [default: if the compiler is installed]",
 )
+@click.option(
+    "--join",
+    is_flag=True,
+    help="Join a program that never calls jax.distributed.initialize() to the pod (launch.join).",
+)
 @click.option("--name", default="", metavar="TEXT", help="Name of the run in status and report.")
 @click.option("--tag", "tags", multiple=True, metavar="TEXT", help="Tag of the run; may be repeated.")
 @click.option("--note", default="", metavar="TEXT", help="Note about the run.")
@@ -231,6 +236,7 @@ def run(
     detach: bool,
     pull: str | None,
     compile_ahead: bool | None,
+    join: bool,
     name: str,
     tags: tuple[str, ...],
     note: str,
@@ -264,7 +270,7 @@ def run(
 
             request = Request(
                 train=train,
-                overrides=job if program else job[1:],
+                overrides=(*(job if program else job[1:]), *(["launch.join=true"] if join else [])),
                 workdir=workdir,
                 dry_run=dry_run,
                 json=as_json,

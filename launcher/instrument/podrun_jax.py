@@ -1,17 +1,19 @@
 """Let JAX find the pod, and warn of a program that joins it wrongly or not at all. Called by `sitecustomize`."""
 
+import atexit
 import os
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Dict
 
     Note = Callable[[str], None]
-_POD = {
-    name: os.environ.get("PODRUN_" + name, "") for name in ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS")
-}
+_NAMES = ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS", "LOCAL_DEVICE_IDS", "SLICE")
+_POD = {name: os.environ.get("PODRUN_" + name, "") for name in _NAMES}
 """Identity of this process, read at its start because the program may change its environment."""
+_SHUTDOWN = 24 * 3600
+"""Seconds that a process which is done waits for the others, as `SHUTDOWN_LIMIT` of podrun's runtime."""
 
 
 def join_with_jax(clusters: "Any", note: "Note") -> None:
@@ -55,12 +57,29 @@ def join_with_jax(clusters: "Any", note: "Note") -> None:
         note(what % (type(error).__name__, error))
 
 
+def join(jax: "Any") -> None:
+    """Join the pod now, if `launch.join` asks for it. What the program starts afterwards does not join again."""
+    if os.environ.get("PODRUN_JOIN") != "1" or _POD["NUM_PROCESSES"] == "1" or _is_child():
+        return
+    jax.distributed.initialize(shutdown_timeout_seconds=_SHUTDOWN)
+    os.environ["PODRUN_JOIN"] = str(os.getpid())
+
+
+def _is_child() -> bool:
+    """Return whether a process of the pod has started this one, by Python's multiprocessing or after `join`."""
+    process = sys.modules.get("multiprocessing.process")
+    joined = os.environ.get("PODRUN_JOIN", "1")
+    return (process is not None and process.parent_process() is not None) or joined not in ("1", str(os.getpid()))
+
+
 def prepare_joining(distributed: "Any", note: "Note") -> None:
     """Wrap JAX's initialize, to set the listening addresses and warn of wrong arguments before the process joins."""
     state = distributed.State
     start = state.initialize
 
     def initialize(self: "Any", coordinator_address: "Any" = None, *args: "Any", **kwargs: "Any") -> "Any":
+        if os.environ.get("PODRUN_JOIN") == str(os.getpid()):
+            return None  # `join` was faster
         try:
             _prepare(coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS"), note)
             _compare(dict(zip(("num_processes", "process_id"), args), **kwargs), note)
@@ -111,20 +130,57 @@ def _set_collectives_address() -> None:
 
 
 def watch_backends(bridge: "Any", note: "Note") -> None:
-    """Warn if JAX starts to compute in one of several processes before it has joined the pod."""
+    """Warn of a program that computes before it has joined the pod, or on other devices than the slice has."""
     start = getattr(bridge, "_init_backend", None)
-    number = _POD["NUM_PROCESSES"]
-    if start is None or not _is_first() or number == "1":
+    if start is None or not _is_first() or _is_child():
         return
 
     def init_backend(platform: str) -> "Any":
-        bridge._init_backend = start
-        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-        if getattr(state, "client", state) is None:
-            note(
-                "this program runs as %s independent copies: each sees only its own devices, because JAX computes before "
-                "jax.distributed.initialize() was called; call it first, without arguments" % number
-            )
-        return start(platform)
+        _warn_of_copies(note)
+        backend = start(platform)
+        try:
+            _compare_devices(backend, note)
+        except Exception:  # another version of JAX
+            pass
+        return backend
 
     bridge._init_backend = init_backend
+
+
+_warned: "Dict[str, bool]" = {}
+"""What this program was warned of."""
+
+
+def _warn_of_copies(note: "Note") -> None:
+    number = _POD["NUM_PROCESSES"]
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if number == "1" or _warned.setdefault("joined", getattr(state, "client", state) is not None):
+        return
+    if not _warned.setdefault("copies", False):
+        _warned["copies"] = True
+        note(
+            "this program runs as %s independent copies: each sees only its own devices, because JAX computes before "
+            "jax.distributed.initialize() was called; call it first, without arguments, or give podrun the option --join"
+            % number
+        )
+        atexit.register(
+            _print, "podrun: %s independent copies of this program have run; with --join they are one" % number
+        )
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except Exception:  # stderr is closed
+        pass
+
+
+def _compare_devices(backend: "Any", note: "Note") -> None:
+    """Warn if this process has another number of devices than its part of the slice."""
+    on_cpu = _POD["SLICE"].startswith("cpu-") or os.environ.get("JAX_PLATFORMS") == "cpu"
+    expected, found = len(_POD["LOCAL_DEVICE_IDS"].split(",")), backend.local_device_count()
+    if (backend.platform == "cpu") != on_cpu or found == expected or _warned.setdefault("devices", False):
+        return
+    _warned["devices"] = True
+    cause = ": the program sets jax_num_cpu_devices or XLA_FLAGS" if on_cpu else ""
+    note("JAX has %d devices in this process, and its part of %s are %d%s" % (found, _POD["SLICE"], expected, cause))

@@ -131,6 +131,8 @@ class _Watcher:
         def load_and_call(module: "Any") -> None:
             load(module)
             _quietly(_after_import.pop(name, _nothing), module)
+            if name == "jax":
+                _jax.join(module)  # not quietly: without it the program would not train on the pod
 
         try:
             spec.loader.exec_module = load_and_call

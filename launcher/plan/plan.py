@@ -293,7 +293,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
     faults = [i for i in parse_checked(run.inject) if i.process == worker.process_id and not i.by_launcher]
     return {
         **base_env(run.pod, worker.local_device_ids),
-        **(program_env(worker) if isinstance(run.job, Program) else {}),
+        **(program_env(worker, run.job.launch.join) if isinstance(run.job, Program) else {}),
         **filled(_user_env(run), worker),
         **worker.to_env(),
         ENV_WORKDIR: str(run.workdir),

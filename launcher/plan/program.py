@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from podrun.runtime.config import Launch
-from podrun.runtime.contract import WorkerEnv
+from podrun.runtime.contract import ENV_JOIN, WorkerEnv
 
 from ..agent.base.protocol import INSTRUMENT
 
@@ -37,12 +37,16 @@ def instrument_files() -> dict[str, str]:
     return {f"{INSTRUMENT}/{path.name}": path.read_text("utf-8") for path in paths}
 
 
-def program_env(worker: WorkerEnv) -> dict[str, str]:
+def program_env(worker: WorkerEnv, joins: bool = False) -> dict[str, str]:
     """Return the process's rank and size under the names that public programs for JAX and torch read.
 
     Sources: the examples of JAX, MaxText and Kubeflow (JAX_NUM_PROCESSES, NUM_PROCESSES, JAX_PROCESS_COUNT, ...),
     Lightning's NODE_RANK, https://docs.pytorch.org/docs/stable/distributed.html#environment-variable-initialization, and
     those of torchrun: https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables.
+
+    Args:
+        worker: the process.
+        joins: whether it joins the pod when it imports JAX (`launch.join`).
     """
     number, total = str(worker.process_id), str(worker.num_processes)
     return {
@@ -57,6 +61,7 @@ def program_env(worker: WorkerEnv) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": str(worker.attempt),
         "TORCHELASTIC_RUN_ID": worker.run_id,
         "PYTHONFAULTHANDLER": "1",  # a crash in native code prints the Python traceback
+        **({ENV_JOIN: "1"} if joins else {}),
     }
 
 

@@ -88,6 +88,12 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
         )
     launch = job.launch if job else Launch()
     # a broken train.yaml may contain pod settings, so do not report these as missing
+    if launch.join and (train or not launch.instrument):
+        mistakes.add(
+            "--join is for a program of your own: a train.yaml joins the pod by itself; remove it"
+            if train
+            else "launch.join needs launch.instrument, which is false; remove one of them"
+        )
     pod = mistakes.check(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
     if pod is None and (misplaced := misplaced_options(request.program)):
         mistakes.texts.insert(0, misplaced)

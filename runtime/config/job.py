@@ -130,16 +130,13 @@ class Config(Section):
             position: number of examples consumed by them; a resumed job may have had another batch size before.
 
         Raises:
-            UserError: the warm-up is longer than the whole training, or an epoch has no examples.
+            UserError: an epoch has no examples.
         """
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None
         goal = max(1, math.ceil(self.epochs * self.epoch_size(examples) - 1e-6))
-        steps = step + max(0, math.ceil((goal - position) / self._batch(examples)))
-        if problem := _schedule_problem(self, steps, f"the {steps} steps that epochs {self.epochs:g} are"):
-            raise UserError(problem)
-        return steps
+        return step + max(0, math.ceil((goal - position) / self._batch(examples)))
 
     def epoch_size(self, examples: int) -> int:
         """Return the number of examples in an epoch, of a training set of `examples`. Raises UserError if it is 0."""
@@ -249,8 +246,6 @@ def _optimizer_problems(config: Config) -> list[str]:
     if isinstance(optimizer, Plugin) and schedule != Cosine():
         problems.append(f"schedule: {optimizer.name} returns its own schedule; remove this one")
     if not optimizer.whole_set:
-        if config.steps is not None and (problem := _schedule_problem(config, config.steps, f"steps {config.steps}")):
-            problems.append(problem)
         if (
             isinstance(optimizer, FirstOrder)
             and isinstance(schedule, Curve)
@@ -277,12 +272,6 @@ def _optimizer_problems(config: Config) -> list[str]:
             "each step; remove it, or take another optimizer"
         )
     return problems
-
-
-def _schedule_problem(config: Config, steps: int, what: str) -> str | None:
-    if config.optimizer.whole_set or not isinstance(config.schedule, Curve):
-        return None
-    return config.schedule.problem(steps, what)
 
 
 def _batch_problems(config: Config) -> list[str]:

@@ -20,6 +20,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     xla: tuple[str, ...] = ()
     instrument: bool = True
+    join: bool = False
     start_timeout: float = 300.0
     stall_timeout: float | None = None
     stop_grace: float = 4.0

@@ -188,11 +188,17 @@ class Curve(Section):
     )
     final: NaturalFloat = Field(0.0, description="Learning rate at the last step, as a number (not a ratio).")
 
-    def problem(self, steps: int, what: str) -> str | None:
-        """Return why the schedule does not fit a training of `steps` steps, which `what` describes; None: it does."""
+    def cut_short(self, steps: int) -> str | None:
+        """Return what a training of `steps` steps leaves out of the schedule; None: nothing.
+
+        Its steps are the first ones of a longer training.
+        """
         if self.warmup_steps < steps:
             return None
-        return f"schedule.warmup_steps {self.warmup_steps} must be below {what}: give fewer, or train longer"
+        return (
+            f"schedule: {self.warmup_steps} warmup_steps are not complete in {steps} steps, so the learning rate does not "
+            "reach its peak"
+        )
 
 
 class Cosine(Curve):
@@ -225,12 +231,15 @@ class WSD(Curve):
         None, description="Last steps, in which the rate falls from its peak to final; null: a tenth of all steps."
     )
 
-    def problem(self, steps: int, what: str) -> str | None:
+    def cut_short(self, steps: int) -> str | None:
         """Also compare warm-up and decay together with the number of steps."""
-        if self.decay_steps is None or self.warmup_steps + self.decay_steps <= steps:
-            return super().problem(steps, what)
-        both = f"{self.warmup_steps} of warm-up and {self.decay_steps} of decay"
-        return f"schedule: {both} are more than {what}: give smaller warmup_steps or decay_steps, or train longer"
+        after = steps - self.warmup_steps
+        if self.decay_steps is None or after <= 0 or self.decay_steps <= after:
+            return super().cut_short(steps)
+        return (
+            f"schedule: {self.warmup_steps} warmup_steps and {self.decay_steps} decay_steps are more than {steps} steps, "
+            f"so the decay takes {after}"
+        )
 
 
 class SchedulePlugin(Plugin):

@@ -166,6 +166,11 @@ class LaunchSection(Section, Launch):
         Launch.instrument,
         description="Help a user's Python program to join the pod and to report its failure; false: leave it alone.",
     )
+    join: bool = Field(
+        Launch.join,
+        description="Join a user's Python program to the pod when it imports JAX, for programs that never call "
+        "jax.distributed.initialize() or podrun.init(); --join sets it.",
+    )
     start_timeout: PositiveFloat = Field(
         Launch.start_timeout, description="Seconds within which all processes must join; raise it for very large pods."
     )

@@ -236,15 +236,76 @@ def test_what_a_program_finds(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch)
     assert f"{sys.executable} [] host-0/0" in done.stdout
 
 
-@pytest.mark.long
-def test_independent_copies_are_told(sandbox: Sandbox) -> None:
-    """Without joining, a program trains as often as there are processes, which is seldom meant."""
-    (sandbox.path / "alone.py").write_text("import jax\nprint(jax.process_count(), jax.device_count())\n")
+ALONE = """\
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = jax.make_mesh((jax.device_count(),), ("d",))
+x = jax.make_array_from_callback((8,), NamedSharding(mesh, PartitionSpec("d")), lambda i: jax.numpy.arange(8.0)[i])
+print(jax.process_count(), jax.device_count(), jax.local_device_count(), float(jax.jit(jax.numpy.sum)(x)), flush=True)
+"""
+"""A data-parallel program that never calls `jax.distributed.initialize()`."""
+
+
+def test_a_program_that_never_joins(sandbox: Sandbox) -> None:
+    """Without joining, it trains as often as there are processes, which is told twice; `--join` joins it."""
+    (sandbox.path / "alone.py").write_text(ALONE)
     done = sandbox.podrun(*POD, "--", "python", "alone.py")
     assert done.returncode == 0
-    assert (done.stdout + done.stderr).count("runs as 2 independent copies") == 1
-    single = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "--", "python", "alone.py")
-    assert "independent copies" not in single.stdout + single.stderr
+    told = [line for line in (done.stdout + done.stderr).splitlines() if "independent copies" in line]
+    assert len(told) == 2 and "runs as 2 independent copies" in told[0] and "with --join they are one" in told[1]
+    assert "1 1 1 28.0" in done.stdout
+
+    joined = sandbox.podrun(*POD, "--join", "--", "python", "alone.py")
+    assert joined.returncode == 0, joined.stdout + joined.stderr
+    assert "2 2 1 28.0" in joined.stdout and "independent" not in joined.stdout + joined.stderr
+
+
+@pytest.mark.long
+def test_what_join_leaves_alone(sandbox: Sandbox) -> None:
+    """A single process, children of the program, and programs that join by themselves after the import."""
+    (sandbox.path / "alone.py").write_text(ALONE)
+    single = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "--join", "--", "python", "alone.py")
+    assert "1 2 2 28.0" in single.stdout and "independent" not in single.stdout + single.stderr
+    (sandbox.path / "child.py").write_text("def child(queue):\n    import jax\n    queue.put(jax.device_count())\n")
+    (sandbox.path / "joins.py").write_text(
+        "import multiprocessing, os, subprocess, sys\n"
+        "import jax\n"
+        "from child import child\n"
+        "if __name__ == '__main__':\n"
+        "    jax.distributed.initialize()\n"
+        "    import podrun\n"
+        "    assert podrun.init().num_processes == 2 == jax.process_count() == jax.device_count()\n"
+        "    context = multiprocessing.get_context('spawn')\n"
+        "    queue = context.Queue()\n"
+        "    process = context.Process(target=child, args=(queue,))\n"
+        "    process.start()\n"
+        "    assert queue.get(timeout=60) == 1\n"
+        "    process.join()\n"
+        "    code = 'import jax; print(jax.device_count())'\n"
+        "    assert subprocess.check_output([sys.executable, '-c', code], text=True) == '1\\n'\n"
+        "    print('all well')\n"
+    )
+    done = sandbox.podrun(*POD, "--join", "--", "python", "joins.py")
+    assert done.returncode == 0 and "all well" in done.stdout, done.stdout + done.stderr
+
+
+def test_join_is_for_programs(sandbox: Sandbox) -> None:
+    (sandbox.path / "train.yaml").write_text("task: regression\nsteps: 2\nbatch_size: 8\n")
+    wrong = sandbox.podrun(*POD, "--join", "train.yaml")
+    assert wrong.returncode == 2 and "a train.yaml joins the pod by itself" in wrong.stderr
+    (sandbox.path / "alone.py").write_text(ALONE)
+    wrong = sandbox.podrun(*POD, "--join", "launch.instrument=false", "--", "python", "alone.py")
+    assert wrong.returncode == 2 and "launch.join needs launch.instrument" in wrong.stderr
+
+
+@pytest.mark.long
+def test_another_number_of_devices_is_told(sandbox: Sandbox) -> None:
+    (sandbox.path / "many.py").write_text(
+        "import jax\njax.config.update('jax_num_cpu_devices', 3)\njax.distributed.initialize()\nprint(jax.device_count())\n"
+    )
+    done = sandbox.podrun(*POD, "--", "python", "many.py")
+    told = "JAX has 3 devices in this process, and its part of cpu-2x1 are 1: the program sets jax_num_cpu_devices"
+    assert (done.stdout + done.stderr).count(told) == 1
 
 
 @pytest.mark.long

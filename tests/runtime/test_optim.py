@@ -60,6 +60,8 @@ def linear(peak: float, final: float, steps: int) -> list[float]:
         (Cosine(final=0.2), cosine(0.8, 0.2, 9)),
         (Cosine(warmup_steps=4, final=0.2), [0.2, 0.4, 0.6, *cosine(0.8, 0.2, 6)]),
         (Cosine(warmup_steps=9), [0.8 * n / 9 for n in range(1, 9)] + [0.8, 0]),
+        (Cosine(warmup_steps=20), [0.8 * n / 20 for n in range(1, 11)]),
+        (WSD(warmup_steps=2, decay_steps=20), [0.4, *linear(0.8, 0, 8)]),
         (Linear(), linear(0.8, 0, 9)),
         (Linear(warmup_steps=1, final=0.2), linear(0.8, 0.2, 9)),
         (Linear(warmup_steps=2, final=0.4), [0.4, *linear(0.8, 0.4, 8)]),

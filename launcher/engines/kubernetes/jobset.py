@@ -214,7 +214,7 @@ def _generation(slice: Slice) -> str:
 def _what_runs(job: Config | Program) -> dict[str, str]:
     if not isinstance(job, Program):
         return {ENV_CONFIG: job.model_dump_json()}
-    launch = {"env": job.launch.env, "instrument": job.launch.instrument}
+    launch = {"env": job.launch.env, "instrument": job.launch.instrument, "join": job.launch.join}
     return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
 
 

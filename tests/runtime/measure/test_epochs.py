@@ -55,11 +55,9 @@ def test_length_of_a_job(keys: dict[str, Any], message: str) -> None:
 
 
 def test_mistakes_that_only_the_data_shows() -> None:
-    """An epoch without a whole batch, and a warm-up longer than the training, are the user's to mend."""
+    """An epoch without a whole batch is the user's to mend."""
     with pytest.raises(UserError, match="5 examples, fewer than batch_size 8"):
         config(epochs=1, drop_last=True).total_steps(5)
-    with pytest.raises(UserError, match=r"schedule.warmup_steps 4 must be below .* 4"):
-        config(epochs=1, schedule={"warmup_steps": 4}).total_steps(32)
     assert job("regression", "sine", schedule={"warmup_steps": 1}).total_steps(32) == 2
 
 

@@ -170,7 +170,6 @@ OVERRIDES = [
         override("optimizer.learning_rate=.nan"),
     ),
 ]
-WARM = "steps: 9\nbatch_size: 8\nschedule: {warmup_steps: 4}\ndata: {name: text, path: text.txt}\n"
 MODEL_AND_SIZES = [
     Case(
         "unknown model",
@@ -196,7 +195,6 @@ MODEL_AND_SIZES = [
         override("model.name=decoder", "model.kv_heads=3", "model.heads=4", "model.window=8"),
         also=("2 mistakes", "command line (model.window): model: window 8 is for sliding layers"),
     ),
-    Case("steps", "warmup_steps 4 must", "command line (steps): sch", "fewer", override("steps=3"), yaml=WARM),
     Case(
         "keys of a choice",
         "1 mistake",
@@ -205,7 +203,6 @@ MODEL_AND_SIZES = [
         override("model.name=mlp"),
     ),
     Case("no section", "must be a section", "command line: sample", "sample.tokens=0", override("sample=null")),
-    Case("warmup", "schedule.warmup_steps 6", "must be below steps 6", "fewer", override("schedule.warmup_steps=6")),
     Case("final", "final 0.1 is above", "optimizer.learning_rate 0.001", "lower one", override("schedule.final=0.1")),
     Case("batch", "not divisible by 3 devices", "batch_size 8", "6 or 9", ("-s", "cpu-1x3", *override()[2:])),
     Case("small batch", "too small for 16", "batch_size 8", "batch_size=16", ("-s", "cpu-2x8", *override()[2:])),
