@@ -17,8 +17,10 @@ from typing import Any
 import jax
 
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.contract import EventKind
 from podrun.runtime.distributed import gather
+from podrun.runtime.ranking import Ranking
 
 from .session import current
 
@@ -41,7 +43,7 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
     """
     if step < 0:
         raise ValueError(f"podrun.checkpoint.save: step is {step}, expected 0 or more")
-    with _opened(folder, state, keep) as checkpoints:
+    with _opened(folder, state, Retention(keep)) as checkpoints:
         checkpoints.save(step, state)
         checkpoints.completed(wait=True)
     gather([0])  # the others wait for process 0
@@ -49,21 +51,34 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
         current().reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
 
-def restore(like: Any, *, folder: Folder | None = None, step: int | None = None) -> tuple[int, Any] | None:
-    """Restore the newest checkpoint, or the one of `step`. Call it on all processes.
+def restore(
+    like: Any, *, folder: Folder | None = None, step: int | None = None, best: str | None = None
+) -> tuple[int, Any] | None:
+    """Restore the newest checkpoint, the one of `step`, or the best one. Call it on all processes.
 
     Args:
         like: a state with the same structure, shapes and shardings.
         folder: by default `checkpoints` in the workdir.
         step: step of the checkpoint; by default the newest that can be read.
+        best: take the checkpoint with the best evaluation, as `podrun.steps(best=...)` has kept it: `min val/loss`.
 
     Returns:
-        (step, state); None if there is no checkpoint.
+        (step, state); None if there is no checkpoint, or none with such an evaluation.
 
     Raises:
         UserError: the checkpoint has another state, or none can be read.
+        ValueError: `best` is no metric, or given with `step`.
     """
-    with _opened(folder, like, keep=1) as checkpoints:
+    if best is not None and step is not None:
+        raise ValueError("podrun.checkpoint.restore: give one of step and best")
+    ranking = None if best is None else Ranking.parse(best)
+    with _opened(folder, like, Retention(1)) as checkpoints:
+        if ranking is not None:
+            found = checkpoints.best(ranking)
+            # Process 0 decides, for all processes: not all of them may see the folder.
+            if (number := int(gather([0 if found is None else found + 1])[0, 0])) == 0:
+                return None
+            step = number - 1
         if step is None:
             newest = checkpoints.newest(like, current().reporter)
             return None if newest is None else (newest[0], newest[1].state)
@@ -71,14 +86,14 @@ def restore(like: Any, *, folder: Folder | None = None, step: int | None = None)
 
 
 @contextmanager
-def _opened(folder: Folder | None, like: Any, keep: int) -> Iterator[ProgramCheckpoints]:
+def _opened(folder: Folder | None, like: Any, retention: Retention) -> Iterator[ProgramCheckpoints]:
     session = current()
     if folder is None:
         directory, storage = session.workdir.checkpoints, session.storage
     else:
         directory = Path(folder).expanduser().absolute()
         storage = session.storage_of(directory)
-    checkpoints = ProgramCheckpoints(directory, like, keep, storage)
+    checkpoints = ProgramCheckpoints(directory, like, retention, storage)
     try:
         yield checkpoints
     finally:

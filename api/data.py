@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -29,6 +29,7 @@ class Batches:
             of a batch are read.
         batch_size: number of examples in a batch, over the whole pod.
         seed: seed of the order.
+        shuffle: False: in the order of the examples, the same in each epoch, as for an evaluation.
         sharding: sharding of the batch over the pod's devices; batches are then trees of global arrays. Without it, batches
             are trees of numpy arrays with this process's part of the examples, the p-th of n equal parts.
 
@@ -38,7 +39,13 @@ class Batches:
     """
 
     def __init__(
-        self, examples: Any, batch_size: int, *, seed: int = 0, sharding: jax.sharding.Sharding | None = None
+        self,
+        examples: Any,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        sharding: jax.sharding.Sharding | None = None,
     ) -> None:
         lengths = {_length(source) for source in jax.tree.leaves(examples)}
         if len(lengths) != 1 or lengths == {0}:
@@ -55,10 +62,24 @@ class Batches:
         self.batch_size = batch_size
         self._examples = examples
         self._sharding = sharding
-        self._order = ShuffledOrder(self.size, seed)
+        self._order = ShuffledOrder(self.size, seed) if shuffle else None
         self._rows = process_rows(batch_size, current().env.process_id, processes)
         self._thread = ThreadPoolExecutor(1, "podrun-data")
         self._ahead: tuple[int, Future[Any]] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of whole batches in an epoch."""
+        return self.size // self.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the whole batches of the first epoch, as for an evaluation. What makes no whole batch is left out.
+
+        Raises ValueError if a batch has more examples than there are.
+        """
+        if not self.steps_per_epoch:
+            raise ValueError(f"podrun.data: a batch of {self.batch_size} is larger than the {self.size} examples")
+        return (self[step] for step in range(1, self.steps_per_epoch + 1))
 
     def __getitem__(self, step: int) -> Any:
         """Return the batch of a step. Raises IndexError if `step` is below 1."""
@@ -70,7 +91,11 @@ class Batches:
         return batch.result()
 
     def _make(self, step: int) -> Any:
-        indices, _ = self._order.run((step - 1) * self.batch_size, self.batch_size)
+        start = (step - 1) * self.batch_size
+        if self._order is None:
+            indices = np.arange(start, start + self.batch_size) % self.size
+        else:
+            indices, _ = self._order.run(start, self.batch_size)
         if self._sharding is None:
             return _gather(self._examples, indices[self._rows])
         rows = functools.cache(lambda first, end: jax.tree.leaves(_gather(self._examples, indices[first:end])))

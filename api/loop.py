@@ -7,19 +7,24 @@ import sys
 import time
 from collections.abc import Iterator
 from operator import index
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 
 from podrun.runtime.checkpoint.messages import gather_texts
 from podrun.runtime.checkpoint.missing import warn_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.unchanged import Snapshot
 from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
 from podrun.runtime.data.streamed import IteratorState, decoded
+from podrun.runtime.distributed import gather
+from podrun.runtime.ranking import LOWEST_LOSS, BestSoFar, Ranking
 
 from .leaving import was_left_on_purpose
 from .session import current
+
+S = TypeVar("S")
 
 _SILENCE = 1.0  # seconds without a report from the program after which the loop reports its step
 
@@ -32,7 +37,16 @@ class Stopped(SystemExit):
         self.step = step
 
 
-def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2, iterator: Any = None) -> Steps:
+def steps(
+    total: int,
+    state: S,
+    *,
+    save_every: int = 100,
+    keep: int = 2,
+    best: str | None = None,
+    patience: int | None = None,
+    iterator: Any = None,
+) -> Steps[S]:
     """Return a loop over the remaining steps, which resumes from the newest checkpoint in the workdir if there is one.
 
     All processes do the same steps. The state is saved every `save_every` steps, after the last step, and when the run is
@@ -47,6 +61,11 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2, itera
             of them. Other leaves, such as functions, are not saved and must not change.
         save_every: steps between two checkpoints; 0: only at the end.
         keep: number of the newest checkpoints to keep.
+        best: what makes an evaluation the best: `min` or `max`, and the name of a metric, such as `max val/accuracy`. The
+            checkpoint with the best evaluation is kept as well. An evaluation is a report of another kind than `train`, or
+            one in which this metric has a slash in its name; it belongs to a checkpoint if both are at the same step.
+        patience: number of evaluations in a row without a better one than the best so far, after which the loop ends at the
+            next checkpoint.
         iterator: the iterator or loader that this process reads its data from, if that cannot be read by number. It has
             `get_state` and `set_state`, as grain's have, or `state_dict` and `load_state_dict`, as torchdata's; its state,
             bytes or values of JSON, is saved with each checkpoint and set by this call. A run that is resumed with another
@@ -55,18 +74,34 @@ def steps(total: int, state: Any, *, save_every: int = 100, keep: int = 2, itera
     Raises:
         UserError: the checkpoint has another state or cannot be read, the workdir cannot be used, or the state cannot be
             saved; raised here or after the first step. Also if the state has not changed by the first save.
-        ValueError, TypeError: `total`, `save_every` or `keep` is not a valid number.
+        ValueError, TypeError: `total`, `save_every`, `keep` or `patience` is not a valid number, or `best` no metric.
     """
-    for name, number, least in (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1)):
-        if index(number) < least:
+    limits = (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1), ("patience", patience, 1))
+    for name, number, least in limits:
+        if number is not None and index(number) < least:
             raise ValueError(f"podrun.steps: {name} is {number}, expected a whole number of at least {least}")
-    return Steps(total, state, save_every, keep, iterator)
+    if patience is not None and best is None:
+        raise ValueError("podrun.steps: patience counts evaluations; say which is the best: best='min val/loss'")
+    try:
+        ranking = None if best is None else Ranking.parse(best)
+    except ValueError as error:
+        raise ValueError(f"podrun.steps: best {error}") from None
+    return Steps(total, state, save_every, keep, ranking, patience, iterator)
 
 
-class Steps:
+class Steps(Generic[S]):
     """The remaining steps. Iterate over it, and assign the new state to `state` in each step."""
 
-    def __init__(self, total: int, state: Any, save_every: int, keep: int, iterator: Any = None) -> None:
+    def __init__(
+        self,
+        total: int,
+        state: S,
+        save_every: int,
+        keep: int,
+        ranking: Ranking | None = None,
+        patience: int | None = None,
+        iterator: Any = None,
+    ) -> None:
         self.total = total
         self._state = state
         self._set_in: int | None = None
@@ -81,7 +116,11 @@ class Steps:
         self._session.metrics.total = total
         self._reporter = self._session.reporter
         checkpoints = self._session.workdir.checkpoints
-        self._checkpoints = ProgramCheckpoints(checkpoints, state, keep, storage)
+        self._best = None if ranking is None else BestSoFar(ranking)
+        self._patience = patience
+        self._session.metrics.watched = ranking.metric if ranking else None
+        retention = Retention(keep, keep_best=1 if ranking else 0, ranking=ranking or LOWEST_LOSS)
+        self._checkpoints = ProgramCheckpoints(checkpoints, state, retention, storage)
         newest = self._checkpoints.newest(state, self._reporter)
         if self._session.in_pod:
             warn_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
@@ -89,6 +128,8 @@ class Steps:
         if newest is not None:
             self.step, self._state = newest[0], newest[1].state
             self._restore_iterator(newest[1].iterators)
+            if self._best is not None:
+                self._best.restore(newest[1].best)
             if self._leads:
                 self._reporter.event({"event": EventKind.RESUME, "step": self.step})
         self._iterator_text = "" if self._iterator is None else self._iterator.text()
@@ -100,12 +141,12 @@ class Steps:
         self._session.metrics.resume(self.step)
 
     @property
-    def state(self) -> Any:
+    def state(self) -> S:
         """The state after `step` steps. Assign the new state in each step."""
         return self._state
 
     @state.setter
-    def state(self, state: Any) -> None:
+    def state(self, state: S) -> None:
         self._state = state
         self._set_in = self._running
 
@@ -135,13 +176,13 @@ class Steps:
         self._session.metrics.defers = True
         self._session.listen()
         try:
-            if self.step < self.total:
+            if self.step >= self.total:
+                self._note(f"already at step {self.step} of {self.total}: nothing left to do")
+            elif not self._is_exhausted:
                 self._reporter.phase(Phase.COMPILE)
-            elif self._leads:
-                self._reporter.note(f"already at step {self.step} of {self.total}: nothing left to do")
             first = self.step + 1
             self._before, self._set_in = Snapshot(self._state), None
-            for step in range(first, self.total + 1):
+            for step in range(first, self.step + 1 if self._is_exhausted else self.total + 1):
                 self._reporter.begin_step(step)
                 self._running = step
                 try:
@@ -196,7 +237,7 @@ class Steps:
                 os._exit(code)
 
     def _report_end(self) -> None:
-        if self.step < self.total:
+        if self.step < self.total and not self._is_exhausted:
             self._note(f"the loop was left at step {self.step} of {self.total}; step {self._saved} is saved")
 
     def _note(self, text: str) -> None:
@@ -251,9 +292,43 @@ class Steps:
         iterators = None
         if self._iterator is not None:
             iterators = [text.decode() for text in gather_texts(self._iterator_text.encode())]
-        self._checkpoints.save(self.step, self.state, iterators)
+        evaluations = self._session.metrics.take_evaluations()
+        self._judge(evaluations)
+        best = None if self._best is None else self._best.saved()
+        self._checkpoints.save(self.step, self.state, iterators, evaluations.get(self.step), best)
         self._saved = self.step
         self._reporter.phase(Phase.TRAIN)
+
+    def _judge(self, evaluations: dict[int, dict[str, float]]) -> None:
+        """Compare the evaluations since the last save with the best one, and end the loop if patience is exhausted."""
+        if self._best is None:
+            return
+        metric = self._best.ranking.metric
+        for step, numbers in sorted(evaluations.items()):
+            if metric in numbers:
+                self._best.add(step, numbers)
+        if self._patience is not None:
+            # Process 0 decides, for all processes: not all of them may report.
+            self._ends = bool(gather([self._is_exhausted])[0, 0]) or self._ends
+
+    @property
+    def _is_exhausted(self) -> bool:
+        return self._best is not None and self._patience is not None and self._best.since >= self._patience
+
+    def _report_best(self) -> None:
+        """Say at the end which evaluation was the best, or that there was none."""
+        if self._best is None:
+            return
+        metric = self._best.ranking.metric
+        if self._best.value is None:
+            self._note(f"best {self._best.ranking}: no evaluation has reported {metric}, so no checkpoint is the best")
+        else:
+            self._note(f"best {metric}: {self._best.value:.6g} at step {self._best.step}")
+        if self._is_exhausted and self.step < self.total:
+            self._note(
+                f"the loop ends early, at step {self.step} of {self.total}: the last {self._best.since} evaluations were not "
+                "better (patience; a higher one, or none, goes on)"
+            )
 
     def _report_save(self, wait: bool = False) -> None:
         step = self._checkpoints.completed(wait)
@@ -267,4 +342,5 @@ class Steps:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._report_save(wait=True)
+        self._report_best()
         self._reporter.phase(Phase.DONE)

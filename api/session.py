@@ -164,6 +164,9 @@ class ReportedMetrics:
         """True in a loop over `steps`, which calls `flush` when the reported numbers may be read."""
         self.last_step = 0
         """The last step that was reported."""
+        self.watched: str | None = None
+        """A metric that also makes an evaluation of a report of training, if its name has a slash, as `val/loss`."""
+        self._evaluations: dict[int, dict[str, float]] = {}
 
     def resume(self, step: int) -> None:
         """Remove the metrics of steps after `step`, which will be reported again."""
@@ -216,6 +219,11 @@ class ReportedMetrics:
                 f"{_SAMPLED >> 20} MB of samples were sent to the page of the run; further ones are only in the workdir"
             )
 
+    def take_evaluations(self) -> dict[int, dict[str, float]]:
+        """Return the metrics of the evaluations by step since the last call, as far as their numbers are read."""
+        taken, self._evaluations = self._evaluations, {}
+        return taken
+
     def flush(self, before: int | None = None) -> None:
         """Take the reported metrics out and write them; with `before`, only those of earlier steps."""
         while self._unread and (before is None or self._unread[0].step < before):
@@ -223,14 +231,21 @@ class ReportedMetrics:
             numbers = {name: _number(name, value) for name, value in metrics.items()}
             if kind == "train":
                 self._write(step, kind, numbers)
+                if self.watched in numbers and "/" in self.watched:
+                    self._keep_evaluation(step, numbers)
                 self._reporter.shown = self.shown or tuple(numbers)[:_SHOWN] or self._reporter.shown
                 self._reporter.progress(step, self.total, numbers)
             else:
                 if kind != "eval":
                     numbers = {f"{kind}/{name}": value for name, value in numbers.items()}
                 self._write(step, "eval", numbers)
+                self._keep_evaluation(step, numbers)
                 if self._open_writers is not None:
                     self._reporter.event(cast(EvalEvent, {"event": EventKind.EVAL, "step": step, **numbers}))
+
+    def _keep_evaluation(self, step: int, numbers: dict[str, float]) -> None:
+        if self.defers:
+            self._evaluations.setdefault(step, {}).update(numbers)
 
     def _write(self, step: int, kind: str, numbers: dict[str, float]) -> None:
         for writer in self._writers:

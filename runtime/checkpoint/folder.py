@@ -23,6 +23,7 @@ import jax
 
 from ..contract import UserError
 from ..events import Metrics
+from ..ranking import Ranking
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import damaged_name
@@ -31,7 +32,7 @@ from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import META, STATE, Arrays
 from .numbered import make_directory, path_of, rename_damaged, steps_in
-from .retention import Retention, remove_incomplete
+from .retention import Retention, best_step, remove_incomplete
 from .save import Saves
 
 M = TypeVar("M")
@@ -98,6 +99,10 @@ class CheckpointFolder:
     def steps(self) -> list[int]:
         """Return the steps of all paths that are named like checkpoints, the newest first."""
         return steps_in(self.directory)
+
+    def best(self, ranking: Ranking) -> int | None:
+        """Return the step of the checkpoint with the best evaluation; None if none is known."""
+        return best_step({step: self.path(step) for step in self.steps()}, ranking)
 
     def latest(self) -> int | None:
         """Return the newest checkpoint's step; None if there is none."""

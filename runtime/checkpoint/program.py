@@ -11,6 +11,8 @@ from ..array_names import refuse
 from ..contract import UserError
 from ..data import streamed
 from ..distributed import barrier
+from ..events import Metrics
+from ..ranking import SavedBest, check_saved
 from ..replicas import differing
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
@@ -33,6 +35,8 @@ class ProgramMeta(TypedDict):
     """Checkpoints of older versions have none."""
     iterators: NotRequired[list[str] | None]
     """State of each process's iterator, as `data.streamed` encodes it; None if the program gives none."""
+    best: NotRequired[SavedBest | None]
+    """The best evaluation so far; None if the program ranks none."""
 
 
 class SavedProgram(NamedTuple):
@@ -41,6 +45,8 @@ class SavedProgram(NamedTuple):
     state: Any
     iterators: list[str] | None
     """State of each process's iterator."""
+    best: SavedBest | None
+    """The best evaluation so far."""
 
 
 class ProgramCheckpoints(CheckpointFolder):
@@ -50,7 +56,7 @@ class ProgramCheckpoints(CheckpointFolder):
     on all processes and is saved by process 0.
     """
 
-    def __init__(self, directory: Path, like: Any, keep: int, storage: Storage = SHARED_FOLDER) -> None:
+    def __init__(self, directory: Path, like: Any, retention: Retention, storage: Storage = SHARED_FOLDER) -> None:
         """Open the folder for states like `like`: the same structure, shapes, dtypes and shardings.
 
         Raises UserError if the state cannot be saved, or differs between processes.
@@ -59,7 +65,7 @@ class ProgramCheckpoints(CheckpointFolder):
         self._kept = trees.kept_as_is(like)
         _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
         in_parts = trees.spans_processes(like)
-        super().__init__(directory, Retention(keep), in_parts, storage)
+        super().__init__(directory, retention, in_parts, storage)
         if in_parts and storage.everyone_reads:
             barrier("before the first save")
 
@@ -78,21 +84,31 @@ class ProgramCheckpoints(CheckpointFolder):
         )
         _check_replicas(state, f"the state of step {step}", "only process 0's would be saved")
 
-    def save(self, step: int, state: Any, iterators: list[str] | None = None) -> None:
+    def save(
+        self,
+        step: int,
+        state: Any,
+        iterators: list[str] | None = None,
+        metrics: Metrics | None = None,
+        best: SavedBest | None = None,
+    ) -> None:
         """Start a save, as `write` does. Raises UserError as `check` does.
 
         Args:
             step: number of steps done.
             state: the state.
             iterators: state of each process's iterator, if the program gives one.
+            metrics: those of the evaluation at this step, if there was one.
+            best: the best evaluation so far.
         """
         self.check(step, state)
         meta: ProgramMeta = {
             "arrays": trees.described(state),
             "texts": trees.texts(state),
             "iterators": iterators,
+            "best": best,
         }
-        self.write(step, trees.savable(state), meta)
+        self.write(step, trees.savable(state), meta, metrics)
 
     def restore(self, step: int, like: Any, reporter: Reporter) -> Any:
         """Restore the state of a step, with the shardings of `like`.
@@ -116,7 +132,8 @@ class ProgramCheckpoints(CheckpointFolder):
                 raise UserError(_other_arrays(self.directory, step, saved, expected))
 
         def build(_: int, meta: ProgramMeta, arrays: Any) -> SavedProgram:
-            return SavedProgram(trees.restored(like, arrays, meta.get("texts", {})), meta.get("iterators"))
+            state = trees.restored(like, arrays, meta.get("texts", {}))
+            return SavedProgram(state, meta.get("iterators"), meta.get("best"))
 
         return Target(self._parse, accept, lambda: trees.template(like), build)
 
@@ -134,6 +151,8 @@ class ProgramCheckpoints(CheckpointFolder):
         trees.check_texts(meta.get("texts", {}))
         if meta.get("iterators") is not None:
             streamed.check_saved(meta["iterators"])
+        if meta.get("best") is not None:
+            check_saved(meta["best"])
         checked: ProgramMeta = meta
         return checked
 

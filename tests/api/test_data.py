@@ -39,6 +39,19 @@ def test_processes_share_the_same_global_batch(monkeypatch: pytest.MonkeyPatch) 
         assert np.array_equal(np.concatenate(shares), whole[step]["x"])
 
 
+def test_an_evaluation_goes_through_the_examples_in_their_order(fresh: Callable[[], None]) -> None:
+    """Once, in whole batches; and by number, again from the beginning after the last one."""
+    batches = data.Batches({"y": np.arange(10)}, 4, shuffle=False)
+    assert batches.steps_per_epoch == 2
+    for _ in range(2):
+        assert [batch["y"].tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert batches[3]["y"].tolist() == [8, 9, 0, 1]
+    shuffled = [*data.Batches({"y": np.arange(10)}, 5)]
+    assert sorted(np.concatenate([batch["y"] for batch in shuffled])) == [*range(10)]
+    with pytest.raises(ValueError, match="a batch of 11 is larger than the 10 examples"):
+        iter(data.Batches({"y": np.arange(10)}, 11, shuffle=False))
+
+
 def test_a_layout_over_devices(fresh: Callable[[], None]) -> None:
     """Also one that divides the features, and of memory maps."""
     devices = np.array(jax.devices()[:1]).reshape(1, 1)

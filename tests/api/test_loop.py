@@ -87,6 +87,59 @@ def test_it_stops_at_sigterm(fresh: Fresh, capfd: pytest.CaptureFixture[str]) ->
     assert "resumed from the checkpoint of step 7" in capfd.readouterr().out
 
 
+VALUES = {2: 5.0, 4: 3.0, 6: 4.0, 8: 3.5, 10: 9.0, 12: 1.0}
+"""What an evaluation after each step gives."""
+
+
+def evaluated(total: int, kind: str = "eval", kill_at: int = 0, **keys: Any) -> tuple[podrun.loop.Steps[Any], int]:
+    """Run a loop with evaluations, and return it with the number of its steps."""
+    train = podrun.steps(total, {"w": np.zeros(2)}, save_every=2, keep=1, **keys)
+    count = 0
+    for step in train:
+        count += 1
+        train.state = {"w": np.full(2, float(step))}
+        podrun.report(step, loss=float(step))
+        if step in VALUES:
+            podrun.report(step, {"val/loss" if kind == "train" else "loss": VALUES[step]}, kind=kind)
+        if step == kill_at:
+            raise KilledError
+    return train, count
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("eval", "loss"), ("held", "held/loss"), ("train", "val/loss")])
+def test_the_best_evaluation_is_kept(fresh: Fresh, capfd: pytest.CaptureFixture[str], kind: str, metric: str) -> None:
+    evaluated(11, kind, best=f"min {metric}")
+    assert saved() == [4, 11]
+    assert f"best {metric}: 3 at step 4" in capfd.readouterr().out
+    restored = podrun.checkpoint.restore({"w": np.zeros(2)}, best=f"min {metric}")
+    assert restored is not None and restored[0] == 4 and restored[1]["w"].tolist() == [4, 4]
+    assert podrun.checkpoint.restore({"w": np.zeros(2)}, best="min other") is None
+
+
+@pytest.mark.parametrize("kill_at", [0, 5, 9])
+def test_patience_ends_the_loop(fresh: Fresh, capfd: pytest.CaptureFixture[str], kill_at: int) -> None:
+    """Also one that was killed and went on; the same command then has nothing left to do, until it has more patience."""
+    if kill_at:
+        with pytest.raises(KilledError):
+            evaluated(20, kill_at=kill_at, best="min loss", patience=3)
+        fresh()
+    train, _ = evaluated(20, best="min loss", patience=3)
+    assert (train.step, saved()) == (10, [4, 10])
+    assert "ends early, at step 10 of 20: the last 3 evaluations were not better" in capfd.readouterr().out
+    fresh()
+    assert evaluated(20, best="min loss", patience=3)[1] == 0
+    assert "ends early, at step 10 of 20" in capfd.readouterr().out
+    fresh()
+    train, _ = evaluated(20, best="min loss", patience=4)
+    assert (train.step, saved()) == (20, [12, 20])
+
+
+def test_a_best_metric_that_nobody_reports(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+    evaluated(4, best="max accuracy", patience=1)
+    assert "best max accuracy: no evaluation has reported accuracy" in capfd.readouterr().out
+    assert saved() == [4]
+
+
 def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
     """Its state is there, and nothing is done again."""
     first = run(4)
@@ -97,7 +150,7 @@ def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None
     assert (records(), saved()) == (before, [4])
 
 
-def left(leave_at: int, set_first: bool, how: str) -> podrun.loop.Steps:
+def left(leave_at: int, set_first: bool, how: str) -> podrun.loop.Steps[Any]:
     """Run a loop of 10 steps that is left in a step, before or after it has set the state to the number of the step."""
     train = podrun.steps(10, {"w": np.zeros(2)}, save_every=3)
     for step in enumerated(train) if how == "wrapped" else train:
@@ -259,6 +312,9 @@ def test_the_workdir_of_a_train_yaml(fresh: Fresh) -> None:
         ({"total": -3}, "podrun.steps: total is -3, expected a whole number of at least 0"),
         ({"save_every": -1}, "save_every is -1, expected a whole number of at least 0"),
         ({"keep": 0}, "keep is 0, expected a whole number of at least 1"),
+        ({"best": "val/loss"}, "podrun.steps: best must be min or max, and a metric, such as"),
+        ({"patience": 3}, "podrun.steps: patience counts evaluations; say which is the best"),
+        ({"best": "min loss", "patience": 0}, "patience is 0, expected a whole number of at least 1"),
         ({"total": 2.5}, "cannot be interpreted as an integer"),
         ({"state": object()}, "no arrays and no numbers, so nothing to save; give a pytree of them, not object"),
         ({"state": {"names": np.array(["a"])}}, "names of the state is an array of <U1, which cannot be saved"),

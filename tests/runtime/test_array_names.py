@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from podrun.runtime.array_names import check_parameters, places
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.contract import UserError
 from podrun.runtime.models.adapter import named, refilled
 from podrun.runtime.worker.progress import Reporter
@@ -56,7 +57,7 @@ def numbered(tree: Any) -> Any:
 def test_a_tree_comes_back_or_is_refused(tree: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         try:
-            checkpoints = ProgramCheckpoints(Path(folder), tree, keep=1)
+            checkpoints = ProgramCheckpoints(Path(folder), tree, Retention(1))
         except UserError as error:
             reason = str(error)
         else:
@@ -68,7 +69,7 @@ def test_a_tree_comes_back_or_is_refused(tree: Any) -> None:
         checkpoints.save(1, state)
         checkpoints.completed(wait=True)
         checkpoints.close()
-        assert ProgramCheckpoints(Path(folder), tree, keep=1).restore(1, tree, Reporter(None)) == state
+        assert ProgramCheckpoints(Path(folder), tree, Retention(1)).restore(1, tree, Reporter(None)) == state
 
 
 @settings(max_examples=200, deadline=None)

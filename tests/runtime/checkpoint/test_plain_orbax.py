@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 
@@ -83,7 +84,7 @@ def test_every_strategy(tmp_path: Path, names: list[str]) -> None:
         checkpoints.close()
         folders[name] = tmp_path / name / "checkpoints" / str(step)
     program = {"w": [np.arange(6, dtype=np.float32), np.float32(2)], "step": 3}
-    users = ProgramCheckpoints(tmp_path / "users", program, keep=1)
+    users = ProgramCheckpoints(tmp_path / "users", program, Retention(1))
     users.save(1, program)
     users.close()
     folders["users"] = tmp_path / "users" / "1"

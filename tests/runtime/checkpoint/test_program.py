@@ -20,6 +20,7 @@ from podrun.runtime.checkpoint import trees
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.manifest import write_manifest
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.contract import UserError
 from podrun.runtime.worker.progress import Reporter
 
@@ -27,11 +28,11 @@ MESH = Mesh(np.array(jax.devices()[:4]), ("data",))
 
 
 def through_disk(folder: Path, state: Any, like: Any) -> Any:
-    checkpoints = ProgramCheckpoints(folder, state, keep=1)
+    checkpoints = ProgramCheckpoints(folder, state, Retention(1))
     checkpoints.save(1, state)
     assert checkpoints.completed(wait=True) == 1
     checkpoints.close()
-    return ProgramCheckpoints(folder, like, keep=1).restore(1, like, Reporter(None))
+    return ProgramCheckpoints(folder, like, Retention(1)).restore(1, like, Reporter(None))
 
 
 @jax.tree_util.register_dataclass
@@ -177,7 +178,7 @@ def test_a_checkpoint_from_before_texts_were_saved(tmp_path: Path) -> None:
     meta.write_text(json.dumps(written))
     write_manifest(tmp_path / "1")
     like = {"w": 0.0, "name": "x"}
-    assert ProgramCheckpoints(tmp_path, like, keep=1).restore(1, like, Reporter(None)) == {"w": 7.0, "name": "x"}
+    assert ProgramCheckpoints(tmp_path, like, Retention(1)).restore(1, like, Reporter(None)) == {"w": 7.0, "name": "x"}
 
 
 def test_texts_that_nobody_has_saved(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_texts_that_nobody_has_saved(tmp_path: Path) -> None:
         meta.write_text(json.dumps({**json.loads(meta.read_text()), "texts": texts}))
         write_manifest(tmp_path / "1")
         with pytest.raises(DamagedCheckpointError, match="not the metadata of a checkpoint"):
-            ProgramCheckpoints(tmp_path, {"w": 0.0, "name": ""}, keep=1).restore(
+            ProgramCheckpoints(tmp_path, {"w": 0.0, "name": ""}, Retention(1)).restore(
                 1, {"w": 0.0, "name": ""}, Reporter(None)
             )
 
@@ -219,7 +220,7 @@ def test_divided_arrays(tmp_path: Path) -> None:
 def test_arrays_that_change_while_they_are_saved(tmp_path: Path) -> None:
     """The program goes on, and works in place."""
     state = {"x": np.zeros(1 << 20)}
-    checkpoints = ProgramCheckpoints(tmp_path, state, keep=1)
+    checkpoints = ProgramCheckpoints(tmp_path, state, Retention(1))
     checkpoints.save(1, state)
     state["x"] += 1
     checkpoints.completed(wait=True)

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 from podrun.runtime.contract import UserError
@@ -236,7 +237,7 @@ def test_no_such_checkpoint(workdir: Path, tmp_path: Path) -> None:
 
 
 def test_the_checkpoint_of_a_user_program(tmp_path: Path) -> None:
-    checkpoints = ProgramCheckpoints(tmp_path / "checkpoints", {"w": 1.0}, keep=1)
+    checkpoints = ProgramCheckpoints(tmp_path / "checkpoints", {"w": 1.0}, Retention(1))
     checkpoints.save(1, {"w": 1.0})
     checkpoints.close()
     with pytest.raises(UserError, match=r"is of a program with podrun\.steps.*docs/checkpoints\.md"):
