@@ -74,9 +74,9 @@ def restore(
     ranking = None if best is None else Ranking.parse(best)
     with _opened(folder, like, Retention(1)) as checkpoints:
         if ranking is not None:
-            found = checkpoints.best(ranking)
+            ranked = checkpoints.best(ranking)
             # Process 0 decides, for all processes: not all of them may see the folder.
-            if (number := int(gather([0 if found is None else found + 1])[0, 0])) == 0:
+            if (number := int(gather([0 if ranked is None else ranked + 1])[0, 0])) == 0:
                 return None
             step = number - 1
         if step is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -130,6 +131,7 @@ class Steps(Generic[S]):
             self._restore_iterator(newest[1].iterators)
             if self._best is not None:
                 self._best.restore(newest[1].best)
+            self._compare_arguments(newest[1].arguments)
             if self._leads:
                 self._reporter.event({"event": EventKind.RESUME, "step": self.step})
         self._iterator_text = "" if self._iterator is None else self._iterator.text()
@@ -157,6 +159,11 @@ class Steps(Generic[S]):
     def _restore_iterator(self, states: list[str] | None) -> None:
         """Set the state of this process's iterator. Raises UserError if the checkpoint has none for it."""
         if self._iterator is None:
+            if states:
+                raise UserError(
+                    "podrun.steps: the checkpoint has the states of iterators, and this program gives none, so its data "
+                    "would begin anew; give iterator=, or choose another workdir"
+                )
             return
         env = self._session.env
         if states is None or len(states) != env.num_processes:
@@ -166,6 +173,16 @@ class Steps(Generic[S]):
                 "as before, or choose another workdir to start anew"
             )
         self._iterator.restore(decoded(states[env.process_id]))
+
+    def _compare_arguments(self, before: list[str] | None) -> None:
+        """Say if the program was started with other arguments than the checkpoint was made with."""
+        if before is None or before == sys.argv[1:]:
+            return
+        now, then = (shlex.join(words) or "no arguments" for words in (sys.argv[1:], before))
+        self._note(
+            f"the checkpoint of step {self.step} was made with `{then}`, and goes on with `{now}`; another run needs another "
+            "--workdir"
+        )
 
     @property
     def _leads(self) -> bool:

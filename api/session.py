@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from podrun.runtime.checkpoint.messages import connect
+from podrun.runtime.checkpoint.numbered import steps_in
 from podrun.runtime.config.sections import Log
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, EventKind, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
@@ -73,6 +74,8 @@ def init(
         UserError: JAX sees other devices than the slice has.
         ValueError: it was called before with another workdir.
     """
+    if isinstance(show, str):
+        raise TypeError(f"podrun.init: show is {show!r}, expected names of metrics: show=[{show!r}]")
     session = current(workdir)
     if show:  # a later call without arguments, such as `podrun.init().leads`, changes nothing
         session.metrics.shown = tuple(show)
@@ -145,12 +148,17 @@ class ReportedMetrics:
     Args:
         open_writers: opens metrics.jsonl and what else is written, to continue after a step; None: another process writes.
         reporter: gets the numbers as progress.
+        saved: returns the step of the newest checkpoint; 0 if there is none.
     """
 
-    def __init__(self, open_writers: Callable[[int], list[Writer]] | None, reporter: Reporter) -> None:
+    def __init__(
+        self, open_writers: Callable[[int], list[Writer]] | None, reporter: Reporter, saved: Callable[[], int]
+    ) -> None:
         self._open_writers = open_writers
+        self._saved = saved
         self._reporter = reporter
         self._is_open = False
+        self._resumed: int | None = None
         self._writers: list[Writer] = []
         self._unread: list[_Reported] = []
         self._sampled = 0
@@ -170,6 +178,9 @@ class ReportedMetrics:
 
     def resume(self, step: int) -> None:
         """Remove the metrics of steps after `step`, which will be reported again."""
+        if self._is_open and step == self._resumed:  # opened by an evaluation before training
+            return
+        self._resumed = step
         self._unread.clear()
         self._close()
         self._writers = self._open_writers(step) if self._open_writers else []
@@ -190,9 +201,9 @@ class ReportedMetrics:
                 f"podrun.report: kind is {kind!r}, expected train, eval or the name of a set, without a slash"
             )
         if not self._is_open:
-            self.resume(step - 1)
+            self.resume(step - 1 if step > 0 else self._saved())  # an evaluation before training is no new beginning
         if metrics or not samples:
-            self._unread.append(_Reported(step, kind, metrics))
+            self._unread.append(_Reported(step, kind, {name: _held(value) for name, value in metrics.items()}))
             self.last_step = max(self.last_step, step if kind == "train" else 0)
         if not self.defers:
             self.flush()
@@ -262,7 +273,11 @@ class Session:
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
         self.workdir = Workdir(chosen.expanduser().absolute())
         self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
-        self.metrics = ReportedMetrics(self._open_writers if self.env.process_id == 0 else None, self.reporter)
+        self.metrics = ReportedMetrics(
+            self._open_writers if self.env.process_id == 0 else None,
+            self.reporter,
+            lambda: max(steps_in(self.workdir.checkpoints) if self.workdir.checkpoints.is_dir() else (), default=0),
+        )
         self.log = Log()
         self._claimed = False
         self._stop: StopRequest | LocalStop | None = None
@@ -281,6 +296,12 @@ class Session:
             claim(self.workdir, self.env, self.reporter)
             self._token.unlink()
             self._claimed = True
+            self._tell_workdir()
+            atexit.register(self._tell_workdir)
+
+    def _tell_workdir(self) -> None:
+        """Say where the results are, at the beginning and at the end."""
+        self.reporter.note(f"metrics and checkpoints are in {self.workdir.path}")
 
     @cached_property
     def storage(self) -> Storage:
@@ -373,8 +394,23 @@ def _check_name(name: Any) -> None:
         )
 
 
+def _held(value: Any) -> Any:
+    """Return a value that stays as it is until it is read: arrays of JAX do, others may be changed in place."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return value.detach().clone() if type(value).__module__ == "torch" and hasattr(value, "clone") else value
+
+
 def _number(name: str, value: Any) -> float:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except RuntimeError as error:
+        if "deleted" not in str(error):
+            raise
+        raise RuntimeError(
+            f"podrun.report: {name} was given to a program that may overwrite it (donate_argnums) before its number was "
+            f"read; report a copy: {name}.copy()"
+        ) from None
     if array.size != 1 or (array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16"):
         raise TypeError(f"podrun.report: {name} is not a number, but {array.dtype}[{','.join(map(str, array.shape))}]")
     return float(array.reshape(()))

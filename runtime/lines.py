@@ -111,6 +111,9 @@ def throughput(event: StepEvent) -> str:
     return f"{_thousands(event['examples_per_second'])} ex/s" if "examples_per_second" in event else ""
 
 
+_MOST = 6  # metrics of an evaluation on its line, if none of them is a loss or without a set
+
+
 def describe_eval(event: EvalEvent) -> str:
     """Return `validation at step 200: loss 2.0000  perplexity 7.3891  books/loss 1.9000`. Sets with names show their loss."""
     return f"validation at step {event['step']}: {_values(event)}"
@@ -122,11 +125,9 @@ def describe_epoch(event: EpochEvent) -> str:
 
 
 def _values(event: EvalEvent | EpochEvent) -> str:
-    metrics = {
-        k: v
-        for k, v in event.items()
-        if isinstance(v, float) and k not in ("time", "seconds", "epochs") and ("/" not in k or k.endswith("/loss"))
-    }
+    every = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
+    # A program may report nothing but `val/accuracy`.
+    metrics = {k: v for k, v in every.items() if "/" not in k or k.endswith("/loss")} or dict([*every.items()][:_MOST])
     return "  ".join(f"{name} {decimals(value)}" for name, value in metrics.items())
 
 

@@ -55,9 +55,9 @@ def compare(
         --over optimizer.learning_rate=1e-3,1e-2 --over model.layers=2,4
     """
     if PROGRAM in ctx.meta:
-        raise click.UsageError(
-            "it takes a train.yaml: podrun does not know the steps and losses of a user program", ctx
-        )
+        from ..compare.comparison import PROGRAMS
+
+        raise click.UsageError(PROGRAMS, ctx)
 
     def action() -> int:
         from ..commands.compare import CompareRequest

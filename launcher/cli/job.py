@@ -352,8 +352,10 @@ def prepare(
         if verify:
             raise UserError("--verify is for --show: podrun prepare --show FOLDER --verify")
         if not sources or output is None or tokenizer is None:
+            given = {"SOURCES": sources, "-o FOLDER": output, "--tokenizer T": tokenizer}
+            missing = " and ".join(name for name, value in given.items() if not value)
             raise UserError(
-                "what is to be prepared? podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
+                f"{missing} missing: podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
                 "tokenizer.json, or the folder of a model"
             )
         request = PrepareRequest(

@@ -128,7 +128,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
 @click.command()
 @_WHERE
 @click.option("--run", metavar="RUN", help="Hosts of a run.")
-@click.argument("workdir", type=click.Path(path_type=Path))
+@click.argument("workdir", required=False, type=click.Path(path_type=Path))
 @click.argument(
     "action",
     required=False,
@@ -136,7 +136,9 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
     metavar="[drop|keep|unpin|restore",
 )
 @click.argument("steps", nargs=-1, metavar="STEP ...]")
-def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: str | None, **where: Any) -> None:
+def checkpoints(
+    workdir: Path | None, action: str | None, steps: tuple[str, ...], run: str | None, **where: Any
+) -> None:
     """List the checkpoints of a workdir, verify them, or change which are kept.
 
     \b
@@ -147,11 +149,12 @@ def checkpoints(workdir: Path, action: str | None, steps: tuple[str, ...], run: 
                     deleted. Also for one that was set aside: 20.damaged-1, 20.aside-1.
 
     Every file is compared with its digest; the exit code is 1 if a checkpoint is damaged. With a pod, WORKDIR is a path on
-    its first host; with a run, on the host of process 0. Checkpoints in a bucket are downloaded to a temporary folder to
-    be verified.
+    its first host; with a run, on the host of process 0; without WORKDIR, it is that of the run, or of the newest run.
+    Checkpoints in a bucket are downloaded to a temporary folder to be verified.
 
     \b
     Examples:
+      podrun checkpoints                # the newest run
       podrun checkpoints runs/train
       podrun checkpoints runs/train restore 2000
       podrun checkpoints --pod pod.yaml train keep 1000 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -19,6 +19,7 @@ from ..pod.slices import parse_slice
 from ..remote.ask import ask
 from ..request.hosts import select_hosts
 from ..results.bucket_checkpoints import ask_bucket
+from ..rundir.runs import find_run
 from ..transport.base import load_transport
 from ..view.printable import in_one_line
 from ..view.text_table import text_table
@@ -35,8 +36,8 @@ class CheckpointsRequest:
     where: PodRequest
     """The first host of this pod, or of the run, sees the workdir; without a pod, this machine does."""
     run: str | None
-    workdir: Path
-    """A folder, or the URL of a workdir in a bucket, which this machine reads."""
+    workdir: Path | None
+    """A folder, or the URL of a workdir in a bucket, which this machine reads; None: that of the run."""
     action: str | None = None
     names: tuple[str, ...] = ()
 
@@ -44,6 +45,9 @@ class CheckpointsRequest:
 def checkpoints(request: CheckpointsRequest) -> int:
     """Carry out the action and print a table. Returns 1 if a checkpoint in use is damaged. Raises UserError."""
     _check(request)
+    if request.workdir is None:
+        request = _of_run(request)
+    assert request.workdir is not None
     bucket = bucket_of(str(request.workdir)) if ":/" in str(request.workdir) else None
     pod, host, workdir = _on_this_machine(request.workdir) if bucket else _find(request)
     transport = load_transport(pod)
@@ -79,15 +83,25 @@ def checkpoints(request: CheckpointsRequest) -> int:
     return int(ExitCode.FAILED if damaged else ExitCode.DONE)
 
 
+def _of_run(request: CheckpointsRequest) -> CheckpointsRequest:
+    """Return the request with the workdir of its run, or of the newest run. Raises UserError."""
+    if request.where.names_pod:
+        raise UserError("no workdir: say which, for example podrun checkpoints --pod pod.yaml runs/train")
+    directory = find_run(request.run)
+    return replace(request, run=directory.run_id, workdir=directory.spec().workdir)
+
+
 def _check(request: CheckpointsRequest) -> None:
     if request.action is not None and not request.names:
-        raise UserError(f"no step: say which, for example podrun checkpoints {request.workdir} {request.action} 100")
+        workdir = request.workdir or "runs/train"
+        raise UserError(f"no step: say which, for example podrun checkpoints {workdir} {request.action} 100")
     if request.action == "restore" and len(request.names) > 1:
         raise UserError("a run goes on from one step; name one")
 
 
 def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
     """Return the pod, the host that sees the workdir, and the path there. For a run, it is the host of process 0."""
+    assert request.workdir is not None
     if request.run is None and not request.where.names_pod:
         return _on_this_machine(request.workdir)
     pod, run = select_hosts(request.where, request.run, "checkpoints")

@@ -47,13 +47,19 @@ class Comparison:
         return [spec.job for _, spec in self.jobs if isinstance(spec.job, Config)]
 
 
+PROGRAMS = (
+    "compare changes keys of a train.yaml; to compare runs of a program, start each with a --workdir and --name of its own, "
+    "then `podrun watch`: its list of runs lays those that you mark over each other"
+)
+
+
 def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
     """Plan the comparison.
 
     Raises UserError with all mistakes of all variants; HostError if a host's folders cannot be read.
     """
     if request.train is None or request.train.suffix == ".py":
-        raise UserError("compare takes a train.yaml: podrun does not know the steps and losses of a user program")
+        raise UserError(PROGRAMS)
     variants = find_variants(over, request.overrides)
     submission, problems = None, list[str]()
     if queue := queue_name(request):

@@ -178,9 +178,9 @@ def _print(text: str) -> None:
 def _compare_devices(backend: "Any", note: "Note") -> None:
     """Warn if this process has another number of devices than its part of the slice."""
     on_cpu = _POD["SLICE"].startswith("cpu-") or os.environ.get("JAX_PLATFORMS") == "cpu"
-    expected, found = len(_POD["LOCAL_DEVICE_IDS"].split(",")), backend.local_device_count()
-    if (backend.platform == "cpu") != on_cpu or found == expected or _warned.setdefault("devices", False):
+    expected, seen = len(_POD["LOCAL_DEVICE_IDS"].split(",")), backend.local_device_count()
+    if (backend.platform == "cpu") != on_cpu or seen == expected or _warned.setdefault("devices", False):
         return
     _warned["devices"] = True
     cause = ": the program sets jax_num_cpu_devices or XLA_FLAGS" if on_cpu else ""
-    note("JAX has %d devices in this process, and its part of %s are %d%s" % (found, _POD["SLICE"], expected, cause))
+    note("JAX has %d devices in this process, and its part of %s are %d%s" % (seen, _POD["SLICE"], expected, cause))

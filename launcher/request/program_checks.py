@@ -62,6 +62,13 @@ def misplaced_options(program: Sequence[str]) -> str | None:
     )
 
 
+def check_sent_script(program: Program) -> None:
+    """Raise UserError if a program for other machines runs a script of this folder that does not exist."""
+    name, script = program.argv[0], _script(program.argv)
+    if _is_python(name) and script and not os.path.isabs(script) and not script.startswith("~"):
+        _check_script(script)
+
+
 def check_program(program: Program, env: Mapping[str, str] = os.environ) -> None:
     """Raise UserError unless a program for this machine exists and can be started."""
     python = os.path.expanduser(program.launch.python or sys.executable)

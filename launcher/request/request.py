@@ -23,7 +23,7 @@ from ..pod.run_id import new_run_id
 from ..yamlfile.short import short
 from .config_checks import config_checks
 from .injections import resolve_injections
-from .program_checks import check_kind, check_program, misplaced_options
+from .program_checks import check_kind, check_program, check_sent_script, misplaced_options
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
@@ -117,6 +117,8 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
     if isinstance(job, Program):
         program = job
         checks = [lambda: check_program(program)] if is_local else []
+        if not is_local and pod is not None and pod.traits.needs_staging:
+            checks = [lambda: check_sent_script(program)]
     else:
         checks = config_checks(job, pod, is_local) if job else []
     for check in checks:

@@ -171,8 +171,8 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
         return first, RemoteFolder(transport, spec.pod, first, folder)
     except FileFailedError as error:
         raise UserError(
-            f"run {directory.run_id} has no results on {first.name}: {error}; it has not begun to write any, or they were "
-            "removed"
+            f"run {directory.run_id} has no results on {first.name}: {error}; it has not begun to write any, they were "
+            "removed, or it is a program that wrote elsewhere (podrun brings the folder that it finds in PODRUN_WORKDIR)"
         ) from None
     except HostError as error:
         failed = error

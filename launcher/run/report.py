@@ -124,7 +124,11 @@ def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: Run
     others = [f for f in outcome.failures if f is not cause and f.who != cause.who]
     if others:
         lines.append("after that: " + "; ".join(dict.fromkeys(map(_first_line, others[:4]))))
-    return [*lines, f"log: {log}"] if log and log.exists() else lines
+    if log and log.exists():
+        lines.append(f"log: {log}")
+    if outcome.saved_step is not None:
+        lines.append(f"the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run")
+    return lines
 
 
 def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:

@@ -139,7 +139,17 @@ class PlainConsole:
         phase = self._state.common_phase
         if phase != self._phase and phase is not None:
             self._phase = phase
-            if phase in (Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.CONNECT, "ready", "running", Phase.SAMPLE):
+            # The first process of a program prints its own phases.
+            printed = self._state.is_program and isinstance(phase, Phase)
+            if not printed and phase in (
+                Phase.SETUP,
+                Phase.RESTORE,
+                Phase.COMPILE,
+                Phase.CONNECT,
+                "ready",
+                "running",
+                Phase.SAMPLE,
+            ):
                 count = len(self._state.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
                 self.say(f"{who}: {phase_words(phase)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -37,6 +38,8 @@ class ProgramMeta(TypedDict):
     """State of each process's iterator, as `data.streamed` encodes it; None if the program gives none."""
     best: NotRequired[SavedBest | None]
     """The best evaluation so far; None if the program ranks none."""
+    arguments: NotRequired[list[str]]
+    """Arguments of the program."""
 
 
 class SavedProgram(NamedTuple):
@@ -47,6 +50,8 @@ class SavedProgram(NamedTuple):
     """State of each process's iterator."""
     best: SavedBest | None
     """The best evaluation so far."""
+    arguments: list[str] | None
+    """Arguments of the program that saved it; None: unknown."""
 
 
 class ProgramCheckpoints(CheckpointFolder):
@@ -107,6 +112,7 @@ class ProgramCheckpoints(CheckpointFolder):
             "texts": trees.texts(state),
             "iterators": iterators,
             "best": best,
+            "arguments": sys.argv[1:],
         }
         self.write(step, trees.savable(state), meta, metrics)
 
@@ -133,7 +139,7 @@ class ProgramCheckpoints(CheckpointFolder):
 
         def build(_: int, meta: ProgramMeta, arrays: Any) -> SavedProgram:
             state = trees.restored(like, arrays, meta.get("texts", {}))
-            return SavedProgram(state, meta.get("iterators"), meta.get("best"))
+            return SavedProgram(state, meta.get("iterators"), meta.get("best"), meta.get("arguments"))
 
         return Target(self._parse, accept, lambda: trees.template(like), build)
 
@@ -153,6 +159,8 @@ class ProgramCheckpoints(CheckpointFolder):
             streamed.check_saved(meta["iterators"])
         if meta.get("best") is not None:
             check_saved(meta["best"])
+        if not all(isinstance(word, str) for word in meta.get("arguments", [])):
+            raise TypeError("arguments is not a list of texts")
         checked: ProgramMeta = meta
         return checked
 

@@ -52,12 +52,20 @@ Tokenizer = Annotated[CharTokenizer | ByteTokenizer | BPETokenizer, Choice("byte
 _TOKENIZER = "How text becomes tokens."
 
 
+_MOST_BATCHES = 1 << 40
+"""Highest number of a batch: positions, its products with a batch size, are int64."""
+
+
 def _are_ranges(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     last = 0
     for low, high in sorted(ranges):
         if high < low:
             raise ValueError(
                 f"[{low}, {high}] ends before it begins; give the first batch and the last, such as [{high}, {low}]"
+            )
+        if high > _MOST_BATCHES:
+            raise ValueError(
+                f"[{low}, {high}] ends beyond {_MOST_BATCHES:,}, which no training reaches; give the last batch"
             )
         if low <= last:
             raise ValueError(f"[{low}, {high}] overlaps the range that ends with {last}; give each batch once")
@@ -232,6 +240,8 @@ class MixtureData(DataSource):
                 problems.append(f"{key}: {', '.join(sorted(missing))} has no weight; give one, 0 to leave it out")
             elif not sum(weights.values()):
                 problems.append(f"{key}: all weights are 0; give at least one that is not")
+            elif sum(weights.values()) == math.inf:
+                problems.append(f"{key}: the weights are too large to add up; give smaller ones, such as shares of 1")
         problems += [
             f"sources.{name}.{key}: the key stands beside `sources` and is for all of them; move it there"
             for name, source in self.sources.items()
@@ -245,7 +255,7 @@ class MixtureData(DataSource):
     def weights_by_step(self) -> list[tuple[int, dict[str, float]]]:
         """Return (number of steps before, weights) for each time that the weights change, in order; the first is at 0."""
         first = self.weights or dict.fromkeys(self.sources, 1.0)
-        return [(0, first), *((step - 1, weights) for step, weights in sorted(self.weights_from.items()))]
+        return sorted({0: first, **{step - 1: weights for step, weights in self.weights_from.items()}}.items())
 
 
 def has_segments(data: Section) -> bool:

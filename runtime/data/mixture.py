@@ -98,7 +98,7 @@ def check_saved(saved: Any) -> None:
         not starts
         or starts[0] != 0
         or not all(isinstance(start, int) for start in starts)
-        or starts != sorted(set(starts))
+        or starts != sorted(starts)  # of two at the same place the later one counts
     ):
         raise ValueError("the stages of the mixture are not in order")
     for stage in saved:

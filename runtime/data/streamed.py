@@ -117,6 +117,8 @@ class IteratorState:
     def text(self) -> str:
         """Return the present state as text. Raises UserError if it cannot be saved exactly, or is too large."""
         state = getattr(self.holder, self.get)()
+        if state is None:
+            raise UserError(f"{self.where}: `{self.get}` of its iterator returns None; was its `return` forgotten?")
         text = _encoded(state)
         if text is None:
             raise UserError(
@@ -131,8 +133,14 @@ class IteratorState:
         return text
 
     def restore(self, state: Any) -> None:
-        """Go on from a state, as `decoded` returns it."""
+        """Go on from a state, as `decoded` returns it. Raises UserError if that has no effect."""
         getattr(self.holder, self.set)(state)
+        if (wanted := _encoded(state)) is not None and self.text() != wanted:
+            raise UserError(
+                f"{self.where}: its iterator has another state after `{self.set}` than it was given, so it would not go on "
+                f"where it was; let `{self.get}` return what `{self.set}` was given, and call `iter` on a loader only "
+                "afterwards"
+            )
 
 
 class StreamReader:
@@ -213,7 +221,10 @@ class StreamReader:
                 f"{self._share.parts}; go on with as many processes as before, or give its Streamed a `regroup` "
                 "(docs/data.md)"
             )
-        return streamed.regroup(states, self._share)
+        state = streamed.regroup(states, self._share)
+        if state is None:
+            raise UserError(f"{self._where}: `regroup` of its Streamed returns None; was its `return` forgotten?")
+        return state
 
     def _checked(self, batch: Any) -> Batch:
         """Return the batch as arrays. Raises UserError unless it has the form of the example."""

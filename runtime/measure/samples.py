@@ -19,6 +19,8 @@ LARGEST = 1 << 20
 _ROWS, _COLUMNS, _CELL = 200, 40, 500
 """Most rows and columns of a table that are kept, and characters of a cell."""
 _BINS = 40
+_PIXELS = 1 << 24
+"""Most values of an image that are compressed, to see whether it is small enough."""
 _IMAGE = "uint8 or float from 0 to 1, [height, width] or [height, width, 1, 3 or 4]"
 
 
@@ -58,7 +60,10 @@ def sample_of(name: str, value: Any) -> Sample:
         return Sample(name, "table", json.dumps(_table_of_mappings(value)))
     if isinstance(value, Sequence) and value and all(isinstance(row, list | tuple) for row in value):
         return Sample(name, "table", json.dumps(_table(value)))
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception:  # lists of different lengths, keys of JAX, objects that refuse
+        array = np.empty(0, object)
     if array.dtype.name == "bfloat16":
         array = array.astype(np.float32)
     if array.dtype.kind not in "biuf" or array.ndim not in (1, 2, 3):
@@ -82,8 +87,8 @@ def _table(rows: Sequence[Sequence[Any]]) -> list[list[str]]:
 
 def _cell(value: Any) -> str:
     if not isinstance(value, str):
-        array = np.asarray(value)
-        value = f"{array.item():.6g}" if array.size == 1 and array.dtype.kind == "f" else str(value)
+        array = np.empty(0) if isinstance(value, list | tuple | dict | set) else np.asarray(value)
+        value = f"{float(array.reshape(())):.6g}" if array.size == 1 and array.dtype.kind == "f" else str(value)
     text: str = value.encode("utf-8", "replace").decode()
     return text if len(text) <= _CELL else f"{text[:_CELL]} ..."
 
@@ -92,7 +97,14 @@ def _histogram(values: np.ndarray[Any, Any]) -> dict[str, list[float]]:
     finite = values[np.isfinite(values)]
     if not len(finite):
         return {"edges": [], "counts": []}
-    counts, edges = np.histogram(finite, _BINS)
+    try:
+        with np.errstate(all="ignore"):
+            counts, edges = np.histogram(finite, _BINS)
+    except ValueError:  # numbers that are too close to each other, or too far apart, for so many bins
+        values, counts = np.unique(finite, return_counts=True)
+        edges = np.append(values, values[-1])
+        if len(values) > _BINS:
+            return {"edges": [float(values[0]), float(values[-1])], "counts": [len(finite)]}
     return {"edges": edges.tolist(), "counts": counts.tolist()}
 
 
@@ -101,7 +113,15 @@ def _png(name: str, image: np.ndarray[Any, Any]) -> bytes:
     channels = 1 if image.ndim == 2 else image.shape[2]
     if channels not in (1, 3, 4) or 0 in image.shape:
         raise TypeError(f"podrun.report: sample {name} has the shape {list(image.shape)}; an image is {_IMAGE}")
-    if image.dtype != np.uint8:
+    if image.size > _PIXELS:
+        raise TypeError(f"podrun.report: sample {name} has {image.size:,} values, and an image at most {_PIXELS:,}")
+    if image.dtype.kind in "iu" and image.dtype != np.uint8:
+        if image.min() < 0 or image.max() > 255:
+            raise TypeError(
+                f"podrun.report: sample {name} has values from {image.min()} to {image.max()}; an image is {_IMAGE}"
+            )
+        image = image.astype(np.uint8)
+    elif image.dtype != np.uint8:
         image = np.nan_to_num(image.astype(np.float32)).clip(0, 1) * 255 + 0.5
     height, width = image.shape[:2]
     rows = np.ascontiguousarray(image.astype(np.uint8)).reshape(height, width * channels)

@@ -10,8 +10,9 @@ import secrets
 import struct
 import tempfile
 import time
+import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -72,19 +73,19 @@ class JsonLines(Writer):
                 f"metrics cannot be written to {path}: {error.strerror}; move it away, or choose another workdir with "
                 "--workdir DIR"
             ) from None
-        self._last_eval = max((_step(line.encode()) for line in kept if '"kind": "eval"' in line), default=0)
+        self._evaluated = {_evaluation(json.loads(line)) for line in kept if '"kind": "eval"' in line}
+        """Evaluations on record: a finished run that is started again evaluates its last step once more."""
         self._began = time.monotonic() - (_elapsed(kept[-1]) if kept else 0.0)
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
-        if kind == "eval" and step <= self._last_eval:
-            return  # a finished run was started again: its last evaluation is on record
+        if kind == "eval" and _evaluation({"step": step, **metrics}) in self._evaluated:
+            return
         times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 3)}
         self._file.write(json.dumps({"step": step, "kind": kind, **times, **metrics}) + "\n")
 
     def sample(self, step: int, sample: Sample) -> None:
         """Write a file `samples/STEP-NAME.png`, `.txt` or `.json`. Raises OSError."""
-        name = re.sub(r"[^\w.-]+", "_", sample.name)[:100]
-        path = self._samples / f"{step:08d}-{name}{sample.ending}"
+        path = self._samples / f"{step:08d}-{_file_name(sample.name)}{sample.ending}"
         check_folder(self._samples)
         self._samples.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
@@ -93,6 +94,12 @@ class JsonLines(Writer):
 
     def close(self) -> None:
         self._file.close()
+
+
+def _file_name(name: str) -> str:
+    """Return the name of a sample as part of a file's name; a digest keeps apart those that would be the same."""
+    short = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[:100].decode("utf-8", "ignore")
+    return short if short == name else f"{short}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
 
 def _read(path: Path) -> bytes:
@@ -108,6 +115,11 @@ def _step(line: bytes) -> float:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):  # OverflowError: 1e999
         return math.inf
+
+
+def _evaluation(record: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
+    """Return the step of an evaluation and the names of its metrics."""
+    return record["step"], frozenset(record) - {"step", "kind", "time", "elapsed"}
 
 
 def _elapsed(line: str) -> float:

@@ -94,7 +94,13 @@ class Selection:
         return list(dict.fromkeys(field for _, field in _parsed(self.template) if field is not None))
 
     def check(self, name: str, columns: Sequence[str]) -> None:
-        """Raise ReadError unless a file has the columns."""
+        """Raise ReadError unless a file has the columns, each once."""
+        wanted = set(self.present(columns))
+        if twice := sorted({field for field in wanted if list(columns).count(field) > 1}):
+            raise ReadError(
+                f"{shown(name)} has more than one column {', '.join(map(shown, twice))}; rename them, so that it is clear "
+                "which is meant"
+            )
         if self.pairs:
             missing = [field for field in ("chosen", "rejected") if field not in columns]
             if missing:
@@ -267,12 +273,26 @@ def documents(piece: Piece, name: str, path: str, kind: str, compression: str, s
         rows = {"text": _text, "jsonl": _lines, "parquet": _parquet, "arrow": _arrow}[kind]
         for row in rows(piece, name, path, compression, selection):
             number = row.number
-            yield row
+            # The parts of a long text are read later, outside of this block.
+            parts = row.text if isinstance(row.text, str | Bad) else _guarded(row.text, name, errors)
+            yield row._replace(text=parts)
     except errors as error:
         place = f" after number {number + (piece.first or 0)}" if kind != "text" else ""
-        raise ReadError(
-            f"{shown(name)} is damaged or cannot be read{place}: {_reason(error)}; restore it, or leave it out"
-        ) from None
+        raise _damaged(name, place, error) from None
+
+
+def _guarded(parts: Iterator[str], name: str, errors: tuple[type[Exception], ...]) -> Iterator[str]:
+    """Yield the parts of a long text. Raises ReadError if the file is damaged."""
+    try:
+        yield from parts
+    except errors as error:
+        raise _damaged(name, "", error) from None
+
+
+def _damaged(name: str, place: str, error: Exception) -> ReadError:
+    return ReadError(
+        f"{shown(name)} is damaged or cannot be read{place}: {_reason(error)}; restore it, or leave it out"
+    )
 
 
 def _arrow_errors(kind: str, compression: str) -> tuple[type[Exception], ...]:
@@ -430,6 +450,7 @@ def record_batches(reader: Any, start: int, end: int) -> Iterator[Any]:
 def _rows(batches: Iterator[Any], read: int, selection: Selection) -> Iterator[Found]:
     number = 0
     for batch in batches:
+        batch.validate()  # damaged offsets would end the process
         fields = selection.present(batch.schema.names)
         columns = [batch.column(batch.schema.get_field_index(field)) for field in fields]
         step = max(1, _ROWS * len(batch) // max(1, sum(column.nbytes for column in columns)))

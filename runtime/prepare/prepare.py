@@ -421,7 +421,12 @@ class _Work:
                 "fewer --workers, and the same command goes on: the parts that are complete are kept"
             )
         if kind == "ended":
-            return RuntimeError(f"a process that wrote a part ended with code {answer['code']}")
+            code = answer["code"]
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+            return UserError(
+                f"a process that wrote a part {how}: a file may be damaged, or have become shorter while it was read; the "
+                "same command tries again, with --workers 1 in the order of the files"
+            )
         return RuntimeError(text)  # the process has written its traceback
 
     def _lines_before(self, piece: Piece) -> int:

@@ -69,12 +69,13 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
     problems: list[str] = []
     files: dict[str, tuple[SourceFile, str]] = {}
     others: dict[str, int] = {}
-    twice = 0
+    twice = written = 0
     inside = f"{os.path.realpath(output)}{os.sep}"
     for source in given:
         try:
             for name, path, version, is_named in _matches(source, note, problems):
                 if os.path.realpath(path).startswith(inside):
+                    written += 1
                     continue
                 kind, compression = _kind(path)
                 if selection.chat and kind == "text":
@@ -93,7 +94,12 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
                     problems.append(str(error))
         except ReadError as error:
             problems.append(str(error))
-    if not problems and not files:
+    if not problems and not files and written:
+        problems.append(
+            f"no files to read in {', '.join(map(shown, given))} outside of the folder that is to be written, "
+            f"{shown(str(output))}; give another one with -o"
+        )
+    elif not problems and not files:
         left_out = f" (left out: {_counts(others)})" if others else ""
         problems.append(
             f"no files to read in {', '.join(map(shown, given))}{left_out}; files of other endings are read as text if a "
@@ -151,6 +157,10 @@ def _matches(source: str, note: Callable[[str], None], problems: list[str]) -> I
         reason = getattr(error, "strerror", None) or str(error).rstrip(".")
         raise ReadError(f"{shown(source)} cannot be used: {reason}; give a file, a folder or a glob pattern") from None
     if not matches:
+        if source == "-" or path.exists():
+            raise ReadError(
+                f"{shown(source)} is no file that can be read twice, such as a pipe; write it to a file first"
+            )
         reason = "is a broken link" if path.is_symlink() else "there is no file, folder or match for it"
         raise ReadError(f"{shown(source)}: {reason} (seen from {Path.cwd()}); give a path that exists")
     for match in matches:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, cast
 
 from ..contract import EventKind, Phase
 from ..events import SHOWN, StepEvent, WorkerEvent, stamped
-from ..lines import log_line
+from ..lines import describe_step, log_line
 from .progress_record import ProgressRecordFile
 
 if TYPE_CHECKING:
     from .fault_injection import FaultInjector
 
+_QUIET = 10.0  # seconds between lines about steps without metrics
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for other programs' writes
 
 
@@ -40,6 +41,8 @@ class Reporter:
         self._began = time.monotonic()
         self._first_step: tuple[float, int] | None = None
         self._last_step = 0.0
+        self._told = -_QUIET
+        """Time of the last line about a step."""
         self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
         self.stopping = False
         """True after this process was sent SIGTERM."""
@@ -62,11 +65,21 @@ class Reporter:
         self._cut = written < len(data)
         if self._cut:  # a partial write: the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
-        if text := log_line(event, leads=self._leads):
+        if self._is_due(event) and (text := log_line(event, leads=self._leads)):
             try:
                 print(text, flush=True)
             except (OSError, ValueError):  # a full disk or closed output must not end training
                 pass
+
+    def _is_due(self, event: WorkerEvent) -> bool:
+        """Return whether a line is due: for a step without metrics only if there was none for a while."""
+        if event["event"] != EventKind.STEP:
+            return True
+        now = time.monotonic()
+        if not describe_step(event) and event["step"] != event["steps"] and now - self._told < _QUIET:
+            return False
+        self._told = now
+        return True
 
     def free_reserve(self) -> None:
         """Free the disk space reserved for the report of a failure."""

@@ -423,6 +423,51 @@ def test_an_iterator_goes_on(fresh: Fresh, leave: str) -> None:
     assert loop(0) == [sum(range(last + 1)), *range(last + 1, 11)]
 
 
+def test_an_evaluation_before_training_keeps_what_is_on_record(fresh: Fresh) -> None:
+    """And is on record itself, as one of another set after the last step is."""
+    for total in (4, 6):
+        fresh()
+        podrun.report(0, kind="eval", loss=9.0)
+        train = podrun.steps(total, {"w": np.zeros(2)}, save_every=2)
+        for step in train:
+            train.state = {"w": np.full(2, float(step))}
+            podrun.report(step, loss=1 / step)
+        podrun.report(total, kind="test", auc=0.5)
+    assert [record["step"] for record in records() if record["kind"] == "train"] == [*range(1, 7)]
+    assert [(r["step"], r.get("loss"), r.get("test/auc")) for r in records() if r["kind"] == "eval"] == [
+        (0, 9.0, None),
+        (4, None, 0.5),
+        (6, None, 0.5),
+    ]
+
+
+def test_a_value_that_is_changed_after_its_report(fresh: Fresh) -> None:
+    total = np.array(0.0)
+    train = podrun.steps(4, {"w": np.zeros(2)})
+    for step in train:
+        train.state = {"w": np.full(2, float(step))}
+        total += step
+        podrun.report(step, total=total)
+        total[...] = 0
+    assert [record["total"] for record in records()] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_other_arguments_are_told(
+    fresh: Fresh, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are seldom meant to go on with the state of the ones before."""
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "1e-3"])
+    run(4)
+    fresh()
+    run(4)
+    assert "was made with" not in capfd.readouterr().out
+    fresh()
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "1e-2"])
+    run(4)
+    told = "the checkpoint of step 4 was made with `--lr 1e-3`, and goes on with `--lr 1e-2`; another run needs another"
+    assert told in capfd.readouterr().out
+
+
 def test_iterators_that_do_not_fit(fresh: Fresh) -> None:
     with pytest.raises(
         UserError, match=r"podrun\.steps: its iterator, list_iterator, has neither get_state and set_state"
@@ -434,3 +479,33 @@ def test_iterators_that_do_not_fit(fresh: Fresh) -> None:
     fresh()
     with pytest.raises(UserError, match="the checkpoint has no states of iterators, and this run has 1"):
         podrun.steps(4, np.zeros(1), iterator=Numbers())
+
+
+class Forgetful(Numbers):
+    """Its state cannot be set."""
+
+    def set_state(self, state: dict[str, int]) -> None:
+        pass
+
+
+class Silent(Numbers):
+    """It forgets to return its state."""
+
+    def get_state(self) -> dict[str, int]:
+        return None  # type: ignore[return-value]
+
+
+def test_iterators_that_would_begin_anew(fresh: Fresh) -> None:
+    numbers = Numbers()
+    train = podrun.steps(2, np.zeros(1), iterator=numbers)
+    for _ in train:
+        train.state = train.state + next(numbers)
+    fresh()
+    with pytest.raises(UserError, match="has another state after `set_state` than it was given"):
+        podrun.steps(4, np.zeros(1), iterator=Forgetful())
+    fresh()
+    with pytest.raises(UserError, match="the checkpoint has the states of iterators, and this program gives none"):
+        podrun.steps(4, np.zeros(1))
+    fresh()
+    with pytest.raises(UserError, match="`get_state` of its iterator returns None; was its `return` forgotten"):
+        podrun.steps(4, np.zeros(1), iterator=Silent())

@@ -69,13 +69,13 @@ def test_shown(fresh: Callable[[], None], capsys: pytest.CaptureFixture[str], sh
     """The line of a step has the first four metrics, or those that are named."""
     podrun.init(show=show)
     podrun.report(7, a=1, b=2, c=3, d=4, e=5)
-    assert capsys.readouterr().out.startswith(line + "  elapsed")
+    assert f"\n{line}  elapsed" in capsys.readouterr().out
 
 
 def test_samples_are_files(fresh: Callable[[], None]) -> None:
     podrun.report(20, sample={"a/b c": "text", "grey": np.full((2, 3), 0.5), "rows": [{"x": 1, "y": "z"}, {"y": 2.5}]})
     assert sorted(path.name for path in (RUN / "samples").iterdir()) == [
-        "00000020-a_b_c.txt",
+        "00000020-a_b_c-904d1d86.txt",
         "00000020-grey.png",
         "00000020-rows.json",
     ]
@@ -164,9 +164,49 @@ def test_another_call_of_init_changes_nothing(fresh: Callable[[], None], capsys:
     podrun.init(show=["b"], tensorboard=False)
     assert podrun.init().leads
     podrun.report(1, a=1, b=2)
-    assert capsys.readouterr().out.startswith("step 1  b 2.0000  elapsed") and not (RUN / "tensorboard").exists()
+    assert "\nstep 1  b 2.0000  elapsed" in capsys.readouterr().out and not (RUN / "tensorboard").exists()
 
 
 def test_a_sample_without_a_name(fresh: Callable[[], None]) -> None:
     with pytest.raises(TypeError, match=r"podrun\.report: sample is str, expected samples by name"):
         podrun.report(1, sample="text")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.full(8, np.finfo(np.float32).min),
+        [0.1 + 0.2, 0.3],
+        [2**60, 2**60 + 1],
+        [-1e308, 1e308],
+        [0, 5e-324],
+        [[1, [2, 3]], ["a", (1, (2, 3))]],
+    ],
+)
+def test_samples_that_are_hard_to_draw(fresh: Callable[[], None], value: Any) -> None:
+    """Histograms of numbers too close or too far apart, and cells that are lists, do not end the program."""
+    podrun.report(1, sample={"x": value})
+    assert len([*(RUN / "samples").iterdir()]) == 1
+
+
+def test_samples_with_similar_names(fresh: Callable[[], None]) -> None:
+    names = ["a/b", "a_b", "a b", "\u4e16" * 90, "x" * 300, "x" * 299]
+    podrun.report(1, sample=dict.fromkeys(names, "text"))
+    assert len([*(RUN / "samples").iterdir()]) == len(names)
+
+
+def test_values_that_are_no_samples(fresh: Callable[[], None]) -> None:
+    for value in ([1, [2]], np.array([[300, 0]]), np.array([[-1, 0]])):
+        with pytest.raises(TypeError, match=r"podrun\.report: sample x (is|has)"):
+            podrun.report(1, sample={"x": value})
+    podrun.report(1, sample={"x": np.arange(4).reshape(2, 2) * 85})
+    assert len([*(RUN / "samples").iterdir()]) == 1
+    with pytest.raises(TypeError, match=r"expected names of metrics: show=\['loss'\]"):
+        podrun.init(show="loss")
+
+
+def test_an_evaluation_without_a_loss_has_its_values_on_the_console(
+    fresh: Callable[[], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    podrun.report(20, {"val/accuracy": 0.5}, kind="eval")
+    assert "validation at step 20: val/accuracy 0.5000\n" in capsys.readouterr().out

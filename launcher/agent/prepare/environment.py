@@ -102,10 +102,27 @@ class Environments:
                     "the disk is full: %s left at %s, while %s ran" % (human(left), self._folder, " ".join(argv[:4])),
                     ROOM,
                 )
-            raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), error), remedy)
+            text = str(error)
+            if any(sign in text for sign in _NO_INDEX):
+                text, remedy = _unreachable(text), _REMEDY_INDEX
+            raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), text), remedy)
 
 
 _REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
+_REMEDY_INDEX = (
+    "this host does not reach the package index; name a Python that has the packages (`python:` in the pod file), a mirror "
+    "(`env: {PIP_INDEX_URL: ...}` in it), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
+)
+_NO_INDEX = ("name resolution", "Name or service not known", "NewConnectionError", "ConnectTimeoutError", "dns error")
+"""What pip and uv print where there is no way to the index."""
+
+
+def _unreachable(text: str) -> str:
+    """Return the lines of pip or uv without its retries, which say the same several times."""
+    lines = text.splitlines()
+    return "\n".join([line for line in lines if "Retrying (" not in line] or lines[-1:])
+
+
 _REMEDY_INSTALL = "see the last lines above; try the same requirements in a fresh environment on one host"
 
 

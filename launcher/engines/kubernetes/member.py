@@ -68,7 +68,7 @@ def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
         return {**plain, **filled(json.loads(env[ENV_CONFIG])["launch"]["env"], worker)}
     launch = json.loads(program)["launch"]
     second_port = int(worker.coordinator.rpartition(":")[2]) + 1
-    names = {**program_env(worker, launch["join"]), **coordinator_env(worker.coordinator, second_port)}
+    names = {**program_env(worker, launch.get("join", False)), **coordinator_env(worker.coordinator, second_port)}
     names["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), plain.get("PATH", os.defpath)])
     if launch["instrument"]:
         folders = [os.fspath(INSTRUMENT_FOLDER), *filter(None, [plain.get("PYTHONPATH")])]

@@ -150,7 +150,7 @@ def test_programs_cannot_be_compared(in_process: Podrun, job: list[str]) -> None
     """podrun does not know their steps."""
     done = in_process("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
     assert done.returncode == 2
-    assert "the steps and losses of a user program" in done.stderr
+    assert "lays those that you mark over each other" in done.stderr
 
 
 def test_a_second_comparison_has_a_folder_of_its_own(tmp_path: Path) -> None:

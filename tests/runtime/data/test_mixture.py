@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from podrun.runtime.config.data import MixtureData
 from podrun.runtime.data.mixture import (
     MixtureOrder,
     Stage,
@@ -142,7 +145,7 @@ def test_numbers_of_sources(weights: dict[str, float]) -> None:
     [
         [],
         [{"start": 5, "weights": {"a": 1}}],
-        [{"start": 0, "weights": {"a": 1}}, {"start": 0, "weights": {"a": 2}}],
+        [{"start": 0, "weights": {"a": 1}}, {"start": 7, "weights": {"a": 2}}, {"start": 5, "weights": {"a": 2}}],
         [{"start": 0, "weights": {"a": "1"}}],
         [{"start": 0, "weights": {"a": float("inf")}}],
         [{"start": 0, "weights": {"a": 0}}],
@@ -153,3 +156,29 @@ def test_numbers_of_sources(weights: dict[str, float]) -> None:
 def test_damaged_history(saved: object) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         check_saved(saved)
+
+
+def test_weights_from_the_first_step_take_the_place_of_the_others() -> None:
+    """So that the stages in a checkpoint are in order, and it can be read; older ones had two at the beginning."""
+    section = MixtureData.model_validate(
+        {
+            "name": "mixture",
+            "sources": {name: {"name": "text", "path": "x"} for name in "ab"},
+            "weights_from": {1: {"a": 0, "b": 1}, 3: {"a": 1, "b": 1}},
+        }
+    )
+    assert section.weights_by_step() == [(0, {"a": 0, "b": 1}), (2, {"a": 1, "b": 1})]
+    check_saved([{"start": 0, "weights": {"a": 1}}, {"start": 0, "weights": {"a": 2}}])
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"weights": {"a": 1e308, "b": 1e308}}, "too large to add up"),
+        ({"skip": [[1, 9_000_000_000_000_000_000]]}, "which no training reaches"),
+    ],
+)
+def test_numbers_that_are_too_large(keys: dict[str, Any], message: str) -> None:
+    sources = {name: {"name": "text", "path": "x"} for name in "ab"}
+    with pytest.raises(ValueError, match=message):
+        MixtureData.model_validate({"name": "mixture", "sources": sources, **keys})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -276,3 +277,43 @@ def test_a_folder_of_datasets_names_only_its_own_files(tmp_path: Path, files: An
     (folder / "dataset_dict.json").write_text('{"splits": null}')
     with pytest.raises(UserError, match="has several parts of a data set"):
         run_prepare(tmp_path / "out", folder)
+
+
+def test_a_long_text_in_a_damaged_archive_is_named(tmp_path: Path) -> None:
+    """Its parts are read only while it is encoded."""
+    source = tmp_path / "long.txt.gz"
+    source.write_bytes(gzip.compress(os.urandom(500_000).hex().encode())[:300_000])
+    with pytest.raises(UserError, match=r"long\.txt\.gz is damaged or cannot be read: Compressed file ended"):
+        run_prepare(tmp_path / "tokens", source)
+
+
+def arrow(path: Path, *columns: tuple[str, list[str]]) -> Path:
+    schema = pyarrow.schema([(name, pyarrow.string()) for name, _ in columns])
+    batch = pyarrow.record_batch([pyarrow.array(values) for _, values in columns], schema=schema)
+    with pyarrow.ipc.new_file(path, schema) as file:
+        file.write(batch)
+    return path
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    source = arrow(tmp_path / "twice.arrow", ("text", ["one"]), ("text", ["two"]), ("url", ["three"]))
+    with pytest.raises(UserError, match=r"twice\.arrow has more than one column text; rename them"):
+        run_prepare(tmp_path / "tokens", source)
+
+
+def test_damaged_offsets_of_an_arrow_file_are_named(tmp_path: Path) -> None:
+    source = arrow(tmp_path / "offsets.arrow", ("text", ["hello", "world"]))
+    data = source.read_bytes()
+    at = data.index(struct.pack("<iii", 0, 5, 10))
+    source.write_bytes(data[:at] + struct.pack("<iii", 0, 5, 2_000_000_000) + data[at + 12 :])
+    with pytest.raises(UserError, match=r"offsets\.arrow is damaged or cannot be read"):
+        run_prepare(tmp_path / "tokens", source)
+
+
+def test_sources_that_cannot_be_read_twice_or_are_the_output(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(UserError, match=r"pipe\.jsonl is no file that can be read twice, such as a pipe"):
+        run_prepare(tmp_path / "tokens", tmp_path / "pipe.jsonl")
+    source = write(tmp_path / "a.jsonl", {"text": "a"})
+    with pytest.raises(UserError, match="outside of the folder that is to be written"):
+        run_prepare(tmp_path, source)

@@ -123,7 +123,7 @@ def test_a_folder(tmp_path: Path) -> None:
     assert report.bad_shown[0].endswith("a.jsonl, line 31: chosen and rejected are the same")
     run_prepare(tmp_path / "two", corpus, tokenizer=str(model), pairs=True, workers=2)
     differ = {name for name, data in files_of(tmp_path / "one").items() if files_of(tmp_path / "two").get(name) != data}
-    assert differ == {"plan.json"}  # it has the time of the command
+    assert differ <= {"plan.json"}  # it has the time of the command, in seconds
     prepared = PreparedFolder(tmp_path / "one")
     encoder = Conversations(
         ChatTemplate("", {"default": source("qwen25", generation=False)}, CHAT["tokens"]["qwen25"]),
