@@ -106,7 +106,8 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
     name = shlex.quote(str(file))
     click.echo(
         f"wrote {file}\nnext, see whether all hosts can be reached:\n  podrun check --pod {name}\n"
-        f"then train:\n  podrun --pod {name} train.yaml"
+        f"then run a program of yours, or train by a job, for example one that `podrun new language_model` writes:\n"
+        f"  podrun --pod {name} -- python my_train.py\n  podrun --pod {name} train.yaml"
     )
 
 

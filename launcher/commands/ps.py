@@ -7,13 +7,14 @@ import os
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
 from ..rundir.run_summary import RunStatus, Summary, summarize
-from ..rundir.runs import all_runs
+from ..rundir.runs import RunDirectory, all_runs, name_of
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
@@ -63,10 +64,17 @@ def _table(shown: list[Summary]) -> str:
                 "-" if summary.value is None else f"{shorten(summary.metric or '', 16)} {decimals(summary.value)}",
                 moment(summary.started),
                 duration(end - summary.started),
-                shorten(summary.job if summary.program else os.path.basename(summary.job), _job_width()),
+                shorten(_job(summary), _job_width()),
             ]
         )
     return text_table(rows, right=(3,))
+
+
+def _job(summary: Summary) -> str:
+    """Return what runs: `NAME: python train.py`, with the name that the user has given."""
+    job = summary.job if summary.program else os.path.basename(summary.job)
+    name = name_of(RunDirectory(Path(summary.directory)))
+    return f"{name}: {job}" if name else job
 
 
 def _job_width() -> int:

@@ -75,22 +75,32 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _best(rows: Sequence[Row]) -> list[str]:
-    """Return a line for the fastest variant and one for the variant with the lowest loss, if known."""
-    lines = []
-    timed = [row for row in rows if row.speedup is not None]
-    if len(timed) > 1:
-        fastest = max(timed, key=lambda row: row.speedup or 0.0)
-        first = rows[0].measured.variant.name
-        than = "itself the first" if fastest is rows[0] else f"{speed_up(fastest)} as fast as {first}"
-        lines.append(f"The fastest steps: {fastest.measured.variant.name}, {than}.")
+    """Return a line for the variant with the lowest validation loss, and one for the fastest, if known."""
+    return [*_best_loss(rows), *_fastest(rows)]
+
+
+def _best_loss(rows: Sequence[Row]) -> list[str]:
     losses = {row.measured.variant.name: loss for row in rows if (loss := row.measured.validation_loss) is not None}
-    if len(losses) > 1:
-        best = min(losses, key=losses.__getitem__)
-        if max(losses.values()) - losses[best] <= _EQUAL * abs(losses[best]):
-            lines.append(f"The validation losses are equal, to 4 digits: {losses[best]:.4g}.")
-        else:
-            lines.append(f"The lowest validation loss: {best}, {losses[best]:.5g}.")
-    return lines
+    if len(losses) < 2:
+        return []
+    best = min(losses, key=losses.__getitem__)
+    if max(losses.values()) - losses[best] <= _EQUAL * abs(losses[best]):
+        return [f"The validation losses are equal, to 4 digits: {losses[best]:.4g}."]
+    return [f"The lowest validation loss: {best}, {losses[best]:.5g}."]
+
+
+def _fastest(rows: Sequence[Row]) -> list[str]:
+    """Return a line for the fastest variant. A difference within its interval is none."""
+    timed = [row for row in rows if row.speedup is not None]
+    if len(timed) < 2:
+        return []
+    fastest = max(timed, key=lambda row: row.speedup or 0.0)
+    name, first = fastest.measured.variant.name, rows[0].measured.variant.name
+    others = [row.speedup_interval for row in timed if row.speedup_interval is not None]
+    if all(low <= 1 <= high for low, high in others):
+        return [f"The steps of no variant are clearly faster or slower than those of {first}."]
+    than = "itself the first" if fastest is rows[0] else f"{speed_up(fastest)} as fast as {first}"
+    return [f"The fastest steps: {name}, {than}."]
 
 
 def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -88,7 +88,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     mask = Mask(secrets_at_hand(spec.pod) if spec else ())
     logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
     return Page(
-        title=(label.name if label else "") or Path(summary.job.split(" ")[0] if summary.program else summary.job).name,
+        title=(label.name if label else "") or Path(_script(summary.job) if summary.program else summary.job).name,
         subtitle=f"run {summary.run}, {moment(summary.started)}",
         verdict=verdict,
         tiles=[
@@ -108,6 +108,12 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         samples=last_samples(events),
         made=moment(time.time()),
     )
+
+
+def _script(command: str) -> str:
+    """Return the script of a program's command, or its first word."""
+    words = command.split(" ")
+    return next((word for word in words if word.endswith(".py")), words[0])
 
 
 def _profiles(directory: RunDirectory) -> list[Table]:

@@ -362,8 +362,19 @@ def all_runs() -> list[RunDirectory]:
     return [RunDirectory(folder / name) for name in names]
 
 
+def name_of(run: RunDirectory) -> str:
+    """Return the `--name` of a run; empty if it has none, or its record cannot be read."""
+    try:
+        return run.spec().label.name
+    except UserError:
+        return ""
+
+
 def find_run(name: str | None) -> RunDirectory:
-    """Return the run whose id starts or ends with `name`; by default the newest. Raises UserError for none or several."""
+    """Return the run whose id starts or ends with `name`, or else the newest with this `--name`; by default the newest run.
+
+    Raises UserError for none or several.
+    """
     runs = all_runs()
     if not runs:
         raise UserError(
@@ -374,6 +385,8 @@ def find_run(name: str | None) -> RunDirectory:
     matches = [r for r in runs if r.run_id == name] or [
         r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)
     ]
+    if not matches and (named := next((run for run in runs if name_of(run) == name), None)):
+        return named
     if not matches:
         raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
     if len(matches) > 1:
