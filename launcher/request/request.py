@@ -117,7 +117,7 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
     if isinstance(job, Program):
         program = job
         checks = [lambda: check_program(program)] if is_local else []
-        if not is_local and pod is not None and pod.traits.needs_staging:
+        if not is_local and pod is not None and pod.traits.needs_staging and pod.container is None:
             checks = [lambda: check_sent_script(program)]
     else:
         checks = config_checks(job, pod, is_local) if job else []

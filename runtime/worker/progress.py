@@ -54,7 +54,7 @@ class Reporter:
         self.faults: FaultInjector | None = None
         """Faults to inject; None if the run injects none."""
 
-    def event(self, event: WorkerEvent) -> None:
+    def event(self, event: WorkerEvent, prints: bool = True) -> None:
         event = stamped(event)
         data = b"\n" * self._cut + json.dumps(event).encode() + b"\n"
         try:
@@ -65,21 +65,11 @@ class Reporter:
         self._cut = written < len(data)
         if self._cut:  # a partial write: the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
-        if self._is_due(event) and (text := log_line(event, leads=self._leads)):
+        if prints and (text := log_line(event, leads=self._leads)):
             try:
                 print(text, flush=True)
             except (OSError, ValueError):  # a full disk or closed output must not end training
                 pass
-
-    def _is_due(self, event: WorkerEvent) -> bool:
-        """Return whether a line is due: for a step without metrics only if there was none for a while."""
-        if event["event"] != EventKind.STEP:
-            return True
-        now = time.monotonic()
-        if not describe_step(event) and event["step"] != event["steps"] and now - self._told < _QUIET:
-            return False
-        self._told = now
-        return True
 
     def free_reserve(self) -> None:
         """Free the disk space reserved for the report of a failure."""
@@ -114,7 +104,12 @@ class Reporter:
             times |= self.record.seconds()
             shown = {} if self.shown == SHOWN else {"shown": [*self.shown]}
             fields = {"event": EventKind.STEP, "step": step, "steps": steps, **metrics, **times, **shown}
-            self.event(cast(StepEvent, fields))
+            event = cast(StepEvent, fields)
+            # A step without metrics has a line only if there was none for a while.
+            prints = bool(describe_step(event)) or step == steps or now - self._told >= _QUIET
+            if prints:
+                self._told = now
+            self.event(event, prints)
 
     def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
         """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""

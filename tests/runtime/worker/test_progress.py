@@ -44,3 +44,16 @@ def test_a_small_loss_has_as_many_digits(loss: float, shown: str) -> None:
         {"event": "step", "step": 2, "steps": 3, "loss": loss, "accuracy": 0.41, "elapsed": 1.0, "seconds_left": 1.0}
     )
     assert f"loss {shown}  acc 0.410  " in line
+
+
+def test_steps_without_metrics_have_a_line_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All are recorded. The first has a line, the last, those with metrics, and one after ten seconds."""
+    moments = iter([0.0, 1.0, 2.0, 3.0, 12.0, 14.0, 15.0])
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(moments)))
+    reporter = Reporter(tmp_path / "events", leads=True)
+    for step, metrics in ((1, {}), (2, {}), (3, {"loss": 1.0}), (4, {}), (5, {}), (6, {})):
+        reporter.progress(step, 6, metrics)
+    assert len((tmp_path / "events").read_text().splitlines()) == 6
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["1/6", "3/6", "5/6", "6/6"]
