@@ -22,6 +22,10 @@ PROGRAMS = [
         "launch.python", "no program '/no/python'", "launch.python: ", "give the path of a Python",
         (*SIMULATE, "launch.python=/no/python", "--", "python", "ok.py"), files=OK,
     ),
+    Case(
+        "no script for other machines", "there is no file trian.py", "for python", "did you mean train.py?",
+        ("--slice", "cpu-1x1", "--hosts", "nowhere", "--", "python", "trian.py"), files={"train.py": ""},
+    ),
     Case("script without python", "there is no program 'ok.py'", "PATH", "-- python ok.py", program("ok.py"), files=OK),
     Case("not executable", "is not executable", "./ok.py", "chmod +x ./ok.py", program("./ok.py"), files=OK),
     Case("a folder", "is a folder, not a program", "./", "name the program in it", program("./")),
