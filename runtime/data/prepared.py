@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import accumulate
@@ -34,6 +35,7 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
     where = f"data.path {section.path}"
     documents = Documents.read(section.path, where)
     _check_pairs(documents, config)
+    _check_tokenizer(documents, config)
     if section.validation_path is None:
         train, validation = documents.split(section.validation)
     else:
@@ -92,6 +94,42 @@ def _pairs_dataset(train: Documents, validation: Documents, config: Config) -> D
         end_of_text=manifest.eos,
         note=f"data: {examples.note}",
     )
+
+
+def _check_tokenizer(documents: Documents, config: Config) -> None:
+    """Raise UserError if the ids mean other tokens than those of the model that training begins with."""
+    init_from = getattr(config.model, "init_from", None)
+    file = init_from / "tokenizer.json" if init_from else None
+    if file is None or not file.is_file():  # a published model may have a tokenizer of another form, or be in a bucket
+        return
+    saved = documents.folder.saved_tokenizer
+    try:
+        models = token_ids(file.read_bytes())
+        datas = token_ids(saved["file"].encode()) if saved["name"] == "bpe" else {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # a form of tokenizer.json that is not known here
+    common = models.keys() & datas.keys()
+    other = next((token for token in sorted(common) if models[token] != datas[token]), None)
+    if other is None and 2 * len(common) >= min(len(models), len(datas)) > 0:
+        return
+    what = (
+        f"{other!r} is {datas[other]} in the data and {models[other]} in the model"
+        if other is not None
+        else f"the data has that of `--tokenizer {saved['name']}`"
+    )
+    raise UserError(
+        f"{documents.where} was made with another tokenizer than model.init_from {init_from} has, so that its ids mean other "
+        f"tokens ({what}); prepare it again with --tokenizer {init_from}"
+    )
+
+
+def token_ids(content: bytes) -> dict[str, int]:
+    """Return the id of each token of a tokenizer.json. Raises ValueError, KeyError, TypeError, AttributeError."""
+    fields = json.loads(content)
+    vocabulary = fields["model"]["vocab"]
+    if isinstance(vocabulary, list):  # unigram: pairs of a token and its score
+        vocabulary = {token: number for number, (token, _) in enumerate(vocabulary)}
+    return {**vocabulary, **{added["content"]: added["id"] for added in fields.get("added_tokens") or ()}}
 
 
 def _check_pairs(documents: Documents, config: Config) -> None:

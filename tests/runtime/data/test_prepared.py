@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Traceable
 from podrun.runtime.data.packing import PackedRows, pack
-from podrun.runtime.data.prepared import Documents
+from podrun.runtime.data.prepared import Documents, _check_tokenizer
 from podrun.runtime.data.windows import Source
 
 from .prepared_folder import EOS, prepared_folder, text_documents
@@ -276,3 +278,32 @@ def test_ids_that_int32_cannot_have() -> None:
     rows = PackedRows(tokens, pack(np.array([4]), 5), 4, Source("x", 100))
     with pytest.raises(UserError, match=r"x: token 2, counted from 0, is 2147483653, but"):
         rows.gather(np.array([0]), np.array([0]))
+
+
+def vocabulary(*tokens: str) -> str:
+    return json.dumps({"model": {"type": "BPE", "vocab": {token: number for number, token in enumerate(tokens)}}})
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "message"),
+    [
+        (vocabulary("a", "b", "c"), vocabulary("b", "a", "c"), "'a' is 0 in the data and 1 in the model"),
+        (vocabulary("a", "b", "c"), vocabulary("x", "y", "z"), "the data has that of `--tokenizer bpe`"),
+        (None, vocabulary("a", "b"), "the data has that of `--tokenizer byte`"),
+        (vocabulary("a", "b", "c"), vocabulary("a", "b", "c", "<|added|>"), None),
+        (vocabulary("a", "b"), "[]", None),
+    ],
+)
+def test_the_tokenizer_of_the_model_that_training_begins_with(
+    tmp_path: Path, data: str | None, model: str, message: str | None
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(model)
+    saved = {"name": "byte"} if data is None else {"name": "bpe", "file": data}
+    documents: Any = SimpleNamespace(folder=SimpleNamespace(saved_tokenizer=saved), where="data.path x")
+    config: Any = SimpleNamespace(model=SimpleNamespace(init_from=tmp_path))
+    if message is None:
+        _check_tokenizer(documents, config)
+        return
+    with pytest.raises(UserError, match=r"with another tokenizer than model\.init_from") as refused:
+        _check_tokenizer(documents, config)
+    assert message in str(refused.value) and f"prepare it again with --tokenizer {tmp_path}" in str(refused.value)
