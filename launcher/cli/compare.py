@@ -28,13 +28,13 @@ from .options import complete_job, pod_options
     help="New folder with a workdir for each variant.  [default: runs/NAME-compare, numbered if it exists]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; progress goes to stderr.")
-@click.argument("train", type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
+@click.argument("train", required=False, type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
 @click.argument("overrides", nargs=-1, metavar="", shell_complete=complete_job)
 @click.pass_context
 def compare(
     ctx: click.Context,
     /,
-    train: Path,
+    train: Path | None,
     overrides: tuple[str, ...],
     over: tuple[str, ...],
     workdir: Path | None,
@@ -58,6 +58,8 @@ def compare(
         from ..compare.comparison import PROGRAMS
 
         raise click.UsageError(PROGRAMS, ctx)
+    if train is None:
+        raise click.UsageError("missing argument 'train.yaml [key.path=value ...]'", ctx)
 
     def action() -> int:
         from ..commands.compare import CompareRequest
