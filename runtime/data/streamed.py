@@ -134,11 +134,12 @@ class IteratorState:
 
     def restore(self, state: Any) -> None:
         """Go on from a state, as `decoded` returns it. Raises UserError if that has no effect."""
+        before = self.text()
         getattr(self.holder, self.set)(state)
-        if (wanted := _encoded(state)) is not None and self.text() != wanted:
+        if self.text() == before != _encoded(state):
             raise UserError(
-                f"{self.where}: its iterator has another state after `{self.set}` than it was given, so it would not go on "
-                f"where it was; let `{self.get}` return what `{self.set}` was given, and call `iter` on a loader only "
+                f"{self.where}: its iterator has the same state after `{self.set}` as before, so it would not go on where it "
+                f"was; let `{self.get}` return what `{self.set}` was given, and call `iter` on a loader only "
                 "afterwards"
             )
 

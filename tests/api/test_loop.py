@@ -501,7 +501,7 @@ def test_iterators_that_would_begin_anew(fresh: Fresh) -> None:
     for _ in train:
         train.state = train.state + next(numbers)
     fresh()
-    with pytest.raises(UserError, match="has another state after `set_state` than it was given"):
+    with pytest.raises(UserError, match="has the same state after `set_state` as before"):
         podrun.steps(4, np.zeros(1), iterator=Forgetful())
     fresh()
     with pytest.raises(UserError, match="the checkpoint has the states of iterators, and this program gives none"):

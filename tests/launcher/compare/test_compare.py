@@ -145,7 +145,9 @@ def test_the_mistakes_of_all_variants(sandbox: Sandbox, in_process: Podrun) -> N
     assert sorted(sandbox.path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("job", [["train.py"], ["--", "python", "train.py"], ["train.yaml", "--", "python", "train.py"]])
+@pytest.mark.parametrize(
+    "job", [["train.py"], ["--", "python", "train.py"], ["train.yaml", "--", "python", "train.py"]]
+)
 def test_programs_cannot_be_compared(in_process: Podrun, job: list[str]) -> None:
     """They have no keys. The message says what to do instead."""
     done = in_process("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
