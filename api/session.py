@@ -219,8 +219,12 @@ class ReportedMetrics:
                 self._left_out.add(name)
                 self._reporter.note(f"sample {name} of step {step} is left out: {reason}")
             return
-        for writer in self._writers:
-            writer.sample(step, sample)
+        try:
+            for writer in self._writers:
+                writer.sample(step, sample)
+        except (OSError, ValueError, OverflowError) as error:  # something to look at must not end the training
+            self._reporter.note(f"sample {name} of step {step} is left out: {error}")
+            return
         before, self._sampled = self._sampled, self._sampled + len(sample.content)
         if self._sampled <= _SAMPLED:
             event = {"event": EventKind.SAMPLE, "step": step, **sample._asdict()}

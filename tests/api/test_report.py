@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,15 @@ def test_an_evaluation_without_a_loss_has_its_values_on_the_console(
 ) -> None:
     podrun.report(20, {"val/accuracy": 0.5}, kind="eval")
     assert "validation at step 20: val/accuracy 0.5000\n" in capsys.readouterr().out
+
+
+def test_a_sample_that_cannot_be_written_is_told(fresh: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """The program goes on: TensorBoard has no number for the squares of these, and a file stands where the folder would."""
+    podrun.report(1, sample={"large": [1e200, 2e200, 5.0]})
+    podrun.report(2, loss=1.0)
+    shutil.rmtree(RUN / "samples")
+    (RUN / "samples").write_text("")
+    podrun.report(3, sample={"text": "x"})
+    out = capsys.readouterr().out
+    assert "sample large of step 1 is left out: " in out and "sample text of step 3 is left out: " in out
+    assert "step 2  loss 1.0000" in out
