@@ -111,7 +111,7 @@ def throughput(event: StepEvent) -> str:
     return f"{_thousands(event['examples_per_second'])} ex/s" if "examples_per_second" in event else ""
 
 
-_MOST = 6  # metrics of an evaluation on its line, if none of them is a loss or without a set
+_MOST = 6  # most metrics on the line of an evaluation that has neither a loss nor a plain name
 
 
 def describe_eval(event: EvalEvent) -> str:

@@ -90,7 +90,7 @@ def _best_loss(rows: Sequence[Row]) -> list[str]:
 
 
 def _fastest(rows: Sequence[Row]) -> list[str]:
-    """Return a line for the fastest variant. A difference within its interval is none."""
+    """Return a line about the fastest variant, or that none differs clearly: all intervals contain 1."""
     timed = [row for row in rows if row.speedup is not None]
     if len(timed) < 2:
         return []

@@ -97,10 +97,10 @@ def _pairs_dataset(train: Documents, validation: Documents, config: Config) -> D
 
 
 def _check_tokenizer(documents: Documents, config: Config) -> None:
-    """Raise UserError if the ids mean other tokens than those of the model that training begins with."""
+    """Raise UserError if the documents were prepared with another tokenizer than that of `model.init_from`."""
     init_from = getattr(config.model, "init_from", None)
     file = init_from / "tokenizer.json" if init_from else None
-    if file is None or not file.is_file():  # a published model may have a tokenizer of another form, or be in a bucket
+    if file is None or not file.is_file():  # the model has another kind of tokenizer, or is in a bucket
         return
     saved = documents.folder.saved_tokenizer
     try:
