@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .guard import PROGRAM, TYPED, guard
+from .guard import TYPED, guard, typed_program
 from .options import complete_job, pod_options
 
 
@@ -18,7 +18,15 @@ from .options import complete_job, pod_options
     multiple=True,
     required=True,
     metavar="KEY=A,B",
-    help="Values of a key of train.yaml, one variant for each; several --over give all combinations.",
+    help="Values of a key of train.yaml, one variant for each; several --over give all combinations. For a program: values "
+    "in place of {KEY} in its arguments, else added as --KEY=A; launch.env.NAME=A,B sets a variable.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    metavar="N",
+    help="Run each variant N times, interleaved; the interval of the speed-up is then over the runs.",
 )
 @click.option(
     "--workdir",
@@ -28,38 +36,36 @@ from .options import complete_job, pod_options
     help="New folder with a workdir for each variant.  [default: runs/NAME-compare, numbered if it exists]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON; progress goes to stderr.")
-@click.argument("train", required=False, type=click.Path(path_type=Path), metavar="train.yaml [key.path=value ...]")
-@click.argument("overrides", nargs=-1, metavar="", shell_complete=complete_job)
+@click.argument(
+    "job", nargs=-1, metavar="train.yaml [key.path=value ...] | -- PROGRAM [ARGS ...]", shell_complete=complete_job
+)
 @click.pass_context
 def compare(
     ctx: click.Context,
     /,
-    train: Path | None,
-    overrides: tuple[str, ...],
+    job: tuple[str, ...],
     over: tuple[str, ...],
+    repeat: int,
     workdir: Path | None,
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Train a job in several variants, one after another on the same pod, and compare times and losses.
+    """Run a job, or a program of your own, in several variants on the same pod, and compare times and metrics.
 
     \b
-    If a variant fails, the others still run; Ctrl-C ends the comparison. In both cases the table
-    is printed. The exit code is that of Ctrl-C, or of the first failure.
+    The variants run one after another. If one fails, the others still run; Ctrl-C ends the comparison.
+    In both cases the table is printed. The exit code is that of Ctrl-C, or of the first failure.
     With --slurm=OPTIONS each variant is a separate job, and SLURM decides which train at once.
+    A job logs every step, unless log.every=N is given.
 
     \b
     Examples:
       podrun compare --slice cpu-2x4 --simulate train.yaml --over parallel=pmap,single
       podrun compare --pod pod.yaml train.yaml steps=200 \\
         --over optimizer.learning_rate=1e-3,1e-2 --over model.layers=2,4
+      podrun compare --slice cpu-2x1 --simulate --over lr=1e-3,1e-4 -- python train.py --lr {lr}
     """
-    if PROGRAM in ctx.meta:
-        from ..compare.comparison import PROGRAMS
-
-        raise click.UsageError(PROGRAMS, ctx)
-    if train is None:
-        raise click.UsageError("missing argument 'train.yaml [key.path=value ...]'", ctx)
+    program = typed_program(ctx, job)
 
     def action() -> int:
         from ..commands.compare import CompareRequest
@@ -68,8 +74,16 @@ def compare(
         from ..request.request import Request
 
         typed = tuple(ctx.meta.get(TYPED, ()))
-        request = Request(train, overrides, PodRequest.from_options(where, train), workdir, command=typed)
-        return compare_request(CompareRequest(request, over, as_json))
+        train = None if program else Path(job[0])
+        request = Request(
+            train,
+            job if program else job[1:],
+            PodRequest.from_options(where, train),
+            workdir,
+            program=program,
+            command=typed,
+        )
+        return compare_request(CompareRequest(request, over, as_json, repeat))
 
     guard(action)
 

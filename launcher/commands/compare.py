@@ -37,12 +37,13 @@ class CompareRequest:
     run: Request
     over: tuple[str, ...]
     json: bool = False
+    repeat: int = 1
 
 
 def compare(request: CompareRequest) -> int:
     """Run all variants; print the table and the names of the result files. Raises UserError before anything starts."""
     try:
-        comparison = plan_comparison(request.run, request.over)
+        comparison = plan_comparison(request.run, request.over, request.repeat)
     except HostError as error:
         print(f"podrun: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
@@ -87,7 +88,11 @@ def _make(folder: Path) -> None:
 
 def _headline(comparison: Comparison) -> str:
     folders = comparison.folders
-    lines = [f"podrun compare: {len(comparison.jobs)} variants of {comparison.name} on {comparison.slice}"]
+    repeat = max(variant.repeat for variant, _ in comparison.jobs)
+    times = f", {repeat} runs of each," if repeat > 1 else ""
+    lines = [
+        f"podrun compare: {len(comparison.jobs) // repeat} variants of {comparison.name}{times} on {comparison.slice}"
+    ]
     if folders.earlier:
         lines.append(f"  {folders.earlier} is there already; this comparison gets a folder of its own")
     lines.append(f"  workdirs {folders.runs}")
@@ -101,7 +106,7 @@ def _headline(comparison: Comparison) -> str:
 def _write(comparison: Comparison, rows: Sequence[table.Row], command: str) -> tuple[list[Path], str | None]:
     """Write the result files. Returns those that were written, and the error, if any."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
-    measured = [row.measured for row in rows]
+    measured = [run for row in rows for run in row.runs]
     about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()))
     writers: dict[str, Callable[[Path], bool]] = {
         TABLE: lambda file: write_table(file, rows),

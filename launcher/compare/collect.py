@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import Workdir
+from podrun.runtime.events import metrics_of
 
 from ..plan.spec import RunSpec
 from ..pod.errors import HostError
+from ..report.curves import MEASURED
 from ..report.records import finite
 from ..rundir import run_summary
 from ..rundir.events import Row, parse_row
@@ -20,6 +23,9 @@ from .table import Measurement, Step, VariantState
 from .variants import Variant
 
 _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
+
+_SHOWN_ANYWAY = frozenset(("loss", "grad_norm", "seconds_per_step"))
+"""Metrics of a program that the table and the page have already."""
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Files) -> Measurement:
@@ -44,6 +50,8 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
         steps(records),
         evaluations(records),
         spec.pod.slice.devices if isinstance(spec.job, Config) and spec.job.parallel.model_per_device else 1,
+        metrics(records, MEASURED if isinstance(spec.job, Config) else _SHOWN_ANYWAY),
+        is_program=not isinstance(spec.job, Config),
     )
 
 
@@ -53,18 +61,48 @@ def _reason(message: str) -> str:
 
 
 def steps(records: Iterable[Row]) -> tuple[Step, ...]:
-    """Return the steps in order. For a step repeated after a restart, the last record counts."""
-    by_number = {
-        record["step"]: Step(
+    """Return the steps in order. For a step repeated after a restart, the last record counts.
+
+    A program that does not report the time of its steps gets the time between its reports, divided by their steps.
+    """
+    by_number = {record["step"]: record for record in records if record.get("kind") == "train"}
+    in_order = [by_number[step] for step in sorted(by_number)]
+    before = [None, *in_order]
+    return tuple(
+        Step(
             record["step"],
             loss=finite(record.get("loss")),
             grad_norm=finite(record.get("grad_norm")),
-            seconds=finite(record.get("seconds_per_step")),
+            seconds=finite(record.get("seconds_per_step", _between(earlier, record))),
         )
-        for record in records
-        if record.get("kind") == "train"
-    }
-    return tuple(by_number[step] for step in sorted(by_number))
+        for earlier, record in zip(before, in_order, strict=False)
+    )
+
+
+def _between(earlier: Row | None, later: Row) -> float | None:
+    """Return the seconds a step between two records of training; None if a record has no time."""
+    times = [finite(record.get("elapsed")) for record in (earlier, later) if record is not None]
+    if len(times) < 2 or times[0] is None or times[1] is None or earlier is None:
+        return None
+    return (times[1] - times[0]) / (later["step"] - earlier["step"])
+
+
+def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return (step, value) of each further metric in order. For a step repeated after a restart, the last record counts.
+
+    Args:
+        records: of metrics.jsonl.
+        others: metrics of training that the table has in other columns, or that are left out.
+    """
+    by_name: dict[str, dict[int, float]] = {}
+    for record in records:
+        kind = record.get("kind")
+        for name, value in metrics_of(record).items():
+            if not math.isfinite(value) or (name in others if kind == "train" else name == "loss"):
+                continue
+            shown = name if kind == "train" or "/" in name else f"validation {name}"
+            by_name.setdefault(shown, {})[record["step"]] = value
+    return {name: tuple(sorted(values.items())) for name, values in by_name.items()}
 
 
 def evaluations(records: Iterable[Row]) -> tuple[tuple[int, float | None], ...]:

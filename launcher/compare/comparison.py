@@ -47,20 +47,12 @@ class Comparison:
         return [spec.job for _, spec in self.jobs if isinstance(spec.job, Config)]
 
 
-PROGRAMS = (
-    "compare changes keys of a train.yaml; to compare runs of a program, start each with a --workdir and --name of its own, "
-    "then `podrun watch`: its list of runs lays those that you mark over each other"
-)
-
-
-def plan_comparison(request: Request, over: Sequence[str]) -> Comparison:
+def plan_comparison(request: Request, over: Sequence[str], repeat: int = 1) -> Comparison:
     """Plan the comparison.
 
     Raises UserError with all mistakes of all variants; HostError if a host's folders cannot be read.
     """
-    if request.train is None or request.train.suffix == ".py":
-        raise UserError(PROGRAMS)
-    variants = find_variants(over, request.overrides)
+    variants = find_variants(over, request.overrides, repeat)
     submission, problems = None, list[str]()
     if queue := queue_name(request):
         request, submission, problems = with_queue_options(request, queue)
@@ -84,17 +76,26 @@ def _check_all(request: Request, variants: Sequence[Variant], known: Sequence[st
     `known`: mistakes that were found before.
     """
     specs: list[RunSpec] = []
-    problems = {problem: [variant.name for variant in variants] for problem in known}
+    problems = {problem: [variant.label for variant in variants] for problem in known}
     for variant in variants:
         try:
-            specs.append(make_spec(replace(request, overrides=variant.overrides(request.overrides))))
+            specs.append(make_spec(_request_of(request, variant)))
         except Mistakes as mistakes:
             for problem in mistakes.texts:
-                problems.setdefault(problem, []).append(variant.name)
+                problems.setdefault(problem, []).append(variant.label)
     if problems:
         rows = [_row(problem, names, len(variants)) for problem, names in problems.items()]
         raise UserError("\n".join(rows))
     return specs
+
+
+def _request_of(request: Request, variant: Variant) -> Request:
+    """Return the request of one variant. Its name is the label of the run."""
+    label = replace(request.label, name=variant.folder)
+    if request.program:
+        program, keys = variant.program(request.program), variant.launch_keys(request.overrides)
+        return replace(request, program=program, overrides=keys, label=label)
+    return replace(request, overrides=variant.overrides(request.overrides), label=label)
 
 
 def _row(problem: str, names: Sequence[str], count: int) -> str:

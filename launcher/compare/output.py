@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table, wrap
 from .table import Row, VariantState, step_times
 
@@ -22,7 +23,7 @@ _NUMBERS = range(1, 9)
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
-    """Return the table and its legend. If it is wider than `width`, each variant's name and state get a line of their own."""
+    """Return the tables and their legend. If the first is wider than `width`, each variant's name and state get a line."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
     values = column_texts(rows)
     table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
@@ -31,7 +32,36 @@ def as_text(rows: Sequence[Row], width: int | None = None) -> str:
         notes = [line for note in notes for line in wrap(note, width, rest="  ")]
         if max(map(len, table.splitlines())) > width:
             table = _narrow([shorten(f"{n}: {s}", width) for n, s in zip(names, states, strict=True)], values)
-    return "\n".join([table, "", *notes])
+    return "\n".join([table, "", *_metrics(rows, width), *notes])
+
+
+def _metrics(rows: Sequence[Row], width: int | None) -> list[str]:
+    """Return tables of the further metrics, each as wide as `width` allows, and an empty line after each."""
+    names = [row.measured.variant.name for row in rows]
+    columns = [[name, *values] for name, values in metric_columns(rows)]
+    lines: list[str] = []
+    while columns:
+        count = len(columns) if width is None else _fitting(["VARIANT", *names], columns, width)
+        shown, columns = columns[:count], columns[count:]
+        table = text_table([*zip(["VARIANT", *names], *shown, strict=True)], right=range(1, len(shown) + 1))
+        lines += [*table.splitlines(), ""]
+    return lines
+
+
+def _fitting(names: Sequence[str], columns: Sequence[Sequence[str]], width: int) -> int:
+    """Return the number of columns that fit beside the names, at least 1."""
+    used = max(map(len, names))
+    for count, column in enumerate(columns):
+        used += 2 + max(map(len, column))
+        if used > width:
+            return max(1, count)
+    return len(columns)
+
+
+def metric_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """Return the name and the texts of each further metric that a variant has."""
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    return [(in_one_line(name), numbers([row.metrics.get(name) for row in rows], digits=4)) for name in names]
 
 
 def _narrow(titles: Sequence[str], values: Sequence[Sequence[str]]) -> str:
@@ -45,11 +75,11 @@ def column_texts(rows: Sequence[Row]) -> list[list[str]]:
     """Return the columns between the variant's name and its state."""
     return [
         [str(row.steps) if row.steps else "-" for row in rows],
-        numbers([row.measured.compile_seconds for row in rows]),
+        numbers([row.compile_seconds for row in rows]),
         numbers([row.median_step and row.median_step * 1000 for row in rows]),
         numbers([row.total for row in rows]),
         numbers([row.train_loss for row in rows], digits=4),
-        numbers([row.measured.validation_loss for row in rows], digits=4),
+        numbers([row.validation_loss for row in rows], digits=4),
         [speed_up(row) for row in rows],
         [_ratio(row.speedup_by_total) for row in rows],
     ]
@@ -82,14 +112,22 @@ def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
 
 def notes_of(rows: Sequence[Row]) -> list[str]:
     """Return the legend of the columns, and warnings, one line each."""
-    first = rows[0].measured.variant.name
-    notes = [
+    first, count = rows[0].measured.variant.name, len(rows[0].runs)
+    interval = "95 % of it by bootstrap over the steps" if count == 1 else f"95 % of it over the {count} runs"
+    notes = [f"each number is the median of {count} runs"] * (count > 1)
+    notes += [
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",
-        "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints",
-        "TRAIN LOSS, VALIDATION LOSS: of the last step, and of the last evaluation",
-        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the steps), "
+        "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints"
+        if not any(row.measured.is_program for row in rows)
+        else "MEDIAN STEP, TOTAL: the time between reports after the first, with all that the program does in it",
+        "TRAIN LOSS, VALIDATION LOSS, further metrics: of the last step or evaluation that has them",
+        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps ({interval}), "
         "BY TOTAL that of the totals; below 1 is slower",
     ]
+    if silent := [row.measured.variant.name for row in rows if row.measured.is_program and not row.steps]:
+        notes.append(
+            f"no metrics of {', '.join(silent)}: a program reports them with podrun.report (docs/own_programs.md)"
+        )
     notes += [
         f"{row.measured.variant.name} trains {row.measured.models} models in each step: its SPEED-UP is that of one model"
         for row in rows
@@ -105,10 +143,10 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
 def _slow_step(row: Row) -> str | None:
     """Return a warning about a step that takes longer than all others together, which distorts TOTAL and the plot."""
     times = step_times(row.measured.steps)
-    if row.total is None or len(times) < _FEW:
+    if len(times) < _FEW:
         return None
     step = max(times, key=lambda step: times[step])
-    if times[step] < row.total / 2:
+    if times[step] < sum(times.values()) / 2:
         return None
     return (
         f"{row.measured.variant.name}: step {step} alone took {times[step]:.3g} s, more than all others together; "
@@ -117,7 +155,7 @@ def _slow_step(row: Row) -> str | None:
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """Return one variant with full precision, for JSON and CSV."""
+    """Return one variant with full precision, for JSON."""
     one = row.measured
     return {
         "variant": one.variant.name,
@@ -126,29 +164,39 @@ def as_record(row: Row) -> dict[str, Any]:
         "reason": one.reason,
         "exit_code": one.code,
         "steps_done": row.steps,
-        "compile_seconds": one.compile_seconds,
+        "runs_done": sum(run.state is VariantState.DONE for run in row.runs),
+        "compile_seconds": row.compile_seconds,
         "median_step_seconds": row.median_step,
         "total_seconds": row.total,
         "train_loss": row.train_loss,
-        "validation_loss": one.validation_loss,
+        "validation_loss": row.validation_loss,
         "models": one.models,
         "speedup_ratio_of_medians": row.speedup,
         "speedup_low": row.speedup_interval[0] if row.speedup_interval else None,
         "speedup_high": row.speedup_interval[1] if row.speedup_interval else None,
         "speedup_ratio_of_totals": row.speedup_by_total,
+        "metrics": dict(row.metrics),
         "workdir": one.workdir,
         "run": one.run_id,
+        "runs": [run.run_id for run in row.runs],
     }
 
 
 def write_table(file: Path, rows: Sequence[Row]) -> bool:
     """Write a row per variant. Returns True, as the plot functions do."""
-    records = [as_record(row) for row in rows]
+    names = dict.fromkeys(name for row in rows for name in row.metrics)
+    records = [_flat(as_record(row), [*names]) for row in rows]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(records[0]))
         writer.writeheader()
         writer.writerows(records)
     return True
+
+
+def _flat(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return a record with a column for each metric, and the runs as one text."""
+    metrics, runs = record.pop("metrics"), record.pop("runs")
+    return {**record, "runs": " ".join(filter(None, runs)), **{f"metrics.{name}": metrics.get(name) for name in names}}
 
 
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:
@@ -157,6 +205,6 @@ def write_steps(file: Path, rows: Sequence[Row]) -> bool:
         writer = csv.writer(out)
         writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])
         for row in rows:
-            for step in row.measured.steps:
-                writer.writerow([row.measured.variant.name, step.step, step.loss, step.grad_norm, step.seconds])
+            for run in row.runs:
+                writer.writerows([run.variant.label, s.step, s.loss, s.grad_norm, s.seconds] for s in run.steps)
     return True

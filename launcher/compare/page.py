@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..report.curves import key_of
 from ..report.encode import drawn_data
 from ..report.model import Chart, Series
 from ..report.write_html import document, figures, section, text_of, tiles_of
-from .output import column_texts, notes_of, speed_up
+from .output import column_texts, metric_columns, notes_of, speed_up
 from .spread import Spread, box_svg, spread_of, ticks_to
-from .table import Row, Step, VariantState, step_times
+from .table import Measurement, Row, VariantState, step_times
 
 _COLOURS = 8
 """Number of colours in the page's style; further variants start again with the first."""
@@ -62,12 +63,13 @@ def page_of(rows: Sequence[Row], about: About) -> str:
 
 
 def _verdict(rows: Sequence[Row]) -> str:
-    failed = [row.measured for row in rows if row.measured.state is not VariantState.DONE]
-    done = len(rows) - len(failed)
+    runs = [run for row in rows for run in row.runs]
+    failed = [run for run in runs if run.state is not VariantState.DONE]
+    done = sum(row.measured.state is VariantState.DONE for row in rows)
     title = f"{done} of {len(rows)} variants are done" if failed else f"All {len(rows)} variants are done"
     lines = [
         *_best(rows),
-        *(f"{one.variant.name}: {one.state}{f', {one.reason}' if one.reason else ''}" for one in failed),
+        *(f"{one.variant.label}: {one.state}{f', {one.reason}' if one.reason else ''}" for one in failed),
     ]
     state = "failed" if any(one.state is VariantState.FAILED for one in failed) else "interrupted" if failed else "done"
     text = "\n".join(map(text_of, lines))
@@ -80,7 +82,7 @@ def _best(rows: Sequence[Row]) -> list[str]:
 
 
 def _best_loss(rows: Sequence[Row]) -> list[str]:
-    losses = {row.measured.variant.name: loss for row in rows if (loss := row.measured.validation_loss) is not None}
+    losses = {row.measured.variant.name: loss for row in rows if (loss := row.validation_loss) is not None}
     if len(losses) < 2:
         return []
     best = min(losses, key=losses.__getitem__)
@@ -114,8 +116,11 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _results(rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-    columns = column_texts(rows)
+    metrics = metric_columns(rows)
+    head = "".join(
+        f"<th>{text_of(name)}</th>" for name in (*_COLUMNS[:-1], *(name for name, _ in metrics), _COLUMNS[-1])
+    )
+    columns = [*column_texts(rows), *(texts for _, texts in metrics)]
     body = "".join(
         f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
         + "".join(f'<td class="number">{text_of(column[number])}</td>' for column in columns)
@@ -139,7 +144,7 @@ def _differs(rows: Sequence[Row]) -> str:
 
 def _compared(rows: Sequence[Row], about: About) -> str:
     facts = [("job", about.name), ("slice", about.slice), ("command", about.command), ("workdirs", about.workdir)]
-    facts += [(f"run of {row.measured.variant.name}", row.measured.run_id or "-") for row in rows]
+    facts += [(f"run of {run.variant.label}", run.run_id or "-") for row in rows for run in row.runs]
     body = "".join(f"<tr><th>{text_of(name)}</th><td>{text_of(value)}</td></tr>" for name, value in facts if value)
     return f'<table class="facts"><tbody>{body}</tbody></table>'
 
@@ -152,7 +157,8 @@ def _swatch(number: int) -> str:
 
 
 def _times(rows: Sequence[Row]) -> str:
-    spreads = [spread_of([*times.values()]) if (times := step_times(row.measured.steps)) else None for row in rows]
+    times = [[seconds for run in row.runs for seconds in step_times(run.steps).values()] for row in rows]
+    spreads = [spread_of(some) if some else None for some in times]
     highest = max((spread.high for spread in spreads if spread), default=0.0)
     if not highest:
         return ""
@@ -187,14 +193,27 @@ def _time_row(number: int, row: Row, spread: Spread | None, end: float) -> str:
 
 
 def charts_of(rows: Sequence[Row]) -> list[Chart]:
-    """Return the charts of training and validation loss, and of the gradient norm, if they have values."""
-    most = max(2, _MOST // len(rows))
-    losses = [_curve(row, "loss", number, most) for number, row in enumerate(rows)]
-    evaluated = [_validation(row, number) for number, row in enumerate(rows)]
-    norms = [_curve(row, "grad_norm", number, most) for number, row in enumerate(rows)]
+    """Return the charts of training and validation loss, of the gradient norm and of further metrics, if they have values."""
+    runs = [(run, number) for number, row in enumerate(rows) for run in row.runs]
+    most = max(2, _MOST // len(runs))
+    losses = [_curve(run, [(s.step, s.loss) for s in run.steps], number, most) for run, number in runs]
+    evaluated = [_validation(run, number) for run, number in runs]
+    norms = [_curve(run, [(s.step, s.grad_norm) for s in run.steps], number, most) for run, number in runs]
+    names = dict.fromkeys(name for run, _ in runs for name in run.metrics)
     charts = [
         Chart("loss", "Loss: lines in training, dots in validation", "", _present([*losses, *evaluated]), smooth=True),
         Chart("grad_norm", "Gradient norm", "", _present(norms)),
+        *(
+            Chart(
+                key_of(name),
+                name,
+                "",
+                _present([_curve(run, run.metrics.get(name, ()), number, most) for run, number in runs]),
+                smooth=True,
+                group=name.rpartition("/")[0],
+            )
+            for name in sorted(names, key=lambda name: name.rpartition("/")[0])
+        ),
     ]
     return [chart for chart in charts if chart.series]
 
@@ -203,26 +222,21 @@ def _present(series: Sequence[Series | None]) -> list[Series]:
     return [one for one in series if one is not None]
 
 
-def _curve(row: Row, key: str, number: int, most: int) -> Series | None:
-    points = [(step.step, value) for step in row.measured.steps if (value := _value(step, key)) is not None]
+def _curve(run: Measurement, values: Sequence[tuple[int, float | None]], number: int, most: int) -> Series | None:
+    points = [(step, value) for step, value in values if value is not None]
     if not points:
         return None
-    name, width = row.measured.variant.name, math.ceil(len(points) / most)
+    width = math.ceil(len(points) / most)
     groups = [points[start : start + width] for start in range(0, len(points), width)]
     lows, highs = ([pick(value for _, value in group) for group in groups] for pick in (min, max))
     x, y = [float(group[-1][0]) for group in groups], [group[-1][1] for group in groups]
     low, high = (lows, highs) if width > 1 else (None, None)
-    return Series(name, x, y, low, high, colour=number % _COLOURS)
+    return Series(run.variant.label, x, y, low, high, colour=number % _COLOURS)
 
 
-def _value(step: Step, key: str) -> float | None:
-    value: float | None = getattr(step, key)
-    return value
-
-
-def _validation(row: Row, number: int) -> Series | None:
-    points = [(step, loss) for step, loss in row.measured.evaluations if loss is not None]
+def _validation(run: Measurement, number: int) -> Series | None:
+    points = [(step, loss) for step, loss in run.evaluations if loss is not None]
     if not points:
         return None
     x, y = [float(step) for step, _ in points], [loss for _, loss in points]
-    return Series(f"{row.measured.variant.name}, validation", x, y, style="dots", colour=number % _COLOURS)
+    return Series(f"{run.variant.label}, validation", x, y, style="dots", colour=number % _COLOURS)

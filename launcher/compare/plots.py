@@ -36,10 +36,10 @@ def can_plot() -> bool:
 
 def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Sequence[Config], where: str) -> bool:
     """Plot the loss by iteration; for L-BFGS the gradient norm. Returns False if there is nothing to draw."""
-    norms = {m.variant.name: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
-    if all(config.optimizer.whole_set for config in configs) and any(norms.values()):
+    norms = {m.variant.label: [(s.step, s.grad_norm) for s in m.steps if s.grad_norm is not None] for m in measured}
+    if configs and all(config.optimizer.whole_set for config in configs) and any(norms.values()):
         return _plot(file, norms, f"{where}: error by iteration", "error (norm of the gradient)", log=True)
-    losses = {m.variant.name: [(s.step, s.loss) for s in m.steps if s.loss is not None] for m in measured}
+    losses = {m.variant.label: [(s.step, s.loss) for s in m.steps if s.loss is not None] for m in measured}
     tasks = {config.task for config in configs}
     unit = _UNITS.get(tasks.pop(), "") if len(tasks) == 1 else ""
     noisy = any(config.batch_size != "all" for config in configs)
@@ -49,7 +49,7 @@ def plot_convergence(file: Path, measured: Sequence[Measurement], configs: Seque
 
 def plot_times(file: Path, measured: Sequence[Measurement], where: str) -> bool:
     """Plot the time of each step but the first. Returns False if there is nothing to draw."""
-    times = {m.variant.name: step_times(m.steps) for m in measured}
+    times = {m.variant.label: step_times(m.steps) for m in measured}
     every = [seconds for line in times.values() for seconds in line.values()]
     if not every:
         return False

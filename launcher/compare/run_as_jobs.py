@@ -45,10 +45,10 @@ class _Job:
         """Read its records, and print new events."""
         if not self.begun and (start := self.directory.start()):
             self.begun = True
-            say(f"{self.variant.name}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")
+            say(f"{self.variant.label}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")
         if not is_unfinished(self.directory) and (end := end_of(self.directory)):
             self.ended = True
-            say(f"{self.variant.name}: {end['message']}")
+            say(f"{self.variant.label}: {end['message']}")
 
     def stop(self, now: bool, say: Callable[[str], None]) -> None:
         job = self.directory.job()
@@ -56,7 +56,7 @@ class _Job:
             if job is not None:
                 self.queue.end(self.directory, job, now)
         except QueueError as error:
-            say(f"{self.variant.name}: cannot end the {self.queue.title} job {job}: {error}")
+            say(f"{self.variant.label}: cannot end the {self.queue.title} job {job}: {error}")
 
     def measured(self, files: Files) -> Measurement:
         """Return its measurements, read from its workdir through `files`."""
@@ -117,10 +117,10 @@ class _Jobs:
 
     def measured(self) -> list[Measurement]:
         """Return the measurements of all variants, in their order."""
-        results = {job.variant.name: job.measured(self._comparison.files) for job in self._jobs} | self._refused
+        results = {job.variant.label: job.measured(self._comparison.files) for job in self._jobs} | self._refused
         code = 128 + self._signals.received[0] if self._signals.received else None
         return [
-            results.get(variant.name)
+            results.get(variant.label)
             or Measurement(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir))
             for variant, spec in self._comparison.jobs
         ]
@@ -150,7 +150,7 @@ class _Jobs:
             self._waiting.popleft()
             self._jobs.append(_Job(variant, spec, directory, queue))
             words_of_queue = pending_words(directory) or f"{spec.run_id} is the {queue.title} job {directory.job()}"
-            self._say(f"{variant.name}: {words_of_queue}")
+            self._say(f"{variant.label}: {words_of_queue}")
 
     def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:
         """Retry later if other jobs are running, otherwise give up the variant. Raises UserError for the first."""
@@ -159,12 +159,12 @@ class _Jobs:
         reason = str(error).partition("\n")[0]
         if self._going:
             self._full_at = ended
-            self._say(f"{variant.name}: {reason}; podrun tries again when another variant has ended")
+            self._say(f"{variant.label}: {reason}; podrun tries again when another variant has ended")
             return
-        self._say(f"{variant.name}: {reason}")
+        self._say(f"{variant.label}: {reason}")
         self._waiting.popleft()
         workdir = str(spec.workdir)
-        self._refused[variant.name] = Measurement(
+        self._refused[variant.label] = Measurement(
             variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=workdir
         )
 
@@ -183,7 +183,7 @@ class _Jobs:
     def _name_unended(self) -> None:
         for job in self._going:
             run = job.directory.run_id
-            self._say(f"{job.variant.name}: has not ended; `podrun stop --now {run}` does not wait for saves")
+            self._say(f"{job.variant.label}: has not ended; `podrun stop --now {run}` does not wait for saves")
 
 
 def _state(job: _Job) -> str:

@@ -57,7 +57,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
                 code = 128 + signals.received[0] if signals.received else None
                 measured.append(Measurement(variant, VariantState.NOT_RUN, code=code, workdir=str(spec.workdir)))
                 continue
-            print(f"\n--- {number} of {len(comparison.jobs)}: {variant.name}", file=out, flush=True)
+            print(f"\n--- {number} of {len(comparison.jobs)}: {variant.label}", file=out, flush=True)
             console = _WithoutLastLines(PlainConsole(out) if quiet or not out.isatty() else LiveConsole())
             measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison, console))
     return measured

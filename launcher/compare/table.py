@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 from .variants import Variant
 
@@ -34,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Measurements of one variant."""
+    """Measurements of one run of a variant."""
 
     variant: Variant
     state: VariantState
@@ -49,6 +51,10 @@ class Measurement:
     """(step, loss) of each evaluation; a loss that is not finite is None."""
     models: int = 1
     """Models trained per step: an ensemble trains one on each device."""
+    metrics: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    """(step, value) of each further metric, by its name; that of an evaluation without a slash in its name begins with
+    `validation`."""
+    is_program: bool = False
 
     @property
     def validation_loss(self) -> float | None:
@@ -58,26 +64,39 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Row:
-    """Row of the table: one variant, compared with the first."""
+    """Row of the table: one variant, compared with the first. Numbers are medians over its runs."""
 
-    measured: Measurement
+    runs: tuple[Measurement, ...]
     steps: int
     """Last recorded step."""
+    compile_seconds: float | None
     median_step: float | None
     total: float | None
     train_loss: float | None
+    validation_loss: float | None
+    metrics: Mapping[str, float]
+    """Last value of each further metric."""
     speedup: float | None
     """Ratio of the first variant's median step time to this one's, per trained model."""
     speedup_interval: tuple[float, float] | None
-    """95 % interval of that ratio, by bootstrap over the steps; None for the first variant."""
+    """95 % interval of that ratio: over the runs, or by bootstrap over the steps of a single run; None for the first
+    variant."""
     speedup_by_total: float | None
     """Ratio of the first variant's total time to this one's, per trained model, if both are done."""
+
+    @property
+    def measured(self) -> Measurement:
+        """Return the run that stands for all: the first that is not done, otherwise the first."""
+        return next((run for run in self.runs if run.state is not VariantState.DONE), self.runs[0])
 
 
 def compare_variants(measured: Sequence[Measurement]) -> list[Row]:
     """Return a row for each variant. Raises IndexError if there are none."""
-    first, reference = measured[0], step_times(measured[0].steps)
-    return [_row(one, first, reference) for one in measured]
+    runs: dict[str, list[Measurement]] = {}
+    for one in measured:
+        runs.setdefault(one.variant.name, []).append(one)
+    first = runs[measured[0].variant.name]
+    return [_row(some, first) for some in runs.values()]
 
 
 def step_times(steps: Sequence[Step]) -> dict[int, float]:
@@ -85,24 +104,82 @@ def step_times(steps: Sequence[Step]) -> dict[int, float]:
     return {s.step: s.seconds for s in steps[1:] if s.seconds is not None and s.seconds > 0}
 
 
-def _row(one: Measurement, first: Measurement, reference: Mapping[int, float]) -> Row:
-    times = step_times(one.steps)
-    total = sum(times.values()) if times else None
-    comparable = bool(times and reference)
-    more = one.models / first.models
-    both_done = one.state is VariantState.DONE and first.state is VariantState.DONE
+def _median_step(run: Measurement) -> float | None:
+    times = step_times(run.steps)
+    return statistics.median(times.values()) if times else None
+
+
+def _total(run: Measurement) -> float | None:
+    """Return the seconds of all steps after the first; a record of every n-th step stands for n steps."""
+    times = step_times(run.steps)
+    spans = {later.step: later.step - earlier.step for earlier, later in pairwise(run.steps)}
+    return sum(seconds * spans[step] for step, seconds in times.items()) if times else None
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _row(runs: Sequence[Measurement], first: Sequence[Measurement]) -> Row:
+    total, reference = _median(map(_total, runs)), _median(map(_total, first))
+    more = runs[0].models / first[0].models
+    all_done = all(run.state is VariantState.DONE for run in (*runs, *first))
+    names = dict.fromkeys(name for run in runs for name in run.metrics)
+    speedup, interval = _speedup(runs, first, more)
+    lasts = {name: _median(run.metrics[name][-1][1] for run in runs if name in run.metrics) for name in names}
     return Row(
-        measured=one,
-        steps=one.steps[-1].step if one.steps else 0,
-        median_step=statistics.median(times.values()) if times else None,
+        runs=tuple(runs),
+        steps=max(run.steps[-1].step if run.steps else 0 for run in runs),
+        compile_seconds=_median(run.compile_seconds for run in runs),
+        median_step=_median(map(_median_step, runs)),
         total=total,
-        train_loss=one.steps[-1].loss if one.steps else None,
-        speedup=more * _ratio([*reference.values()], [*times.values()]) if comparable else None,
-        speedup_interval=_interval([*reference.values()], [*times.values()], more)
-        if comparable and one is not first
-        else None,
-        speedup_by_total=more * sum(reference.values()) / total if total and reference and both_done else None,
+        train_loss=_median(run.steps[-1].loss if run.steps else None for run in runs),
+        validation_loss=_median(run.validation_loss for run in runs),
+        metrics={name: value for name, value in lasts.items() if value is not None},
+        speedup=speedup,
+        speedup_interval=interval,
+        speedup_by_total=more * reference / total if total and reference and all_done else None,
     )
+
+
+def _speedup(
+    runs: Sequence[Measurement], first: Sequence[Measurement], more: float
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the speed-up over the first variant, and its interval. Runs of the same round are compared with each other."""
+    rounds = {run.variant.repeat: step_times(run.steps) for run in first}
+    pairs = [
+        (before, times)
+        for run in runs
+        if (times := step_times(run.steps)) and (before := rounds.get(run.variant.repeat))
+    ]
+    if not pairs:
+        return None, None
+    ratios = [more * _ratio([*before.values()], [*times.values()]) for before, times in pairs]
+    if runs[0] is first[0]:
+        return 1.0, None
+    if len(runs) == 1:
+        before, times = pairs[0]
+        return ratios[0], _interval([*before.values()], [*times.values()], more)
+    return _over_runs(ratios)
+
+
+# 97.5 % quantiles of Student's t distribution with 1 to 30 degrees of freedom
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131),
+    *(2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+def _over_runs(ratios: Sequence[float]) -> tuple[float, tuple[float, float] | None]:
+    """Return the geometric mean of the ratios of several rounds, and its 95 % interval; no interval for a single round."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(middle), None
+    student = _STUDENT[min(len(logs) - 1, len(_STUDENT)) - 1]
+    half = student * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), (math.exp(middle - half), math.exp(middle + half))
 
 
 def _ratio(before: Sequence[float], after: Sequence[float]) -> float:

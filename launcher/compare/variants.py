@@ -1,12 +1,13 @@
-"""Expand `--over key=a,b` into the variants of a job, each with a readable name and a folder. PURE."""
+"""Expand `--over key=a,b` into the variants of a job or a program, each with a readable name and a folder. PURE."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from podrun.runtime.contract import UserError
@@ -19,6 +20,7 @@ _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
 _EXAMPLE = "for example --over parallel=pmap,single"
 _OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
+_LAUNCH = "launch."
 LOG_EVERY = "log.every"
 
 
@@ -37,29 +39,77 @@ class Variant:
     name: str
     folder: str
     values: tuple[tuple[str, str], ...]
+    repeat: int = 1
+    """Number of the run, from 1 on: `--repeat` runs each combination several times."""
+
+    @property
+    def label(self) -> str:
+        """Return the name of this run of the variant: `lr=1e-3`, and `lr=1e-3 #2` for the second one."""
+        return self.name if self.repeat == 1 else f"{self.name} #{self.repeat}"
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of this variant. A section's name precedes the keys in it."""
-        values = [f"{key}={value}" for key, value in self.values]
-        return (*sorted([*given, *values], key=lambda text: text.partition("=")[0].count(".")), f"{LOG_EVERY}=1")
+        """Return all overrides of a job. A section's name precedes the keys in it. Every step is logged by default."""
+        typed = sorted([*given, *map("=".join, self.values)], key=lambda text: text.partition("=")[0].count("."))
+        keys = {text.partition("=")[0] for text in typed}
+        return (*typed, *([] if keys & {"log", LOG_EVERY} else [f"{LOG_EVERY}=1"]))
+
+    def program(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the words of a program with the values in place of `{key}`; other values follow as `--key=value`."""
+        values = {key: _plain(value) for key, value in self.values if not key.startswith(_LAUNCH)}
+        placed = {key for key in values if any(_place(key) in word for word in words)}
+        pattern = re.compile("|".join(re.escape(_place(key)) for key in placed) or r"(?!)")
+        filled = [pattern.sub(lambda match: values[match[0][1:-1]], word) for word in words]
+        return (*filled, *(f"--{key}={value}" for key, value in values.items() if key not in placed))
+
+    def launch_keys(self, given: Sequence[str]) -> tuple[str, ...]:
+        """Return all overrides of a program, which are keys of `launch`."""
+        values = ((key, _text(key, value)) for key, value in self.values if key.startswith(_LAUNCH))
+        return (*given, *map("=".join, values))
 
 
-def find_variants(over: Sequence[str], given: Sequence[str] = ()) -> list[Variant]:
-    """Return the product of all `--over`; the last one varies fastest. `given`: the other overrides.
+def _place(key: str) -> str:
+    return f"{{{key}}}"
 
-    Raises UserError with all mistakes.
+
+def _plain(value: str) -> str:
+    """Return a value without the quotes around it: a program gets it as the shell would give it."""
+    quoted = _QUOTED.fullmatch(value)
+    return value[1:-1].replace("''" if value[0] == "'" else '\\"', value[0]) if quoted else value
+
+
+def _text(key: str, value: str) -> str:
+    """Return a value as YAML: that of a variable is always text, also if it looks like a number."""
+    return json.dumps(_plain(value)) if key.startswith(f"{_LAUNCH}env.") else value
+
+
+def find_variants(over: Sequence[str], given: Sequence[str] = (), repeat: int = 1) -> list[Variant]:
+    """Return the product of all `--over`, the last of which varies fastest; all of it `repeat` times.
+
+    Args:
+        over: as typed.
+        given: the other overrides.
+        repeat: runs of each variant, which are interleaved: all variants once, then all of them again.
+
+    Raises:
+        UserError: with all mistakes.
     """
     mistakes = Mistakes()
     axes = [axis for text in over if (axis := mistakes.check(partial(parse_axis, text)))]
     mistakes.add(*_problems(axes, given))
     mistakes.raise_any()
     count = math.prod(len(axis.values) for axis in axes)
-    if not 2 <= count <= MAX_VARIANTS:
-        many = f"--over asks for {count} variants, more than {MAX_VARIANTS}: give fewer values"
-        raise UserError(
-            many if count > 1 else f"one variant has nothing to be compared with: give more values, {_EXAMPLE}"
-        )
-    return _name([tuple(values) for values in itertools.product(*([(a.key, v) for v in a.values] for a in axes))])
+    if count < 2:
+        raise UserError(f"one variant has nothing to be compared with: give more values, {_EXAMPLE}")
+    if count * repeat > MAX_VARIANTS:
+        how = f"{count} variants" if repeat == 1 else f"{repeat} runs of {count} variants"
+        raise UserError(f"--over asks for {how}, more than {MAX_VARIANTS}: give fewer values")
+    variants = _name([tuple(values) for values in itertools.product(*([(a.key, v) for v in a.values] for a in axes))])
+    again = [
+        replace(variant, folder=f"{variant.folder}-run{number}", repeat=number)
+        for number in range(2, repeat + 1)
+        for variant in variants
+    ]
+    return [*variants, *again]
 
 
 def parse_axis(text: str) -> Axis:
@@ -119,8 +169,6 @@ def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
         for key in keys
         if key in _OF_THE_POD
     ]
-    if LOG_EVERY in keys:
-        problems.append(f"{LOG_EVERY}: a comparison needs the time of every step, so it is always 1; remove it")
     return problems
 
 

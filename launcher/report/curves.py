@@ -52,7 +52,7 @@ def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[
     return [*(chart for chart in measured if chart.series), *_of_others(steps, evaluations)]
 
 
-_MEASURED = frozenset(
+MEASURED = frozenset(
     ("loss", "accuracy", "learning_rate", "grad_norm", "tokens_per_second", "examples_per_second", "seconds_per_step")
 ) | {"step_seconds_p50", "step_seconds_p95", "mfu", "tokens_seen"}
 """Metrics that have charts or tiles of their own."""
@@ -66,7 +66,7 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
     for name in names:
         # The loss and the accuracy of a set with a name are dots in the charts of loss and accuracy.
         is_drawn = name not in in_training and name.endswith(("/loss", "/accuracy"))
-        if name in _MEASURED or is_drawn:
+        if name in MEASURED or is_drawn:
             continue
         series = _present(_column(steps, name, "training"), _series(evaluations, name, "validation", "dots", 1.0))
         if series:

@@ -26,7 +26,7 @@ def rows_of(sandbox: Sandbox, file: str) -> list[dict[str, str]]:
 @pytest.mark.long
 def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -> None:
     """The exit code is its; the table, as JSON alone on stdout, the CSV files and the plots have what there is."""
-    done = sandbox.podrun(*JOB, "--over", "optimizer.learning_rate=1e-3,1e30,1e-2", "log={every: 4}", "--json")
+    done = sandbox.podrun(*JOB, "--over", "optimizer.learning_rate=1e-3,1e30,1e-2", "--json")
     assert done.returncode == 1, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     states = [(v["variant"], v["state"], v["steps_done"]) for v in found["variants"]]
@@ -51,6 +51,37 @@ def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -
     assert [v["state"] for v in rows_of(sandbox, "runs/train-compare/compare.csv")] == ["done", "failed", "done"]
     assert all((sandbox.path / file).stat().st_size for file in found["files"])
     assert "\n--- 2 of 3: learning_rate=1e30\n" in done.stderr
+
+
+PROGRAM = """
+import argparse, os, podrun
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+parser.add_argument("--depth", type=int)
+given = parser.parse_args()
+podrun.init()
+for step in range(1, 6):
+    podrun.report(step, {"train/loss": given.lr * step, "mode": float(os.environ["MODE"])})
+podrun.report(5, {"accuracy": given.lr + given.depth}, kind="eval")
+"""
+
+
+def test_a_program_with_other_arguments_and_variables(sandbox: Sandbox) -> None:
+    """Each run has a workdir and a name of its own; the metrics that the program reports are columns."""
+    (sandbox.path / "own.py").write_text(PROGRAM)
+    over = ("--over", "lr=0.5,0.25", "--over", "launch.env.MODE=7", "--over", "depth=3", "--repeat", "2")
+    done = sandbox.podrun(
+        *JOB[:4], *over, "--json", "launch.env.A=x", "--", "python", "own.py", "--lr", "{lr}", timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = json.loads(done.stdout)["variants"]
+    assert [v["variant"] for v in (one, two)] == ["lr=0.5 MODE=7 depth=3", "lr=0.25 MODE=7 depth=3"]
+    assert one["metrics"] == {"train/loss": 2.5, "mode": 7.0, "validation accuracy": 3.5}
+    assert two["metrics"]["validation accuracy"] == 3.25 and two["runs_done"] == 2
+    assert len({*one["runs"], *two["runs"]}) == 4
+    assert [row["metrics.train/loss"] for row in rows_of(sandbox, "runs/own-compare/compare.csv")] == ["2.5", "1.25"]
+    status = json.loads(sandbox.podrun("status", "lr=0.25,MODE=7,depth=3-run2", "--json").stdout)
+    assert status["job"] == "python own.py --lr 0.25 --depth=3"
 
 
 @pytest.mark.long

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.compare.collect import steps
+from podrun.launcher.compare.collect import metrics, steps
 from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
 from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
@@ -112,7 +113,6 @@ def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
         (["a=1,2"], ["a=3"], "a has one value on the command line and several in --over"),
         (["launch.pod=a,b"], [], "all variants have the same pod"),
         (["launch.workdir=a,b"], [], "use --slice, --pod and --workdir"),
-        (["log.every=1,2"], [], "log.every: a comparison needs the time of every step"),
         ([f"{key}=1,2,3,4,5,6" for key in "abc"], [], "216 variants, more than 100"),
     ],
 )
@@ -145,14 +145,47 @@ def test_the_mistakes_of_all_variants(sandbox: Sandbox, in_process: Podrun) -> N
     assert sorted(sandbox.path.rglob("*")) == before
 
 
+def test_log_every_that_was_typed_is_obeyed() -> None:
+    """Otherwise every step is logged."""
+    one, _ = find_variants(["seed=1,2"])
+    assert one.overrides([]) == ("seed=1", "log.every=1")
+    assert one.overrides(["log.every=10"]) == ("seed=1", "log.every=10")
+    assert one.overrides(["log={every: 10}"]) == ("log={every: 10}", "seed=1")
+
+
+def test_values_are_put_into_the_words_of_a_program() -> None:
+    """In place of {key}, in any word; others become options, and keys of launch are what they always are."""
+    over = ["lr=1e-3,1e-4", "name='a,b',c", "launch.env.MODE=x,y", "depth=-1,2"]
+    one = find_variants(over)[0]
+    words = ["python", "train.py", "lr={lr}", "{lr}/{name}", "{other}"]
+    assert one.program(words) == ("python", "train.py", "lr=1e-3", "1e-3/a,b", "{other}", "--depth=-1")
+    assert one.launch_keys(["launch.env.A=1"]) == ("launch.env.A=1", 'launch.env.MODE="x"')
+
+
+def test_runs_of_a_variant_are_interleaved() -> None:
+    """Each has a folder and a label of its own; values that look like another's place are left alone."""
+    variants = find_variants(["a={b},2", "b=3,4"], repeat=2)
+    assert [v.label for v in variants[:5]] == ["a={b} b=3", "a={b} b=4", "a=2 b=3", "a=2 b=4", "a={b} b=3 #2"]
+    assert len({v.folder for v in variants}) == 8
+    assert variants[0].program(["x", "{a}{b}"]) == ("x", "{b}3")
+    with pytest.raises(UserError, match="60 runs of 2 variants, more than 100"):
+        find_variants(["a=1,2"], repeat=60)
+
+
 @pytest.mark.parametrize(
-    "job", [["train.py"], ["--", "python", "train.py"], ["train.yaml", "--", "python", "train.py"]]
+    ("job", "said"),
+    [
+        (["train.py"], "is a program, not a train.yaml; write it after two dashes"),
+        (["train.yaml", "--", "python", "train.py"], "stands before the `--`"),
+        (["--", "python", "none.py"], "there is no file none.py"),
+        ([], "missing argument 'train.yaml'"),
+    ],
 )
-def test_programs_cannot_be_compared(in_process: Podrun, job: list[str]) -> None:
-    """They have no keys. The message says what to do instead."""
+def test_mistakes_with_programs(in_process: Podrun, job: list[str], said: str) -> None:
+    """They are those of a single run."""
     done = in_process("compare", "--slice", "cpu-1x2", "--simulate", "--over", "a=1,2", *job)
     assert done.returncode == 2
-    assert "lays those that you mark over each other" in done.stderr
+    assert said in done.stderr
 
 
 def test_a_second_comparison_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -221,6 +254,55 @@ def test_times_are_those_after_the_first_step() -> None:
     assert (second.median_step, second.total) == (1.5, 3.0)
     assert (first.speedup, first.speedup_interval, first.speedup_by_total) == (1.0, None, 1.0)
     assert (second.speedup, second.speedup_by_total) == (4 / 1.5, 12 / 3)
+
+
+def test_the_times_of_a_program_are_those_between_its_reports() -> None:
+    """A report of every n-th step stands for n steps; of a step repeated after a restart, the last one counts."""
+    rows = [{"kind": "train", "step": n, "time": 0.0, "elapsed": 0.5 * n} for n in (10, 20, 30)]
+    one = replace(measured("a", []), steps=steps([rows[0], {**rows[1], "elapsed": 99.0}, *rows[1:]]))
+    (row,) = compare_variants([one])
+    assert [step.seconds for step in one.steps] == [None, 0.5, 0.5]
+    assert (row.median_step, row.total) == (0.5, 10.0)
+
+
+def test_metrics_of_any_name() -> None:
+    """An evaluation's plain name is told from that of training; the last value counts; NaN is none."""
+    rows = [
+        {"kind": "train", "step": 1, "time": 0.0, "loss": 2.0, "f1": 0.5, "val/auc": 0.1},
+        {"kind": "eval", "step": 1, "time": 0.0, "loss": 2.0, "f1": 0.4},
+        {"kind": "train", "step": 2, "time": 0.0, "loss": 1.0, "f1": 0.6, "val/auc": math.nan},
+    ]
+    assert metrics(rows, {"loss"}) == {
+        "f1": ((1, 0.5), (2, 0.6)),
+        "val/auc": ((1, 0.1),),
+        "validation f1": ((1, 0.4),),
+    }
+
+
+def test_repeated_runs_have_an_interval_over_the_runs() -> None:
+    """Runs of a round are compared with each other, so that a machine that slows down changes nothing."""
+    first, second = find_variants(["a=1,2"])
+    runs = [
+        replace(measured("x", [None, *[seconds * slow] * 5]), variant=replace(v, repeat=n))
+        for n, slow in enumerate((1.0, 3.0, 9.0), 1)
+        for v, seconds in ((first, 0.2), (second, 0.1))
+    ]
+    one, two = compare_variants(runs)
+    assert one.speedup_interval is None and len(one.runs) == 3
+    assert two.speedup == pytest.approx(2.0) and two.speedup_interval == pytest.approx((2.0, 2.0))
+    assert (one.median_step, two.median_step) == pytest.approx((0.6, 0.3))
+    assert "each number is the median of 3 runs" in as_text([one, two])
+    one, two = compare_variants([*runs[:-1], replace(runs[-1], steps=measured("x", [None, *[1.8] * 5]).steps)])
+    low, high = two.speedup_interval or (0.0, 0.0)
+    assert low < 1 < (two.speedup or 0.0) < high
+
+
+def test_further_metrics_have_tables_as_wide_as_the_terminal() -> None:
+    """All columns are there, below each other."""
+    values = {f"val/metric{n}": ((1, n / 7),) for n in range(9)}
+    text = as_text(compare_variants([measured(name, [None, 0.1], metrics=values) for name in "ab"]), 80)
+    assert all(name in text for name in values) and max(map(len, text.splitlines())) <= 80
+    assert text.count("\nVARIANT  val/metric") == 2
 
 
 def test_a_slower_variant_is_never_called_faster() -> None:

@@ -73,6 +73,24 @@ def test_the_curves_are_those_of_the_metrics() -> None:
     assert floats(series[2]["y"]) == (2.0, 1.0)
 
 
+def test_further_metrics_have_charts_and_columns() -> None:
+    """In groups by the beginning of their names, with a line for each run of a variant in the variant's colour."""
+    one, two = (
+        replace(variant(name, 0.01), metrics={"val/f1": ((1, 0.5), (2, value)), "lr": ((1, 0.1),)})
+        for name, value in (("a", 0.75), ("b", 0.25))
+    )
+    again = replace(two, variant=replace(two.variant, repeat=2))
+    charts = charts_of(rows(one, two, again))
+    assert [(chart.title, chart.group) for chart in charts[2:]] == [("lr", ""), ("val/f1", "val")]
+    assert [(s.name, s.y, s.colour) for s in charts[-1].series] == [
+        ("a", [0.5, 0.75], 0),
+        ("b", [0.5, 0.25], 1),
+        ("b #2", [0.5, 0.25], 1),
+    ]
+    page = page_of(rows(one, two, again), ABOUT)
+    assert "<th>val/f1</th>" in page and '<td class="number">0.7500</td>' in page
+
+
 def test_a_loss_that_is_not_finite_is_left_out() -> None:
     measured = replace(variant("a", 0.02), evaluations=((20, 2.0), (40, None)))
     (loss, _) = charts_of(rows(measured, variant("b", 0.01)))
