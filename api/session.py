@@ -111,13 +111,24 @@ def report(
 
     Raises:
         TypeError: a metric is not a number, a sample is none of these, or `step` is not an integer.
-        ValueError: a metric has the name of a field of podrun's records, such as `time`.
+        ValueError: a metric has the name of a field of podrun's records, such as `time`, or one that is too long or cannot
+            be printed.
     """
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise TypeError(
+            f"podrun.report: metrics is {type(metrics).__name__}, expected numbers by name: podrun.report(step, loss=loss)"
+        )
     if sample is not None and not isinstance(sample, Mapping):
         raise TypeError(
             f"podrun.report: sample is {type(sample).__name__}, expected samples by name: sample={{'text': ...}}"
         )
-    current().metrics.report(operator.index(step), {**(metrics or {}), **named}, kind, sample or {})
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"podrun.report: step is {step!r}, expected a whole number") from None
+    if abs(number) > _LAST:
+        raise ValueError(f"podrun.report: step is {number}, expected at most {_LAST}")
+    current().metrics.report(number, {**(metrics or {}), **named}, kind, sample or {})
 
 
 def is_stopping() -> bool:
@@ -138,6 +149,10 @@ class _Reported(NamedTuple):
 
 _SHOWN = 4
 """Metrics on a line of the console, unless the program names them."""
+_LAST = (1 << 63) - 1
+"""The largest step that TensorBoard's files have room for."""
+_LONGEST = 120
+"""Most characters of a metric's name."""
 _SAMPLED = 64 << 20
 """Bytes of samples that are sent to the launcher; further ones are only in the workdir."""
 
@@ -391,6 +406,11 @@ def _check_name(name: Any) -> None:
     """Raise an error for a metric whose name would take the place of a field."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"podrun.report: a metric is named {name!r}, expected a text")
+    if len(name) > _LONGEST or not name.isprintable():
+        short = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+        raise ValueError(
+            f"podrun.report: a metric is named {short!r}; expected at most {_LONGEST} printable characters"
+        )
     if name in FIELDS:
         raise ValueError(
             f"podrun.report: a metric is named {name}, which is a field of podrun's records; give it another name, such as "

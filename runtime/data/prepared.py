@@ -260,7 +260,7 @@ class Documents:
         return Spliced([shard.tokens for shard in self.shards], self.begins, self.first, self.end)
 
     def _source(self) -> Source:
-        return Source(self.where, self.folder.manifest.vocabulary, self.first, self._names)
+        return Source(self.where, self.folder.manifest.vocabulary, self.first, self._names, "prepare it again")
 
     def _ends(self) -> Array:
         """Return the end of each document, counted from the first token of these: int64[documents]."""

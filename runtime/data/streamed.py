@@ -22,6 +22,8 @@ LARGEST = 1 << 20
 """Most bytes of the state of one iterator, as text."""
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 """Names of the methods that return a state and that go on from one: those of grain, and those of torchdata."""
+_DEEPEST = 8
+"""Levels of a state in which its part that cannot be saved is looked for."""
 _REMEMBERED = 64
 """States of so many batches are kept: more than are read ahead and in flight."""
 
@@ -122,7 +124,7 @@ class IteratorState:
         text = _encoded(state)
         if text is None:
             raise UserError(
-                f"{self.where}: `{self.get}` of its iterator returns {type(state).__name__}, which cannot be saved; give "
+                f"{self.where}: `{self.get}` of its iterator returns {_unsavable(state)}, which cannot be saved; give "
                 "bytes, or values of JSON: dictionaries, lists, texts, numbers"
             )
         if len(text) > LARGEST:
@@ -135,7 +137,11 @@ class IteratorState:
     def restore(self, state: Any) -> None:
         """Go on from a state, as `decoded` returns it. Raises UserError if that has no effect."""
         before = self.text()
-        getattr(self.holder, self.set)(state)
+        try:
+            getattr(self.holder, self.set)(state)
+        except Exception as error:
+            error.add_note(f"{self.where}: `{self.set}` of its iterator was called with the state of the checkpoint")
+            raise
         if self.text() == before != _encoded(state):
             raise UserError(
                 f"{self.where}: its iterator has the same state after `{self.set}` as before, so it would not go on where it "
@@ -222,7 +228,14 @@ class StreamReader:
                 f"{self._share.parts}; go on with as many processes as before, or give its Streamed a `regroup` "
                 "(docs/data.md)"
             )
-        state = streamed.regroup(states, self._share)
+        try:
+            state = streamed.regroup(states, self._share)
+        except Exception as error:
+            error.add_note(
+                f"{self._where}: `regroup` of its Streamed was called with the states of {len(states)} parts for part "
+                f"{self._share.part} of {self._share.parts}"
+            )
+            raise
         if state is None:
             raise UserError(f"{self._where}: `regroup` of its Streamed returns None; was its `return` forgotten?")
         return state
@@ -275,6 +288,21 @@ def _encoded(state: Any) -> str | None:
         return text if json.loads(text)["json"] == state else None  # such as keys that are numbers
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def _unsavable(state: Any) -> str:
+    """Return the type of the part of a state that cannot be saved, and where it stands."""
+    place = ""
+    for _ in range(_DEEPEST):
+        keys = [key for key in state if not isinstance(key, str)] if isinstance(state, dict) else []
+        if keys:
+            return f"a dictionary with the key {keys[0]!r}{place}, which is no text"
+        inner = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+        bad = next(((k, v) for k, v in inner if _encoded(v) is None or isinstance(v, bytes | bytearray)), None)
+        if bad is None:
+            break
+        state, place = bad[1], f"{place or ' at '}[{bad[0]!r}]"
+    return ("NaN or an infinite number" if isinstance(state, float) else type(state).__name__) + place
 
 
 def decoded(text: str) -> Any:

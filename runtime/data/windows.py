@@ -33,6 +33,8 @@ class Source:
     """Number in the file of the first token of this part."""
     documents: Callable[[int, int], list[str]] | None = None
     """Returns the names of the documents of some tokens: the first one's number in this part, and how many they are."""
+    remedy: str = "give data.vocabulary and data.dtype as the file was made with, or make it again"
+    """What to do about an id beyond the vocabulary."""
 
     def windows(self, tokens: Stream, at: Tokens) -> Tokens:
         """Return `tokens[at]` as int32. Raises UserError for an id beyond the vocabulary."""
@@ -50,8 +52,7 @@ class Source:
         place, token = self.first + int(places[first]), int(ids.reshape(-1)[wrong[first]])
         raise UserError(
             f"{self.where}: token {place:,}, counted from 0, is {token}, but "
-            f"data.vocabulary is {self.vocabulary}: ids are from 0 to {self.vocabulary - 1}; give data.vocabulary and "
-            "data.dtype as the file was made with, or make it again"
+            f"the vocabulary is {self.vocabulary}: ids are from 0 to {self.vocabulary - 1}; {self.remedy}"
         )
 
     def origin(self, start: int, size: int) -> Origin:

@@ -220,6 +220,11 @@ def opened_parquet(name: str, path: str) -> Any:
         raise ReadError(f"{shown(name)} is not a Parquet file that can be read: {_reason(error)}") from None
 
 
+_CONTINUES = b"\xff" * 4
+"""Beginning of each message of an Arrow stream."""
+_STREAM_END = _CONTINUES + b"\0" * 4
+
+
 def opened_arrow(name: str, path: str) -> Any:
     """Return a reader of an Arrow file, or of a stream, which `datasets` writes. Raises ReadError."""
     arrow = _pyarrow(name)
@@ -229,7 +234,12 @@ def opened_arrow(name: str, path: str) -> Any:
         if not os.path.getsize(path):
             raise arrow.ArrowInvalid("the file is empty")
         mapped = arrow.memory_map(path)
-        is_file = mapped.read(6) == b"ARROW1"
+        begin = mapped.read(6)
+        is_file = begin == b"ARROW1"
+        if begin.startswith(_CONTINUES):  # a stream, not of the format before 2019
+            mapped.seek(max(0, mapped.size() - len(_STREAM_END)))
+            if mapped.read() != _STREAM_END:
+                raise arrow.ArrowInvalid("it is cut off: the mark at the end of a stream is missing")
         mapped.seek(0)
         return pyarrow.ipc.open_file(mapped) if is_file else pyarrow.ipc.open_stream(mapped)
     except (arrow.ArrowException, OSError) as error:

@@ -74,7 +74,8 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
     for source in given:
         try:
             for name, path, version, is_named in _matches(source, note, problems):
-                if os.path.realpath(path).startswith(inside):
+                place = os.path.realpath(path)
+                if place.startswith(inside):
                     written += 1
                     continue
                 kind, compression = _kind(path)
@@ -84,7 +85,6 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
                     ending = Path(path).suffix or "no ending"
                     others[ending] = others.get(ending, 0) + 1
                     continue
-                place = os.path.abspath(path)
                 twice += place in files
                 try:
                     files.setdefault(

@@ -223,3 +223,19 @@ def test_a_sample_that_cannot_be_written_is_told(fresh: Callable[[], None], caps
     out = capsys.readouterr().out
     assert "sample large of step 1 is left out: " in out and "sample text of step 3 is left out: " in out
     assert "step 2  loss 1.0000" in out
+
+
+@pytest.mark.parametrize(
+    ("step", "metrics", "message"),
+    [
+        (1, 0.5, r"metrics is float, expected numbers by name"),
+        (1.5, {"loss": 1.0}, r"step is 1\.5, expected a whole number"),
+        (10**20, {"loss": 1.0}, r"step is 10{20}, expected at most"),
+        (1, {"a\nb": 1.0}, r"a metric is named 'a\\nb'; expected at most 120 printable characters"),
+        (1, {"a\ud800": 1.0}, r"a metric is named 'a\\ud800'; expected at most 120"),
+        (1, {"x" * 5000: 1.0}, r"a metric is named 'x{120}\.\.\.'; expected at most 120"),
+    ],
+)
+def test_reports_that_are_refused(fresh: Callable[[], None], step: Any, metrics: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=rf"podrun\.report: {message}"):
+        podrun.report(step, metrics)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -147,11 +148,28 @@ def test_batches_of_another_form(batch: Any, message: str) -> None:
         StreamReader(Streamed(lambda share: Odd(batch), EXAMPLE), SHARE, "mine", 0, None).read(0, 6)
 
 
-@pytest.mark.parametrize("state", [object(), {1: 2}, (1, 2), {"a": float("nan")}, np.int64(3), {"a": {1, 2}}])
-def test_states_that_cannot_be_saved(state: Any) -> None:
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+@pytest.mark.parametrize(
+    ("state", "part"),
+    [
+        (object(), "object"),
+        ({1: 2}, "a dictionary with the key 1, which is no text"),
+        ((1, 2), "tuple"),
+        ({"a": {"b": [1, np.int64(3)]}}, "int64 at ['a']['b'][1]"),
+        ({"a": float("nan")}, "NaN or an infinite number at ['a']"),
+        ({"a": {0: 1}}, "a dictionary with the key 0 at ['a'], which is no text"),
+        ({"a": b"b"}, "bytes at ['a']"),
+        (ENDLESS, "list at [0]"),
+    ],
+)
+def test_states_that_cannot_be_saved(state: Any, part: str) -> None:
     """What JSON would change is refused at the start, not found at a resume."""
     with pytest.raises(
-        UserError, match=r"`get_state` of its iterator returns \w+, which cannot be saved; give bytes, or"
+        UserError,
+        match=rf"`get_state` of its iterator returns {re.escape(part)}.*, which cannot be saved; give bytes, or",
     ):
         StreamReader(Streamed(lambda share: Odd(GOOD, state), EXAMPLE), SHARE, "mine", 0, None)
 

@@ -71,7 +71,7 @@ def test_ids_beyond_the_vocabulary(tmp_path: Path, at: int) -> None:
     values.tofile(path)
     section = TokensData(path=path, validation=0.5, dtype="uint32", vocabulary=8)
     assert tokens_dataset(section, JOB).vocabulary == 8
-    with pytest.raises(UserError, match=rf"tokens: token {at}, counted from 0, is 7, but data\.vocabulary is 7: "):
+    with pytest.raises(UserError, match=rf"tokens: token {at}, counted from 0, is 7, but the vocabulary is 7: "):
         tokens_dataset(section.model_copy(update={"vocabulary": 7}), JOB)
 
 

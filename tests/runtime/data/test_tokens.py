@@ -256,14 +256,14 @@ def test_token_id_beyond_the_vocabulary(tmp_path: Path, place: int) -> None:
     ids[place] = 300
     path = tokens_file(tmp_path / "t.bin", ids)
     assert tokens(path, vocabulary=301).vocabulary == 301
-    with pytest.raises(UserError, match=rf"t\.bin: token {place}, counted from 0, is 300, but data.vocabulary is 300"):
+    with pytest.raises(UserError, match=rf"t\.bin: token {place}, counted from 0, is 300, but the vocabulary is 300"):
         tokens(path, vocabulary=300)
 
 
 def test_token_id_beyond_the_vocabulary_in_the_validation_file(tmp_path: Path) -> None:
     """The file that has it is named."""
     path, other = tokens_file(tmp_path / "t.bin", stream(90)), tokens_file(tmp_path / "v.bin", stream(101))
-    with pytest.raises(UserError, match=r"v\.bin: token 100, counted from 0, is 100, but data.vocabulary is 100"):
+    with pytest.raises(UserError, match=r"v\.bin: token 100, counted from 0, is 100, but the vocabulary is 100"):
         tokens(path, validation_path=other, vocabulary=100)
 
 

@@ -310,6 +310,22 @@ def test_damaged_offsets_of_an_arrow_file_are_named(tmp_path: Path) -> None:
         run_prepare(tmp_path / "tokens", source)
 
 
+def test_a_stream_that_is_cut_between_its_batches_is_named(tmp_path: Path) -> None:
+    """Its batches are whole, and only the mark at its end is missing: the rest of the text may be as well."""
+    table = pyarrow.table({"text": ["one", "two"]})
+    with pyarrow.ipc.new_stream(str(tmp_path / "cut.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    os.truncate(tmp_path / "cut.arrow", (tmp_path / "cut.arrow").stat().st_size - 8)
+    with pytest.raises(UserError, match=r"cut\.arrow is not an Arrow file that can be read: it is cut off"):
+        run_prepare(tmp_path / "tokens", tmp_path / "cut.arrow")
+
+
+def test_a_file_and_a_link_to_it_are_read_once(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.jsonl", {"text": "a"})
+    (tmp_path / "b.jsonl").symlink_to(source)
+    assert run_prepare(tmp_path / "tokens", source, tmp_path / "b.jsonl").documents == 1
+
+
 def test_sources_that_cannot_be_read_twice_or_are_the_output(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(UserError, match=r"pipe\.jsonl is no file that can be read twice, such as a pipe"):
