@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,6 @@ class Survey:
     """True if the task needs the whole batch at once, so that it cannot be accumulated."""
     held: tuple[Held, ...]
     """By strategy, in the order of the question."""
-
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> Survey:
-        """Return the survey that was sent as JSON."""
-        return cls(**{**fields, "held": tuple(Held(**one) for one in fields["held"])})
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,11 @@ An answer is sent as the JSON of its fields. Standard library only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, final
+from typing import Literal, TypedDict, final
 
 from .events import Metrics
+from .job_report import Excess, Report
+from .layout_facts import Measured, Survey
 
 
 @final
@@ -27,24 +29,24 @@ class InspectQuery(TypedDict):
     """Columns of the terminal."""
 
 
-class InspectAnswer(TypedDict):
+@dataclass(frozen=True)
+class InspectAnswer:
     """The report on a job whose step was compiled."""
 
     text: str
     """The report for a terminal."""
-    report: dict[str, Any]
-    """The fields of a `Report`."""
+    report: Report
     files: list[str]
     """Files and folders that the answer depends on."""
 
 
-class TooLargeAnswer(TypedDict):
+@dataclass(frozen=True)
+class TooLargeAnswer:
     """The report on a job whose step does not fit into the memory of a device."""
 
     problem: str
     """The message to the user."""
-    excess: dict[str, Any]
-    """The fields of an `Excess`."""
+    excess: Excess
     files: list[str]
     """Files and folders that the answer depends on."""
 
@@ -73,11 +75,12 @@ class LayoutsQuery(TypedDict):
     compile: bool
 
 
-class LayoutsAnswer(TypedDict):
+@dataclass(frozen=True)
+class LayoutsAnswer:
     """Answer of the compiler, or facts that need no compiling."""
 
-    answer: dict[str, Any]
-    """The fields of a `Measured` with `compile`, otherwise of a `Survey`."""
+    answer: Survey | Measured
+    """A `Measured` with `compile`, otherwise a `Survey`."""
     files: list[str]
     """Files and folders that the answer depends on."""
 
@@ -251,6 +254,21 @@ class PrepareQuery(TypedDict):
     strict: bool
     """A bad line is an error."""
     overwrite: bool
+
+
+@final
+class PrepareLine(TypedDict):
+    """A part of the answer: a line for the user."""
+
+    line: str
+
+
+@final
+class PrepareProgress(TypedDict):
+    """A part of the answer."""
+
+    progress: tuple[int, int, int, float]
+    """Bytes read, bytes in all, tokens, and seconds."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from podrun.runtime.config import Config, files_of
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.job_report import Excess, Report, as_json
-from podrun.runtime.queries import ArraysQuery, InspectQuery
+from podrun.runtime.job_report import as_json
+from podrun.runtime.queries import ArraysQuery, InspectAnswer, InspectQuery, TooLargeAnswer
 from podrun.runtime.target import Target
 
 from ..inventory.pod_request import PodRequest
@@ -35,6 +35,7 @@ from ..request.train_file import read_config
 from ..view.times import moment
 from ..view.waiting import waiting
 
+_ANSWER: TypeAdapter[InspectAnswer | TooLargeAnswer] = TypeAdapter(InspectAnswer | TooLargeAnswer)
 _MOST_DEVICES = 512
 """Maximum number of devices for --mesh; more take minutes."""
 
@@ -122,28 +123,25 @@ def inspect(request: InspectRequest) -> int:
     env = query_environment({**given, **_virtual(pod.slice.devices)}, is_for_hosts=target is not None)
     data = [str(path.absolute()) for named in files_of(config) for path in named.files]
     question = {**query, "python": python, "env": settings(env, given), "folder": os.getcwd(), "data": data}
-    answer = kept_answer(question)
+    answer = kept_answer(question, _ANSWER)
     if answer is None:
         asked = time.time()
         try:
             with waiting(f"compiling the step for {pod.slice.devices} devices"):
-                answer = json.loads(_ask(query, python, env))
+                answer = _ANSWER.validate_json(_ask(query, python, env))
         except QueryError as error:
             return _failed(error)
-        files = answer.pop("files")
         if "://" not in json.dumps(query["config"]["data"]):  # buckets may change unseen
-            keep_answer(question, answer, [*files, *data], asked)
-    if "problem" in answer:
+            keep_answer(question, _ANSWER, answer, [*answer.files, *data], asked)
+    if isinstance(answer, TooLargeAnswer):
         if request.output:
-            excess = TypeAdapter(Excess).validate_python(answer["excess"])
-            page = page_of_excess(excess, answer["problem"], request.train.name, moment(time.time()))
+            page = page_of_excess(answer.excess, answer.problem, request.train.name, moment(time.time()))
             write_page(request.output, page)
-        raise UserError(answer["problem"])
-    report = TypeAdapter(Report).validate_python(answer["report"])
+        raise UserError(answer.problem)
     if request.output:
-        write_page(request.output, page_of(report, request.train.name, moment(time.time())))
+        write_page(request.output, page_of(answer.report, request.train.name, moment(time.time())))
     else:
-        print(as_json(report) if request.json else answer["text"])
+        print(as_json(answer.report) if request.json else answer.text)
     return ExitCode.DONE
 
 

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.queries import PrepareAnswer, PreparedSample, PrepareQuery, ShowPreparedAnswer, ShowPreparedQuery
+from podrun.runtime.queries import (
+    PrepareAnswer,
+    PreparedSample,
+    PrepareLine,
+    PrepareProgress,
+    PrepareQuery,
+    ShowPreparedAnswer,
+    ShowPreparedQuery,
+)
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.cleanup import counted
@@ -89,7 +97,7 @@ class _Progress:
 
     def on_part(self, part: str) -> None:
         """Show a line that the process has written."""
-        message = json.loads(part)
+        message: PrepareLine | PrepareProgress = json.loads(part)
         if "line" in message:
             self._line.say(in_one_line(message["line"]))
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -10,10 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
+from pydantic import TypeAdapter
+
+from podrun.runtime.layout_facts import Measured
 from podrun.runtime.queries import LayoutsAnswer, LayoutsQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
 
+ANSWER = TypeAdapter(LayoutsAnswer)
 _GIB = 2**30
 _AT_FIRST = 3 * _GIB
 """Memory that a compiling process is expected to take before one has ended."""
@@ -64,8 +67,9 @@ class Compilers:
             if not error.is_killed:
                 raise
             text = self._run(query, env, alone=True)
-        answer: LayoutsAnswer = json.loads(text)
-        self._largest = max(self._largest, answer["answer"].get("memory_here", 0))
+        answer = ANSWER.validate_json(text)
+        if isinstance(answer.answer, Measured):
+            self._largest = max(self._largest, answer.answer.memory_here)
         return answer
 
     def stop(self) -> None:

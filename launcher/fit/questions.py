@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
 
 from podrun.runtime.config import Config, Launch, files_of
 from podrun.runtime.config.xla_presets import with_presets
@@ -16,7 +15,7 @@ from podrun.runtime.target import Target
 
 from ..request.kept_answers import interpreter, keep_answer, kept_answer, settings
 from ..request.query_process import query_environment
-from .compilers import Compilers
+from .compilers import ANSWER, Compilers
 
 _NOT_OF_THE_STEP = {"launch", "log", "eval", "checkpoint", "sample"}
 """Sections that do not change the training step."""
@@ -42,15 +41,18 @@ class Questions:
 
     def survey(self, jobs: Sequence[Config]) -> Survey:
         """Return the facts about the job that need no compiling. `jobs`: it with each strategy."""
-        return Survey.of(self._ask(self._query(jobs, False), jobs[0].launch, {}, keep=self._data_is_here)[0])
+        survey, _ = self._ask(self._query(jobs, False), jobs[0].launch, {}, keep=self._data_is_here)
+        assert isinstance(survey, Survey)
+        return survey
 
     def measure(self, job: Config, known: Survey) -> tuple[Measured, bool]:
         """Return the compiler's answer about a layout, and whether it was compiled now.
 
         The facts that are known are part of the question, because they tell what changes with data in a bucket.
         """
-        answer, is_new = self._ask(self._query([job], True), job.launch, {"known": asdict(known)}, keep=True)
-        return Measured(**answer), is_new
+        measured, is_new = self._ask(self._query([job], True), job.launch, {"known": asdict(known)}, keep=True)
+        assert isinstance(measured, Measured)
+        return measured, is_new
 
     def _query(self, jobs: Sequence[Config], compile: bool) -> LayoutsQuery:
         layouts = [job.model_dump(mode="json", exclude=_NOT_OF_THE_STEP) for job in jobs]
@@ -58,16 +60,15 @@ class Questions:
 
     def _ask(
         self, query: LayoutsQuery, launch: Launch, known: Mapping[str, object], keep: bool
-    ) -> tuple[dict[str, Any], bool]:
-        """Return the answer as JSON, and whether it is new. `known`: what it depends on besides the query."""
+    ) -> tuple[Survey | Measured, bool]:
+        """Return the answer, and whether it is new. `known`: what it depends on besides the query."""
         env = with_presets(launch.env, launch.xla, self._target.platform)
         given = settings(query_environment(env, is_for_hosts=True), env)
         question = {**query, **self._here, "env": given, **known}
-        if keep and (kept := kept_answer(question)) is not None:
-            return kept, False
+        if keep and (kept := kept_answer(question, ANSWER)) is not None:
+            return kept.answer, False
         asked = time.time()
         reply = self._compilers.ask(query, env)
-        answer = reply["answer"]
-        if keep and (problem := keep_answer(question, answer, [*reply["files"], *self._data], asked)):
+        if keep and (problem := keep_answer(question, ANSWER, reply, [*reply.files, *self._data], asked)):
             self.not_kept = problem
-        return answer, True
+        return reply.answer, True

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from podrun.runtime.compiler_package import KEPT_COMPILERS
 from podrun.runtime.contract import UserError
@@ -24,23 +24,27 @@ from podrun.runtime.disk_cache import DiskCache
 
 from ..pod.home import age_of, podrun_home, private_folder
 
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
 FOLDER = "answers"
 _SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME", KEPT_COMPILERS)
 """Beginnings of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
 _LIMIT = 64 << 20  # bytes of all answers; those not used for longest are removed
 
+A = TypeVar("A")
 
-def kept_answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the answer; None if it is unknown, damaged, or depends on a file that has changed."""
+
+def kept_answer(question: Mapping[str, object], form: TypeAdapter[A]) -> A | None:
+    """Return the answer, of the type of `form`; None if it is unknown, damaged, or depends on a file that has changed."""
     try:
         kept = json.loads(_answers().read(_name(question)) or b"{}")
-        answer: dict[str, Any] = kept["answer"]
         if any(_identity(path) != known for path, known in kept["files"]):
             return None
-    except (OSError, KeyError, UserError):
+        return form.validate_python(kept["answer"])
+    except (OSError, KeyError, ValueError, UserError):
         return None
-    return answer
 
 
 def settings(env: Mapping[str, str], of_job: Collection[str]) -> dict[str, str]:
@@ -58,12 +62,15 @@ def interpreter(python: str | None) -> str:
     return (shutil.which(python) or python) if python else sys.executable
 
 
-def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iterable[str], asked: float) -> str:
+def keep_answer(
+    question: Mapping[str, object], form: TypeAdapter[A], answer: A, files: Iterable[str], asked: float
+) -> str:
     """Keep an answer. If that is not possible, it is computed again next time.
 
     Args:
         question: all that it depends on besides files.
-        answer: JSON.
+        form: of the answer's type.
+        answer: the answer.
         files: paths of the files and folders that it depends on.
         asked: time when the question was asked, in seconds since 1970.
 
@@ -75,7 +82,8 @@ def keep_answer(question: Mapping[str, Any], answer: dict[str, Any], files: Iter
         newest = max((status[1] for _, status in identities), default=0) / 1e9
         if newest > asked or newest > time.time() - _TICK:
             return ""
-        _answers().store(_name(question), json.dumps({"answer": answer, "files": identities}).encode())
+        kept = {"answer": form.dump_python(answer), "files": identities}
+        _answers().store(_name(question), json.dumps(kept).encode())
     except (OSError, UserError) as error:
         return f"{podrun_home()}: {getattr(error, 'strerror', None) or error}"
     return ""
@@ -97,5 +105,5 @@ def _answers() -> DiskCache:
     return DiskCache(private_folder(FOLDER), _LIMIT)
 
 
-def _name(question: Mapping[str, Any]) -> str:
+def _name(question: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()

@@ -15,7 +15,6 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.compiler_package import KEPT_COMPILERS
 from podrun.runtime.contract import PART_OF_ANSWER, ExitCode, UserError
@@ -99,7 +98,7 @@ class QueryProcess:
         """End the process; `ask` raises QueryError then. Thread-safe."""
         self._process.kill()
 
-    def ask(self, query: Mapping[str, Any], on_part: Callable[[str], None] | None = None) -> str:
+    def ask(self, query: Mapping[str, object], on_part: Callable[[str], None] | None = None) -> str:
         """Return the answer. When this has returned or raised, also by Ctrl-C, no process is left.
 
         Args:

@@ -12,7 +12,7 @@ from ..worker.query import answer_query
 
 if TYPE_CHECKING:
     from ..devices import Devices
-    from ..queries import ArraysQuery, InspectAnswer, InspectQuery, LayoutsAnswer, LayoutsQuery, TooLargeAnswer
+    from ..queries import ArraysQuery, InspectQuery, LayoutsQuery
 
 
 def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
@@ -32,6 +32,7 @@ def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
         return _answer_layouts(request, depends_on)
     from dataclasses import asdict
 
+    from ..queries import InspectAnswer, TooLargeAnswer
     from .look import TooLarge, look
     from .render import text
 
@@ -40,11 +41,9 @@ def _answer(request: InspectQuery | LayoutsQuery | ArraysQuery) -> str:
     try:
         report = look(Config.model_validate(request["config"]), request["slice"], min(width, 100) - 2, pod)
     except TooLarge as error:
-        too_large: TooLargeAnswer = {"problem": str(error), "excess": asdict(error.excess), "files": depends_on()}
-        return json.dumps(too_large)
+        return json.dumps(asdict(TooLargeAnswer(str(error), error.excess, depends_on())))
     shown = text(report, request["title"], width) + (f"\n\n{note}" if note else "")
-    answer: InspectAnswer = {"text": shown, "report": asdict(report), "files": depends_on()}
-    return json.dumps(answer)
+    return json.dumps(asdict(InspectAnswer(shown, report, depends_on())))
 
 
 def _devices(given: dict[str, object] | None, is_wanted: bool) -> tuple[Devices | None, str]:
@@ -76,14 +75,14 @@ def _answer_layouts(request: LayoutsQuery, depends_on: Callable[[], list[str]]) 
 
     from ..compiler import devices_of
     from ..config import Config
+    from ..queries import LayoutsAnswer
     from ..target import Target
     from .measure import measure, survey
 
     pod = devices_of(Target.of(request["target"]))
     configs = [Config.model_validate(config) for config in request["layouts"]]
     facts = measure(configs[0], pod) if request["compile"] else survey(configs, pod)
-    answer: LayoutsAnswer = {"answer": asdict(facts), "files": depends_on()}
-    return json.dumps(answer)
+    return json.dumps(asdict(LayoutsAnswer(facts, depends_on())))
 
 
 def _answer_arrays(request: ArraysQuery) -> str:

@@ -10,7 +10,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -39,14 +39,14 @@ from ..data.prepared_files import (
 )
 from ..data.saved_tokenizer import Saved, saved_form
 from ..data.tokenizers import BytePairs
-from ..queries import PrepareAnswer, PrepareQuery
+from ..queries import PrepareAnswer, PrepareLine, PrepareProgress, PrepareQuery
 from .chat import ChatTemplate, Conversations
 from .documents import CHAT_COLUMNS, PAIR_COLUMNS, Piece, ReadError, Selection, check_template, shown
 from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan, save_plan, shard_name
 from .shard import ShardRecord, complete_shard
 from .sources import Sources, find_sources
 from .tokenizer import End, chat_template, find_end, load_tokenizer
-from .workers import ChatFields, InputFields, Job, Order, PieceFields, WorkerError, work_on
+from .workers import BadLine, ChatFields, Done, Failure, InputFields, Job, Order, PieceFields, WorkerError, work_on
 
 _OWN = re.compile(r"\.?(manifest|plan|tokenizer)\.json(\.\d+)?|\d{5,12}\.(tokens|ends|origins|answers)", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -54,8 +54,8 @@ _BAD_SHOWN = 5
 _EVERY = 0.2  # least seconds between two reports
 _BLOCK = 1 << 20
 
-Say = Callable[[Mapping[str, Any]], None]
-"""Sends the launcher {"line": text} or {"progress": [bytes read, bytes in all, tokens, seconds]}."""
+Say = Callable[[PrepareLine | PrepareProgress], None]
+"""Sends the launcher a part of the answer."""
 
 
 def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
@@ -279,7 +279,7 @@ class _Work:
         points: set[int] = set()
         self._say({"line": "tokenizer char: reading the sources once to find their characters"})
         self._run(
-            range(len(self._plan.units)), self._job(None, 0, ""), lambda _, answer: points.update(answer["code_points"])
+            range(len(self._plan.units)), self._job(None, 0, ""), lambda _, done: points.update(done["code_points"])
         )
         self._read.clear()
         return {"name": "char", "code_points": sorted(points)}
@@ -359,19 +359,19 @@ class _Work:
             if path.name.startswith(".") or re.fullmatch(r"\d+\.\w+\.\d+", path.name):
                 path.unlink(missing_ok=True)
 
-    def _run(self, numbers: Any, job: Job, on_answer: Callable[[int, Mapping[str, Any]], None]) -> None:
+    def _run(self, numbers: Any, job: Job, on_done: Callable[[int, Done], None]) -> None:
         """Have units worked on. Raises UserError."""
 
-        def answered(number: int, answer: Mapping[str, Any]) -> None:
-            self._on_report(number, self._sizes[number], answer.get("written", 0))
-            on_answer(number, answer)
+        def done(number: int, unit: Done) -> None:
+            self._on_report(number, self._sizes[number], unit["written"])
+            on_done(number, unit)
 
         orders = ((number, self._order(number)) for number in numbers)
         try:
             if len(numbers):
-                work_on(orders, job, min(self._workers, len(numbers)), self._on_report, answered)
+                work_on(orders, job, min(self._workers, len(numbers)), self._on_report, done)
         except WorkerError as error:
-            raise self._explained(error.unit, error.answer) from None
+            raise self._explained(error.unit, error.failure) from None
 
     def _order(self, number: int) -> Order:
         inputs: list[InputFields] = []
@@ -402,32 +402,32 @@ class _Work:
         self._read[number], self._tokens[number] = read, tokens
         if time.monotonic() - self._said >= _EVERY:
             self._said = time.monotonic()
-            total = sum(self._read.values()), self._plan.size, sum(self._tokens.values())
-            self._say({"progress": [*total, self._said - self._started]})
+            read_in_all, written = sum(self._read.values()), sum(self._tokens.values())
+            self._say({"progress": (read_in_all, self._plan.size, written, self._said - self._started)})
 
-    def _explained(self, number: int, answer: Mapping[str, Any]) -> Exception:
+    def _explained(self, number: int, failure: Failure) -> Exception:
         """Return the error of a unit as one for the user."""
-        kind, text = answer["error"], answer["text"]
-        if kind == "read":
+        text = failure["text"]
+        if failure["error"] == "read":
             return UserError(text)
-        if kind == "strict":
-            piece = self._plan.units[number][answer["piece"]]
-            return UserError(f"--strict: {self._place(piece, answer['number'], self._lines_before(piece))}: {text}")
-        if kind == "write":
-            return _write_error(self._folder, answer["errno"], text, self.room())
-        if kind == "ended" and answer["code"] == -signal.SIGKILL:
+        if failure["error"] == "strict":
+            piece = self._plan.units[number][failure["piece"]]
+            return UserError(f"--strict: {self._place(piece, failure['number'], self._lines_before(piece))}: {text}")
+        if failure["error"] == "write":
+            return _write_error(self._folder, failure["errno"], text, self.room())
+        if failure["error"] == "failed":
+            return RuntimeError(text)  # the process has written its traceback
+        code = failure["code"]
+        if code == -signal.SIGKILL:
             return UserError(
                 "a process that wrote a part was ended by signal 9, probably because this machine has no memory left; give "
                 "fewer --workers, and the same command goes on: the parts that are complete are kept"
             )
-        if kind == "ended":
-            code = answer["code"]
-            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-            return UserError(
-                f"a process that wrote a part {how}: a file may be damaged, or have become shorter while it was read; the "
-                "same command tries again, with --workers 1 in the order of the files"
-            )
-        return RuntimeError(text)  # the process has written its traceback
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        return UserError(
+            f"a process that wrote a part {how}: a file may be damaged, or have become shorter while it was read; the "
+            "same command tries again, with --workers 1 in the order of the files"
+        )
 
     def _lines_before(self, piece: Piece) -> int:
         """Return the number of lines or rows before a piece, which are counted if they are not known."""
@@ -451,8 +451,13 @@ class _Work:
     def _check_strict(self, number: int, record: ShardRecord) -> None:
         if self._strict and record.bad:
             first = record.bad[0]
-            answer = {"error": "strict", "piece": first.piece, "number": first.number, "text": first.reason}
-            raise self._explained(number, answer)
+            failure: BadLine = {
+                "error": "strict",
+                "piece": first.piece,
+                "number": first.number,
+                "text": first.reason,
+            }
+            raise self._explained(number, failure)
 
     def _bases(self, records: list[ShardRecord]) -> list[list[int]]:
         """Return for each piece of each unit the lines or rows of its file before it."""

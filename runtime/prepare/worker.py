@@ -11,18 +11,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..data.tokenizers import BytePairs
 from .chat import ChatTemplate, Conversations
 from .documents import Piece, ReadError, Selection
 from .shard import Input, Report, ShardWriter, StrictError, WriteError, code_points, write_shard
 from .tokenizer import Encoder
-from .workers import Job, Order
+from .workers import Answer, Job, Message, Order
 
 _EVERY = 0.25  # least seconds between two reports
 
@@ -64,7 +63,7 @@ def _answer(
     selection: Selection,
     encoder: Encoder | Conversations | None,
     out: TextIO,
-) -> dict[str, Any]:
+) -> Answer:
     inputs = [
         Input(
             Piece(**given["piece"]),
@@ -80,10 +79,10 @@ def _answer(
     report = _reporter(out)
     try:
         if encoder is None:
-            return {"code_points": code_points(inputs, selection, report)}
+            return {"written": 0, "code_points": code_points(inputs, selection, report)}
         with ShardWriter(Path(job["folder"]), order["name"], job["dtype"], selection.chat) as writer:
             record = write_shard(writer, inputs, selection, encoder, job["strict"], report)
-        return {"written": record.tokens}
+        return {"written": record.tokens, "code_points": []}
     except ReadError as error:
         return {"error": "read", "text": str(error)}
     except StrictError as error:
@@ -107,7 +106,7 @@ def _reporter(out: TextIO) -> Report:
     return report
 
 
-def _say(out: TextIO, message: Mapping[str, Any]) -> None:
+def _say(out: TextIO, message: Message) -> None:
     out.write(f"{json.dumps(message)}\n")
     out.flush()
 

@@ -7,9 +7,9 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict, final
 
 from ..data.saved_tokenizer import Saved
 
@@ -34,9 +34,9 @@ class Job(TypedDict):
     column: str | None
     template: str | None
     chat: ChatFields | None
+    """None for text."""
     pairs: bool
     """Documents are pairs of conversations."""
-    """None for text."""
     now: str | None
     """The time that chat templates write, ISO 8601; None for text."""
 
@@ -70,18 +70,90 @@ class Order(TypedDict):
     inputs: list[InputFields]
 
 
+@final
+class Progress(TypedDict):
+    """How far a process is with its unit."""
+
+    read: int
+    """Bytes."""
+    tokens: int
+    """Tokens written."""
+
+
+@final
+class Done(TypedDict):
+    """A unit is complete."""
+
+    written: int
+    """Tokens of its shard; 0 if only characters were looked for."""
+    code_points: list[int]
+    """The characters of its documents, if only they were looked for."""
+
+
+@final
+class BadSource(TypedDict):
+    """A file cannot be read."""
+
+    error: Literal["read"]
+    text: str
+
+
+@final
+class BadLine(TypedDict):
+    """A bad line, where none is accepted."""
+
+    error: Literal["strict"]
+    piece: int
+    number: int
+    """Line or row, from the beginning of the piece."""
+    text: str
+
+
+@final
+class NotWritten(TypedDict):
+    """The folder cannot be written."""
+
+    error: Literal["write"]
+    errno: int | None
+    text: str
+
+
+@final
+class Failed(TypedDict):
+    """Any other exception, whose traceback the process has written."""
+
+    error: Literal["failed"]
+    text: str
+
+
+@final
+class Ended(TypedDict):
+    """The process has ended without an answer."""
+
+    error: Literal["ended"]
+    text: str
+    code: int
+
+
+Failure = BadSource | BadLine | NotWritten | Failed | Ended
+Answer = Done | BadSource | BadLine | NotWritten | Failed
+"""What a process says at the end of a unit."""
+Message = Progress | Done | BadSource | BadLine | NotWritten | Failed
+"""A line from a process. The members are listed again because mypy does not narrow a union within a union."""
+
+
 class WorkerError(Exception):
     """A unit failed.
 
     Args:
         unit: its number.
-        answer: the process's answer, with `error` and `text`.
+        failure: the reason.
     """
 
-    def __init__(self, unit: int, answer: Mapping[str, Any]) -> None:
-        super().__init__(answer["text"])
+    def __init__(self, unit: int, failure: Failure) -> None:
+        super().__init__(failure["text"])
         self.unit = unit
-        self.answer = answer
+        self.failure = failure
 
 
 def work_on(
@@ -89,7 +161,7 @@ def work_on(
     job: Job,
     workers: int,
     on_report: Callable[[int, int, int], None],
-    on_answer: Callable[[int, Mapping[str, Any]], None],
+    on_done: Callable[[int, Done], None],
 ) -> None:
     """Give each unit to a process, and return when all are done. No process is left then, or after an error.
 
@@ -98,7 +170,7 @@ def work_on(
         job: the first line for each process.
         workers: number of processes.
         on_report: gets (unit, bytes read, tokens written), in any thread, one at a time.
-        on_answer: gets (unit, answer), likewise.
+        on_done: gets (unit, what it has), likewise.
 
     Raises:
         WorkerError: a unit failed, the first one.
@@ -134,7 +206,7 @@ def work_on(
                     answer = _answer(process, lambda read, tokens: locked(on_report, unit[0], read, tokens))
                     if "error" in answer:
                         raise WorkerError(number, answer)
-                    locked(on_answer, number, answer)
+                    locked(on_done, number, answer)
             except BrokenPipeError:
                 raise WorkerError(number, _ended(process)) from None
         except Exception as error:
@@ -163,15 +235,16 @@ def _tell(process: subprocess.Popen[str], message: Job | Order) -> None:
     process.stdin.flush()
 
 
-def _answer(process: subprocess.Popen[str], on_report: Callable[[int, int], None]) -> Mapping[str, Any]:
+def _answer(process: subprocess.Popen[str], on_report: Callable[[int, int], None]) -> Answer | Ended:
     assert process.stdout
     for line in process.stdout:
-        answer: Mapping[str, Any] = json.loads(line)
-        if "read" not in answer:
-            return answer
-        on_report(answer["read"], answer["tokens"])
+        message: Message = json.loads(line)
+        if "read" in message:
+            on_report(message["read"], message["tokens"])
+        else:
+            return message
     return _ended(process)
 
 
-def _ended(process: subprocess.Popen[str]) -> Mapping[str, Any]:
+def _ended(process: subprocess.Popen[str]) -> Ended:
     return {"error": "ended", "code": process.wait(), "text": ""}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from podrun.launcher.fit import compilers
 from podrun.launcher.fit.compilers import Compilers, Stopped
 from podrun.launcher.request.query_process import QueryError
 from podrun.runtime.contract import UserError
+from podrun.runtime.layout_facts import Measured
+from podrun.runtime.queries import LayoutsAnswer
 
 PROGRAM = """
 import json, os, pathlib, sys, time
@@ -54,17 +58,26 @@ def most(program: Path) -> int:
     return max(int(line) for line in (program.parent / "most").read_text().splitlines())
 
 
-def ask(some: Compilers, question: dict[str, Any]) -> dict[str, Any]:
+def ask(some: Compilers, question: dict[str, Any]) -> LayoutsAnswer:
     return some.ask(question, {})
 
 
+def answer(memory: int) -> LayoutsAnswer:
+    """Return an answer of the compiler that took that much memory."""
+    return LayoutsAnswer(Measured(True, 1, 2, {}, 0, 0, 1.0, memory), [])
+
+
+def said(memory: int) -> dict[str, Any]:
+    return {"say": json.dumps(asdict(answer(memory)))}
+
+
 def questions(*texts: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{"wait": 0.5, "say": '{"answer": {"memory_here": 1000}}', **text} for text in texts]
+    return [{"wait": 0.5, **said(1000), **text} for text in texts]
 
 
 def test_an_answer_and_the_ways_to_fail(program: Path) -> None:
     with Compilers(str(program)) as some:
-        assert ask(some, {"say": '{"answer": {"a": 1}}'}) == {"answer": {"a": 1}}
+        assert ask(some, said(5)) == answer(5)
         with pytest.raises(UserError, match=r"^batch_size: is wrong$"):
             ask(some, {"say": "batch_size: is wrong", "code": 2})
         with pytest.raises(QueryError, match=r"^ValueError: no\nin mine.py$"):
@@ -87,7 +100,7 @@ def test_one_at_a_time_if_memory_is_short(program: Path, monkeypatch: pytest.Mon
     """Once one has ended, it is known how much they take."""
     monkeypatch.setattr(compilers, "_AT_FIRST", 2**60)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    huge = {"say": f'{{"answer": {{"memory_here": {2**50}}}}}'}
+    huge = said(2**50)
     with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
         [*threads.map(partial(ask, some), questions(huge, huge, huge))]
         assert most(program) == 1
@@ -103,7 +116,7 @@ def test_one_that_is_killed_is_started_again_alone(program: Path, monkeypatch: p
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     with Compilers(str(program)) as some, ThreadPoolExecutor() as threads:
         answers = [*threads.map(partial(ask, some), questions({"together": True}, {"together": True}))]
-        assert answers == [{"answer": {"memory_here": 1000}}] * 2
+        assert answers == [answer(1000)] * 2
         assert most(program) == 2
         with pytest.raises(QueryError, match=r"^the process .* was ended by signal 9, probably .* no memory left"):
             ask(some, {"kill": True})
