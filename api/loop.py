@@ -194,7 +194,7 @@ class Steps(Generic[S]):
         self._session.listen()
         try:
             if self.step >= self.total:
-                self._note(f"already at step {self.step} of {self.total}: nothing left to do")
+                self._reporter.nothing_left(self.step, self.total)
             elif not self._is_exhausted:
                 self._reporter.phase(Phase.COMPILE)
             first = self.step + 1

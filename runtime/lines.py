@@ -59,7 +59,7 @@ def milestone(event: WorkerEvent) -> str | None:
 
 
 def step_line(event: StepEvent) -> str:
-    """Return `step 20/300  loss 2.3146  acc 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
+    """Return `step 20/300  loss 2.3146  accuracy 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
     parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event)]
     if "elapsed" in event:
         parts.append(f"elapsed {clock(event['elapsed'])}")
@@ -72,9 +72,9 @@ def out_of(step: int, steps: int | None) -> str:
 
 
 def describe_step(event: StepEvent) -> str:
-    """Return `loss 2.3146  acc 0.410  18.2k tok/s`: the metrics that are shown, and the throughput."""
+    """Return `loss 2.3146  accuracy 0.410  18.2k tok/s`: the metrics that are shown, and the throughput."""
     parts = [
-        f"acc {value:.3f}" if name == "accuracy" else f"{name} {decimals(value)}"
+        f"{name} {value:.3f}" if name == "accuracy" else f"{name} {decimals(value)}"
         for name, value in shown_metrics(event).items()
     ]
     return "  ".join([*parts, *filter(None, [throughput(event)])])
@@ -111,11 +111,14 @@ def throughput(event: StepEvent) -> str:
     return f"{_thousands(event['examples_per_second'])} ex/s" if "examples_per_second" in event else ""
 
 
-_MOST = 6  # most metrics on the line of an evaluation that has neither a loss nor a plain name
+_MOST = 8  # most metrics on the line of an evaluation
 
 
 def describe_eval(event: EvalEvent) -> str:
-    """Return `validation at step 200: loss 2.0000  perplexity 7.3891  books/loss 1.9000`. Sets with names show their loss."""
+    """Return `validation at step 200: loss 2.0000  perplexity 7.3891  books/loss 1.9000`.
+
+    Of a set with a name, metrics other than the loss are left out if the line has the same of the validation set.
+    """
     return f"validation at step {event['step']}: {_values(event)}"
 
 
@@ -126,9 +129,12 @@ def describe_epoch(event: EpochEvent) -> str:
 
 def _values(event: EvalEvent | EpochEvent) -> str:
     every = {k: v for k, v in event.items() if isinstance(v, float) and k not in ("time", "seconds", "epochs")}
-    # A program may report nothing but `val/accuracy`.
-    metrics = {k: v for k, v in every.items() if "/" not in k or k.endswith("/loss")} or dict([*every.items()][:_MOST])
-    return "  ".join(f"{name} {decimals(value)}" for name, value in metrics.items())
+    metrics = {
+        k: v for k, v in every.items() if k.endswith("/loss") or k.rpartition("/")[2] not in every or "/" not in k
+    }
+    shown = [f"{name} {decimals(value)}" for name, value in metrics.items()]
+    more = [f"and {len(shown) - _MOST} more"] if len(shown) > _MOST else []
+    return "  ".join([*shown[:_MOST], *more])
 
 
 def decimals(value: float) -> str:

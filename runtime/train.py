@@ -282,8 +282,8 @@ class Trainer:
         if self._batches is None:
             if self._ends_early:
                 self._tell_early_end()
-            elif self._process == 0:
-                self._reporter.note(f"already at step {self._step} of {self._steps}: nothing left to train")
+            else:
+                self._reporter.nothing_left(self._step, self._steps)
             return
         self._reporter.phase(Phase.COMPILE)
         first = self._step + 1

@@ -20,7 +20,7 @@ from ..remote.delivery import Delivered, Lost, OutputRead
 from ..remote.session import NO_WORD
 from ..rundir import events
 from ..rundir.adoption import Adoption
-from ..rundir.events import Event, HostEvent, UsageEvent, parse_worker_event
+from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event
 from . import cause, messages
 from .cause import LAUNCHER, Failure, FailureKind
 from .failures import SAVE_GRACE, Failures, Printed
@@ -544,7 +544,14 @@ class AttemptState:
     def _on_exit(self, process: Process, frame: from_agent.Exit) -> None:
         process.exit_code = frame["code"]
         process.cut_off = frame["asked"]
-        self._tell({"event": EventKind.EXIT, "host": process.host, "process": process.process, "code": frame["code"]})
+        ended: ExitEvent = {
+            "event": EventKind.EXIT,
+            "host": process.host,
+            "process": process.process,
+            "code": frame["code"],
+            "asked": frame["asked"],
+        }
+        self._tell(ended)
         if self._is_done(process):
             return
         if process.error is None:

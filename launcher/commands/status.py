@@ -18,13 +18,13 @@ from ..pod.fold import fold
 from ..pod.traits import location, reached
 from ..rundir.lateness import describe_late
 from ..rundir.read_state import read_state
-from ..rundir.run_state import ProcessState, RunState
+from ..rundir.run_state import NOTHING_LEFT, ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
 from ..rundir.submitted import pending_words, queue_of
 from ..view.phases import phase_words
 from ..view.printable import in_one_line
-from ..view.text_table import shorten, text_table
+from ..view.text_table import shorten, text_table, wrap
 from ..view.times import duration, moment
 
 _IN_LINE = 4  # metrics on a line
@@ -151,9 +151,10 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
         return []
     step = details.step
     facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}")]
-    if pace := describe_pace(step):
+    if not summary.program and (pace := describe_pace(step)):
         facts.append(("pace", pace))
-    others = {name: value for name, value in metrics_of(step).items() if name not in {*shown_metrics(step), *_TOLD}}
+    told = {*shown_metrics(step), *(() if summary.program else _TOLD)}
+    others = {name: value for name, value in metrics_of(step).items() if name not in told}
     if others:
         facts.append(("metrics", _listed(others)))
     if details.evaluation is not None:
@@ -178,19 +179,19 @@ def _table(processes: list[ProcessState], *, program: bool, ended: bool) -> str:
         since = moment(process.since) if ended else duration(time.time() - process.since)
         pid = "-" if process.pid is None else str(process.pid)
         row = [str(process.process), process.host, phase_words(process.phase), since, _or_dash(process.step), pid]
-        rows.append([*row, _exit(process.exit_code)])
+        rows.append([*row, _exit(process)])
     if program:
         rows = [[*row[:4], *row[5:]] for row in rows]
     return text_table(rows, right=(0,))
 
 
 def _groups(processes: list[ProcessState]) -> str:
-    hosts_by_state: dict[tuple[str, int | None, int | None], list[str]] = {}
+    hosts_by_state: dict[tuple[str, int | None, str], list[str]] = {}
     for process in processes:
-        hosts_by_state.setdefault((process.phase, process.step, process.exit_code), []).append(process.host)
+        hosts_by_state.setdefault((process.phase, process.step, _exit(process)), []).append(process.host)
     rows = [["PROCESSES", "PHASE", "STEP", "EXIT", "HOSTS"]]
-    for (phase, step, code), hosts in sorted(hosts_by_state.items(), key=lambda item: -len(item[1])):
-        rows.append([str(len(hosts)), phase_words(phase), _or_dash(step), _exit(code), fold(hosts)])
+    for (phase, step, ended), hosts in sorted(hosts_by_state.items(), key=lambda item: -len(item[1])):
+        rows.append([str(len(hosts)), phase_words(phase), _or_dash(step), ended, fold(hosts)])
     return text_table(rows, right=(0,))
 
 
@@ -198,7 +199,11 @@ def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _exit(code: int | None) -> str:
+def _exit(process: ProcessState) -> str:
+    """Return how a process ended: its exit code, a signal, and whether it failed or podrun stopped it after a failure."""
+    code = process.exit_code
+    if code is not None and process.was_stopped and code < 0:
+        return "failed" if process.error else "stopped by podrun"
     if code is None or code >= 0:
         return _or_dash(code)
     try:
@@ -210,6 +215,7 @@ def _exit(code: int | None) -> str:
 def _ending(summary: Summary, details: RunState) -> list[str]:
     """Return the lines about the end of the run, or about failures so far."""
     if details.end:
-        return ["", f"podrun: {details.end['message']}"]
+        nothing = ["", *wrap(NOTHING_LEFT, 100)] if details.had_nothing_left else []
+        return [*nothing, "", f"podrun: {details.end['message']}"]
     failed = [p for p in details.processes.values() if p.error]
     return ["", *(f"{p.host} (process {p.process}): {p.error}" for p in failed[:4])] if failed else []

@@ -17,16 +17,17 @@ _MOST_CHARTS = 80  # further metrics, beyond those of podrun's runtime, that hav
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
-def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
+def curves(
+    steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark], program: bool = False
+) -> list[Chart]:
     """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values.
 
-    After them come those of all other metrics, in groups by the part of their names before a slash.
+    After them come those of all other metrics, in groups by the part of their names before a slash. Each metric of a user
+    `program` has a chart with the name that the program has given it.
     """
-    loss = _column(steps, "loss", "training")
-    if loss is not None:
-        bounds = [(record.lowest, record.highest) for record in steps if finite(record.values.get("loss")) is not None]
-        if any(low != high for low, high in bounds):
-            loss = Series(loss.name, loss.x, loss.y, [low for low, _ in bounds], [high for _, high in bounds])
+    if program:
+        return _of_program(steps, evaluations, marks)
+    loss = _loss(steps)
     measured = [
         Chart("loss", "Loss", "", [*_present(loss), *_evaluated(evaluations, "loss")], marks=marks, smooth=True),
         Chart(
@@ -50,6 +51,30 @@ def curves(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[
         Chart("mfu", "Share of the devices' peak (MFU)", "%", _present(_column(steps, "mfu", "MFU", 100)), most=None),
     ]
     return [*(chart for chart in measured if chart.series), *_of_others(steps, evaluations)]
+
+
+def _of_program(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
+    names = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
+    names |= dict.fromkeys(name for row in evaluations for name in metrics_of(row))
+    charts = []
+    for name in names:
+        trained = _loss(steps) if name == "loss" else _column(steps, name, "training")
+        series = _present(trained, _series(evaluations, name, "validation", "dots", 1.0))
+        if series:
+            group = name.rpartition("/")[0]
+            charts.append(Chart(key_of(name), name, _unit(name), series, marks=marks, smooth=True, group=group))
+    return sorted(charts[:_MOST_CHARTS], key=lambda chart: chart.group)
+
+
+def _loss(steps: Sequence[StepRecord]) -> Series | None:
+    """Return the loss in training, with the range over the records that were skipped."""
+    loss = _column(steps, "loss", "training")
+    if loss is None:
+        return None
+    bounds = [(record.lowest, record.highest) for record in steps if finite(record.values.get("loss")) is not None]
+    if all(low == high for low, high in bounds):
+        return loss
+    return Series(loss.name, loss.x, loss.y, [low for low, _ in bounds], [high for _, high in bounds])
 
 
 MEASURED = frozenset(
@@ -78,6 +103,8 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
 
 def key_of(name: str) -> str:
     """Return the key of a metric's chart, which names its element on the page, for any name."""
+    if name in MEASURED:
+        return name
     return f"metric-{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 

@@ -79,9 +79,9 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
     shares, step_times = shares_of(lanes) if lanes else [], step_times_of(records, lags, named_late(events, until))
-    charts = curves(steps, evaluations, marks_of(records.events))
+    charts = curves(steps, evaluations, marks_of(records.events), records.is_program)
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
-    verdict = verdict_of(status, end, events, begin)
+    verdict = verdict_of(status, end, events, begin, had_nothing_left=_had_nothing_left(summary, events))
     late = lateness_of(records.by_process, lags, until - begin)
     strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
     label = spec.label if spec else None
@@ -108,6 +108,13 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         samples=last_samples(events),
         made=moment(time.time()),
     )
+
+
+def _had_nothing_left(summary: Summary, events: list[Event]) -> bool:
+    """Return True if all steps were done by earlier runs in the same workdir."""
+    restarted = any(event["event"] == EventKind.RESTART for event in events)
+    resumed = [event["step"] for event in events if event["event"] == EventKind.RESUME]
+    return not restarted and summary.step is not None and resumed == [summary.step] == [summary.steps]
 
 
 def _script(command: str) -> str:

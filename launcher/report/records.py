@@ -42,6 +42,12 @@ class Records:
     last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
     """The last step of each process that is not in `by_process`."""
 
+    @property
+    def is_program(self) -> bool:
+        """Return True if the run is of a user program, which has named its metrics itself."""
+        starts = (event for event in self.events if event["event"] == EventKind.START)
+        return any(start["program"] is not None for start in starts)
+
 
 class Thinner:
     """Keeps every n-th record, and the lowest and highest loss of the records in between."""

@@ -8,6 +8,7 @@ from podrun.runtime.contract import EventKind
 from podrun.runtime.lines import clock
 
 from ..rundir.events import EndEvent, Event
+from ..rundir.run_state import NOTHING_LEFT
 from ..rundir.run_summary import RunStatus
 from ..view.times import duration
 from .model import StepTimes, Verdict
@@ -15,8 +16,13 @@ from .model import StepTimes, Verdict
 _LINES = 24  # lines of a traceback
 
 
-def verdict_of(status: RunStatus, end: EndEvent | None, events: list[Event], begin: float) -> Verdict:
-    """Return the verdict. The end's message names the first cause; its traceback, if any, is the evidence."""
+def verdict_of(
+    status: RunStatus, end: EndEvent | None, events: list[Event], begin: float, had_nothing_left: bool = False
+) -> Verdict:
+    """Return the verdict. The end's message names the first cause; its traceback, if any, is the evidence.
+
+    `had_nothing_left`: all steps were done by earlier runs.
+    """
     code = end["code"] if end else None
     title = {
         RunStatus.DONE: "Done",
@@ -27,6 +33,8 @@ def verdict_of(status: RunStatus, end: EndEvent | None, events: list[Event], beg
         RunStatus.ABANDONED: "Abandoned: it has not ended, and has no supervisor",
     }[status]
     text = "" if end is None or code == 0 else _without_frame(end["message"])
+    if status is RunStatus.DONE and had_nothing_left:
+        text = NOTHING_LEFT
     restarts = [
         (clock(event["time"] - begin), event["message"]) for event in events if event["event"] == EventKind.RESTART
     ]

@@ -84,6 +84,8 @@ class ExitEvent(_OfLauncher):
     host: str
     process: Count
     code: int
+    asked: NotRequired[bool]
+    """True if podrun had asked it to stop before."""
 
 
 class LateEvent(_OfLauncher):

@@ -13,6 +13,10 @@ from podrun.runtime.lines import shown_metrics
 
 from .events import EndEvent, Event, HostEvent, LateEvent, StartEvent, is_of_worker
 
+NOTHING_LEFT = (
+    "All steps were done by earlier runs in this workdir, so nothing was trained. Ask for more steps, or choose another "
+    "workdir for a new run."
+)
 _SLOW = ("sync", "environment", "setup-commands", "data")
 """Long phases of a host, whose messages report progress."""
 
@@ -30,6 +34,8 @@ class ProcessState:
     step: int | None = None
     pid: int | None = None
     exit_code: int | None = None
+    was_stopped: bool = False
+    """True if podrun had asked it to stop before it ended."""
     error: str | None = None
     """Last line of its error message."""
 
@@ -46,6 +52,8 @@ class RunState:
     """Pids of the agents by host."""
     busy: dict[str, str] = field(default_factory=dict)
     """A long activity on a host, such as building its environment, if there is one."""
+    resumed: int | None = None
+    """Step of the checkpoint from which it went on."""
     step: StepEvent | None = None
     """Last step that process 0 has reported, or any process if process 0 has reported none."""
     evaluation: EvalEvent | None = None
@@ -69,6 +77,12 @@ class RunState:
         return self.start is not None and self.start["program"] is not None
 
     @property
+    def had_nothing_left(self) -> bool:
+        """Return True if all steps were done by earlier runs in the same workdir."""
+        is_first = self.start is not None and self.start["attempt"] == 0
+        return is_first and self.step is not None and self.resumed == self.step["step"] == self.step["steps"]
+
+    @property
     def common_phase(self) -> str | None:
         """Return the phase that all processes share, or None."""
         return next(iter(self.phases)) if len(self.phases) == 1 else None
@@ -85,6 +99,8 @@ class RunState:
                 self._host(event, now)
             case EventKind.PHASE:
                 self._phase(event, now)
+            case EventKind.RESUME:
+                self.resumed = event["step"]
             case EventKind.STEP:
                 self._step(event)
             case EventKind.EVAL:
@@ -98,7 +114,7 @@ class RunState:
                     process.error = (event["message"].strip().splitlines() or [""])[-1]
             case EventKind.EXIT:
                 if process := self._process(event["host"], event["process"]):
-                    process.exit_code = event["code"]
+                    process.exit_code, process.was_stopped = event["code"], event.get("asked", False)
                     self._enter(process, "exited", now)
             case EventKind.END:
                 self.end = event

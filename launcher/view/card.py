@@ -17,7 +17,7 @@ from .sparkline import History
 from .times import duration
 
 WIDTH = 39
-_LABEL = 12
+_LABEL, _LONGEST = 12, 18  # width of the labels, and at most, for metrics with long names
 
 
 def card(state: RunState, step: StepEvent, history: History, now: float, plain: bool = False) -> list[str]:
@@ -30,16 +30,17 @@ def card(state: RunState, step: StepEvent, history: History, now: float, plain: 
         now: seconds since 1970.
         plain: ASCII only.
     """
-    rows = [("step", _progress(step, plain))]
+    label = min(_LONGEST, max(_LABEL, *(len(name) + 1 for name in shown_metrics(step)), 0))
+    rows = [("step", _progress(step, label, plain))]
     if 0 in state.processes:
         rows.append(("phase", phase_words(state.processes[0].phase)))
     for number, (name, value) in enumerate(shown_metrics(step).items()):
         text = f"{value:.3f}" if name == "accuracy" else decimals(value) if abs(value) < 1e6 else f"{value:.4g}"
-        curve = f"  {history.sparkline(WIDTH - _LABEL - len(text) - 2, plain)}" if number == 0 else ""
-        rows.append((name if len(name) < _LABEL else f"..{name[3 - _LABEL :]}", f"{text}{curve}"))
-    if (norm := number_of(step, "grad_norm")) is not None:
+        curve = f"  {history.sparkline(WIDTH - label - len(text) - 2, plain)}" if number == 0 else ""
+        rows.append((name if len(name) < label else f"..{name[3 - label :]}", f"{text}{curve}"))
+    if (norm := number_of(step, "grad_norm")) is not None and not state.is_program:
         rows.append(("grad norm", f"{norm:.3g}"))
-    if (seconds := number_of(step, "seconds_per_step")) is not None:
+    if (seconds := number_of(step, "seconds_per_step")) is not None and not state.is_program:
         rows.append(("step time", f"{seconds_words(seconds)}  {throughput(step)}"))
     elif rate := throughput(step):
         rows.append(("throughput", rate))
@@ -49,14 +50,14 @@ def card(state: RunState, step: StepEvent, history: History, now: float, plain: 
         ago = duration(now - state.checkpoint["time"])
         rows.append(("checkpoint", f"step {state.checkpoint['step']}, {ago} ago"))
     if state.late is not None:
-        rows.append(("late", _late(state.late)))
-    return [f"{name:<{_LABEL}}{text}".rstrip()[:WIDTH] for name, text in rows]
+        rows.append(("late", _late(state.late, label)))
+    return [f"{name:<{label}}{text}".rstrip()[:WIDTH] for name, text in rows]
 
 
-def _progress(step: StepEvent, plain: bool) -> str:
+def _progress(step: StepEvent, label: int, plain: bool) -> str:
     """Return `120/300 ━━━━━━━─────────`; without the bar if the number of steps is unknown."""
     text = out_of(step["step"], step["steps"])
-    width = WIDTH - _LABEL - len(text) - 1
+    width = WIDTH - label - len(text) - 1
     if not step["steps"] or width < 1:
         return text
     done = min(width, round(width * step["step"] / step["steps"]))
@@ -64,9 +65,9 @@ def _progress(step: StepEvent, plain: bool) -> str:
     return f"{text} {full * done}{empty * (width - done)}"
 
 
-def _late(late: LateEvent) -> str:
+def _late(late: LateEvent, label: int) -> str:
     """Return `host-2: 105 ms, 87 %`. A long name is cut at its start, because host names differ in their ends."""
     lateness = f": {seconds_words(late['behind'])}, {100 * late_share(late):.0f} %"
-    room = WIDTH - _LABEL - len(lateness)
+    room = WIDTH - label - len(lateness)
     host = late["host"] if len(late["host"]) <= room else f"..{late['host'][2 - room :]}"
     return host + lateness

@@ -70,7 +70,7 @@ class OverlaySource:
         merged: dict[str, Chart] = {}
         for number, follower in enumerate(self._followers):
             records = follower.records
-            for chart in curves(thinned(records.steps), evaluations_of(records.events), []):
+            for chart in curves(thinned(records.steps), evaluations_of(records.events), [], records.is_program):
                 if chart.key not in _LEFT_OUT:
                     known = merged.setdefault(chart.key, replace(chart, series=[]))
                     known.series.extend(_of_run(chart, follower.directory.run_id, number))

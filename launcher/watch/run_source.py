@@ -66,7 +66,7 @@ class RunSource:
             self._generation, self._steps_sent, self._events_sent = self._follower.generation, 0, 0
         steps, events = records.steps[self._steps_sent :], records.events[self._events_sent :]
         self._steps_sent, self._events_sent = len(records.steps), len(records.events)
-        charts = curves(steps, evaluations_of(events), [])
+        charts = curves(steps, evaluations_of(events), [], records.is_program)
         whole = is_new or not self._curves >= _names(charts)
         message: Message = {} if whole else self._points(charts, events)
         if whole or self._is_due(bool(steps or events), events):

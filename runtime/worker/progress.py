@@ -93,6 +93,15 @@ class Reporter:
     def note(self, message: str) -> None:
         self.event({"event": EventKind.NOTE, "message": message})
 
+    def nothing_left(self, step: int, steps: int) -> None:
+        """Report that all steps were done by earlier runs in this workdir, and what the user can do."""
+        self.progress(step, steps, {})  # `podrun ps` and the page show where it is
+        if self._leads:
+            self.note(
+                f"all {steps} steps were done before, so nothing is trained: ask for more steps, or choose another workdir "
+                "with --workdir DIR for a new run"
+            )
+
     def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
         """Report a logged step. Processes other than 0 report at most one step every `every` seconds, and the last."""
         now = time.monotonic()

@@ -146,7 +146,7 @@ def test_a_finished_run(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None
     before = records()
     fresh()
     assert np.array_equal(run(4)["w"], first["w"])
-    assert "already at step 4 of 4: nothing left to do" in capfd.readouterr().out
+    assert "all 4 steps were done before, so nothing is trained: ask for more steps" in capfd.readouterr().out
     assert (records(), saved()) == (before, [4])
 
 

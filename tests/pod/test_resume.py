@@ -83,7 +83,7 @@ def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
     again = start(*arguments)
     assert again.end() == 0
     assert again.of("step") == []
-    assert any("nothing left to train" in e["message"] for e in again.of("note"))
+    assert any("steps were done before, so nothing is trained" in e["message"] for e in again.of("note"))
     assert sorted(sandbox.losses("runs/small")) == list(range(1, 7))
     other = sandbox.podrun(*arguments, "model.layers=2", "steps=9")
     assert other.returncode == 2

@@ -73,7 +73,7 @@ class Made:
     def id(self) -> str:
         return self.directory.run_id
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, kind: str, /, **fields: Any) -> None:
         with self.directory.events.open("a") as file:
             file.write(json.dumps({"event": kind, "time": self.began + 1, **fields}) + "\n")
 

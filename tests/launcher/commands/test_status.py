@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 
+from podrun.launcher.report.make_page import page_of_run
+from podrun.launcher.report.write_html import html_of
+
 from .conftest import Made, Make, Podrun
 
 
@@ -84,6 +87,39 @@ def test_status_of_a_run_that_failed(podrun: Podrun, make: Make) -> None:
     assert lines[-1] == "podrun: failed: host-1 (process 1): was ended by SIGKILL [exit code 137]"
     assert [line.split()[-1] for line in lines if " host-" in line and "exited" in line] == ["76", "SIGKILL"]
     assert podrun("status", "--json").json["message"].startswith("failed: host-1")
+
+
+def test_status_tells_a_failure_from_what_podrun_stopped_after_it(podrun: Podrun, make: Make) -> None:
+    """One that has reported its error may hang until podrun ends it, as the others do."""
+    run = running(make)
+    run.event("error", host="host-1", process=1, kind="exception", message="ValueError: boom", code=1, traceback="")
+    run.event("exit", host="host-1", process=1, code=-9, asked=True)
+    run.event("exit", host="host-0", process=0, code=-9, asked=True)
+    run.event("end", code=1, host="host-1", process=1, message="failed: host-1 (process 1): ValueError: boom")
+    lines = [line for line in podrun("status").out.splitlines() if " host-" in line and "exited" in line]
+    assert lines[0].endswith("  stopped by podrun") and lines[1].endswith("  failed")
+
+
+def test_status_of_a_run_that_had_nothing_to_do(podrun: Podrun, make: Make) -> None:
+    """Its steps were done by an earlier run: say so, and what to do; `ps` shows the step."""
+    run = make("20260101-000001-aaaa")
+    run.event("resume", host="host-0", process=0, step=100)
+    run.event("step", host="host-0", process=0, step=100, steps=100)
+    run.event("end", code=0, host=None, process=None, message="done")
+    out = podrun("status").out
+    assert "  step        100/100" in out and "so nothing was trained. Ask for more steps" in " ".join(out.split())
+    assert "100/100" in podrun("ps").out
+    assert "All steps were done by earlier runs" in html_of(page_of_run(run.directory))
+
+
+def test_status_names_metrics_of_a_program_as_it_does(podrun: Podrun, make: Make) -> None:
+    """A norm or a time that a program reports is no pace of podrun's."""
+    run = make("20260101-000001-aaaa", program="python train.py")
+    mine = {"grad_norm": 0.5, "seconds_per_step": 2.0, "val/accuracy": 0.25}
+    run.event("step", host="host-0", process=0, step=1, steps=9, shown=["val/accuracy"], **mine)
+    lines = podrun("status").out.splitlines()
+    assert "  step        1/9  val/accuracy 0.2500" in lines
+    assert "  metrics     grad_norm 0.5000  seconds_per_step 2.0000" in lines
 
 
 def test_status_of_a_restart_is_that_of_the_new_attempt(podrun: Podrun, make: Make) -> None:

@@ -61,5 +61,27 @@ def test_metrics_of_any_name() -> None:
     assert len(keys) == 5 and all(re.fullmatch(r"metric-[0-9a-f]{8}", key) for key in keys)
 
 
+def test_metrics_of_a_program_keep_their_names() -> None:
+    """`val/accuracy` is no dot in a chart called Accuracy, and a time of the program's is none of podrun's."""
+    steps = [record(n, loss=1.0, accuracy=0.5, seconds_per_step=2.0, **{"train/loss": 1.0}) for n in (1, 2)]
+    evaluations = [evaluation(2, accuracy=0.75, **{"val/accuracy": 0.5, "val/loss": 2.0})]
+    charts = curves(steps, evaluations, [], program=True)
+    assert [(chart.key in ("loss", "accuracy"), chart.title, chart.group) for chart in charts[:3]] == [
+        (True, "loss", ""),
+        (True, "accuracy", ""),
+        (False, "seconds_per_step", ""),
+    ]
+    assert [chart.title for chart in charts[3:]] == ["train/loss", "val/accuracy", "val/loss"]
+    assert [(one.name, one.y) for one in charts[1].series] == [("training", [0.5, 0.5]), ("validation", [0.75])]
+
+
+def test_evaluations_of_other_sets_are_on_the_line() -> None:
+    """Also if only one of their metrics is a loss; very many are counted."""
+    assert describe_eval(evaluation(1, **{"test/loss": 2.0, "test/f1": 0.5})).endswith(
+        "test/loss 2.0000  test/f1 0.5000"
+    )
+    assert describe_eval(evaluation(1, **{f"m{n}": 1.0 for n in range(20)})).endswith("m7 1.0000  and 12 more")
+
+
 def test_very_many_metrics() -> None:
     assert len(curves([record(1, **{f"m{n}": 1.0 for n in range(1000)})], [], [])) == 80

@@ -59,6 +59,15 @@ def test_as_little_as_a_user_program_says() -> None:
     assert card(training(), step, History(), 0.0) == ["step        7", "phase       training", "time        eta -:--"]
 
 
+def test_long_names_of_metrics() -> None:
+    """The labels are as wide as they; of a very long one the end is kept."""
+    names = {"val/accuracy": 0.5, "a/very/long/prefix/f1": 0.25}
+    step = event("step", 0, step=7, steps=9, shown=[*names], **names)
+    lines = card(training(), step, History(), 0.0)
+    assert "val/accuracy      0.5000" in lines and "../long/prefix/f1 0.2500" in lines
+    assert all(len(line) <= WIDTH for line in lines)
+
+
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize(
     "fields",
