@@ -54,7 +54,7 @@ def launch(
         program: command line of a user program, in place of `train`.
         slice: the option of the command, as are `pod`, `hosts`, `simulate` and `workdir`.
         pod: pod file.
-        hosts: names of the hosts.
+        hosts: names of the hosts; or `local`, this machine with its own devices.
         simulate: simulate the pod on this machine.
         workdir: folder of the results.
         overrides: values by key: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and lists and

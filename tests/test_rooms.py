@@ -105,11 +105,11 @@ SHARED = {
         "base/places",
         "base/private",
     ),
-    *("prepare/extract", "prepare/data_set", "host/google"),
+    *("prepare/extract", "prepare/data_set", "host/google", "host/devices", "host/gpus"),
 }
 """Files of the agent that the launcher imports: what both sides say, where things are on a host, what data travels as, how
-Google's metadata server is asked, and two rules that both sides keep, whose files are whose and which links stay inside a
-folder."""
+Google's metadata server and nvidia-smi are asked, which accelerators a machine has, and two rules that both sides keep,
+whose files are whose and which links stay inside a folder."""
 
 
 def imports(package: str, path: Path, tree: ast.AST) -> set[str]:

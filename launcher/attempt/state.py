@@ -365,7 +365,7 @@ class AttemptState:
     def _tell_shared_name(self) -> None:
         """Say that simulated hosts have the name of this machine, if their programs may take them for one."""
         shares = any(not host.ready.get("isolated", True) for host in self.hosts.values() if host.ready)
-        if shares and self.plan.pod.traits.is_one_machine and len(self.hosts) > 1:
+        if shares and self.plan.pod.traits.is_simulated and len(self.hosts) > 1:
             self._note(
                 "all simulated hosts have this machine's name, because names of their own need root and namespaces"
             )
@@ -503,7 +503,7 @@ class AttemptState:
             return
         self._without_step.remove(stepped)
         if not self._without_step:
-            here = self.plan.pod.traits.is_one_machine
+            here = self.plan.pod.traits.is_simulated
             for host in self.plan.hosts:
                 count = len(self.processes) if here else len(host.processes)
                 self._effects.append(Send({"type": "standby", "count": count}, host.host.name))

@@ -142,7 +142,7 @@ class Supervisor:
                 return
 
     def _probe(self) -> None:
-        if self._plan.pod.traits.is_one_machine or (self._adoption and self._adoption.started):
+        if self._plan.pod.traits.is_simulated or (self._adoption and self._adoption.started):
             return
         self._apply(Step.PROBE)
         self._wait(lambda: self.state.all_probed() or not self.state.all_ready(), PROBE_TIMEOUT)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
+  podrun --local train.yaml
   podrun --slice v3-32 --simulate examples/gpt2_tiny.yaml
   podrun --slice cpu-2x2 --simulate train.yaml steps=200 optimizer.learning_rate=1e-3
   podrun --slice v3-32 --simulate --dry-run train.yaml
@@ -184,7 +185,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Train a JAX model on all hosts of a TPU pod slice, a GPU cluster, or a pod simulated on this machine."""
+    """Train a JAX model on all hosts of a TPU pod slice or GPU cluster, on this machine, or on a pod simulated here."""
 
 
 @main.command()
@@ -248,6 +249,7 @@ def run(
 
     \b
     Examples:
+      podrun --local train.yaml
       podrun --slice v3-32 --simulate train.yaml
       podrun --slice cpu-1x2 --simulate train.yaml steps=50 model.layers=2
       podrun --slice cpu-2x1 --simulate --inject kill:host=1@step=20 train.yaml launch.max_restarts=1

@@ -34,6 +34,7 @@ def new(task: str, file: Path) -> None:
     write_file(file, template_text(task, file))
     name = shlex.quote(str(file))
     click.echo(
-        f"wrote {file}\ntrain it on this machine, on a pod of 1 process x 2 devices:\n"
-        f"  podrun --slice cpu-1x2 --simulate {name}\nlook at it before it runs:\n  podrun inspect {name}"
+        f"wrote {file}\ntrain it on this machine's GPUs, TPU chips or CPU, or on a simulated pod of 1 process x 2 devices:\n"
+        f"  podrun --local {name}\n  podrun --slice cpu-1x2 --simulate {name}\n"
+        f"look at it before it runs:\n  podrun inspect {name}"
     )

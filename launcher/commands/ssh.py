@@ -38,7 +38,7 @@ def ssh(request: SshRequest) -> int:
         shell = queue.shell(pod.queue_job, find_host(pod, request.host, run).address)
         raise UserError(f"the hosts are nodes of the {queue.title} job {pod.queue_job}; `{shell}` opens a shell there")
     if not pod.traits.has_login:
-        raise UserError(f"the hosts of {pod.slice.name} are processes on this machine: there is nothing to log in to")
+        raise UserError(f"the pod is {pod.traits.reached}: there is nothing to log in to")
     host = find_host(pod, request.host, run)
     if shutil.which("ssh") is None:
         raise UserError("there is no `ssh` on this machine; install OpenSSH's client (Debian: openssh-client)")

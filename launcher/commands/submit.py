@@ -39,6 +39,7 @@ def submit(request: Request, name: str) -> int:
 
 def _resolve(request: Request, name: str) -> tuple[Submission, RunSpec]:
     """Return what was typed, checked. Raises UserError."""
+    request.where.check_here()
     request, submission, problems = with_queue_options(request, name)
     mistakes = Mistakes()
     spec = mistakes.check(lambda: make_spec(request))

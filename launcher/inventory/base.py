@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
@@ -11,6 +11,9 @@ from ..pod.lazy import load
 from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice
 from ..pod.traits import LISTED
+
+LOCAL = "local"
+"""Name of this machine among hosts, and of its inventory."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Listing:
     """Interpreter on the hosts, unless the pod file names one."""
     spares: int = 0
     """Number of spare hosts, at the end of `hosts`."""
+    ask_slice: Callable[[], Slice] | None = None
+    """Finds the slice that the hosts form; called if no slice was named. Raises UserError, UnavailableError."""
     is_queued: bool = False
     """True: a job is still to be submitted, and will get as many hosts as the slice has."""
 
@@ -55,7 +60,9 @@ class Inventory:
     lists_hosts: bool = True
     """False: the hosts of the slice are simulated on this machine."""
     knows_slice: bool = False
-    """Its listing may contain `slots` or `slice`, from which the slice follows."""
+    """Its listing may contain `slots`, `slice` or `ask_slice`, from which the slice follows."""
+    is_here: bool = False
+    """The hosts are this machine, and a pod file names others."""
     has_names: bool = False
     """Its module has `names`, which returns completions of the option's value."""
 
@@ -105,10 +112,17 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
             knows_slice=True,
             has_names=True,
         ),
+        LOCAL: Inventory(
+            "inventory.this_machine",
+            "This machine, with its own GPUs, TPU chips or CPU; without SSH.",
+            knows_slice=True,
+            is_here=True,
+        ),
         "simulate": Inventory(
             "inventory.simulated",
             "Run the slice on this machine: a process per host, virtual CPU devices.",
             lists_hosts=False,
+            is_here=True,
         ),
     }
 )

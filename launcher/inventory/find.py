@@ -10,6 +10,7 @@ from podrun.runtime.config import Launch
 from podrun.runtime.contract import UserError
 
 from ..pod.errors import Mistakes
+from ..pod.home import podrun_home
 from ..pod.pod import Host, Pod, Ssh
 from ..pod.slices import Slice, parse_slice, several_slices
 from ..pod.traits import LISTED, TRAITS
@@ -42,11 +43,13 @@ def find_pod(request: PodRequest, launch: Launch | None = None) -> Pod:
 
 class _Search:
     def __init__(self, request: PodRequest, launch: Launch) -> None:
+        request.check_here()
         self._request = request
         self._launch = launch
         self._mistakes = Mistakes()
         self._rows: list[Row] = []  # mistakes in the pod file
-        path = request.pod or launch.pod
+        is_here = any(INVENTORIES[name].is_here for name in request.listing)
+        path = request.pod or (None if is_here else launch.pod)
         self._path = path
         self._described = self._mistakes.check(lambda: _read(path)) if path else None
         self._lister = request.lister
@@ -96,6 +99,9 @@ class _Search:
         name = name or self._launch.slice
         if name is not None:
             return parse_slice(name)
+        listing = self._listed or (self._described.listing if self._described and not self._names_hosts else None)
+        if listing and listing.ask_slice:
+            return listing.ask_slice()
         if self._listed and self._listed.slice:
             return self._listed.slice
         if self._listed and self._listed.slots:
@@ -134,8 +140,8 @@ class _Search:
             places = [*simulations, "--pod FILE", *lists, *self._in_train("launch.pod")]
             self._mistakes.add(
                 f"no hosts: looked for {_join_with_and(places)}\n"
-                "add --simulate to run the slice on this machine, as processes with virtual CPU devices, "
-                "or describe your hosts in a file: `podrun init` writes one"
+                "add --local to use this machine's GPUs, TPU chips or CPU; or --simulate to run the slice here, as processes "
+                "with virtual CPU devices; or describe your hosts in a file: `podrun init` writes one"
             )
         for name in self._request.refinements:
             if (refined := REFINEMENTS[name].inventory) not in self._request.inventories:
@@ -151,9 +157,10 @@ class _Search:
         self._rows += described.mistakes
         if self._request.simulation:
             return
-        self._rows += check_pod(described, other_hosts=self._names_hosts)
+        here = self._listed is not None and TRAITS[self._listed.transport].files_are_here
+        self._rows += check_pod(described, other_hosts=self._names_hosts, here=here)
         hosts = () if self._names_hosts else described.hosts
-        if hosts and self._slice and (what := misfit(self._slice, len(hosts))):
+        if hosts and self._slice and (what := _misfit(self._slice, described.listing)):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
         if (container := described.container) and container.holds_agent and not self._starts_containers:
             what = f"{container.engine} {container.how.needs}"
@@ -169,7 +176,7 @@ class _Search:
             problems.append(
                 f"{name} is a {real}, but the slice asked for is {asked}; leave that out, or ask for {real}"
             )
-        elif self._slice and not listed.is_queued and (what := misfit(self._slice, len(listed.hosts) - listed.spares)):
+        elif self._slice and not listed.is_queued and (what := _misfit(self._slice, listed)):
             problems.append(what)
         devices = self._slice.devices_per_host if self._slice and self._slice.kind != "tpu" else None
         if (
@@ -181,8 +188,8 @@ class _Search:
             problems.append(what)
         transport = self._described.file.transport if self._described else None
         if transport and not TRAITS[transport].lists_hosts:
-            problems.append(f"{self._path} says `transport: {transport}`, which is this machine; remove one of the two")
-        elif transport and listed.transport not in (LISTED, transport):
+            problems.append(f"{self._path} says `transport: {transport}`, a simulated pod; remove one of the two")
+        elif transport and listed.transport not in (LISTED, transport) and not TRAITS[listed.transport].files_are_here:
             here = TRAITS[listed.transport].reached
             problems.append(
                 f"{self._path} says `transport: {transport}`, but its hosts are {here}; remove one of the two"
@@ -194,7 +201,7 @@ class _Search:
     def _make(self, slice: Slice) -> Pod:
         if simulation := self._request.simulation:
             return INVENTORIES[simulation].from_slice(slice)
-        listed = self._listed or Listing(self._described.hosts if self._described else ())
+        listed = self._listed or (self._described.listing if self._described else Listing(()))
         hosts = listed.hosts if not listed.is_queued else _queued_hosts(slice.hosts + listed.spares)
         hosts, spares = (hosts[: slice.hosts], hosts[slice.hosts :]) if listed.spares else (hosts, ())
         pod = Pod(
@@ -207,6 +214,8 @@ class _Search:
             python=listed.python,
             spares=spares,
         )
+        if pod.traits.files_are_here:
+            pod = replace(pod, home=str(podrun_home()))
         if self._described is None:
             return pod
         file = self._described.file
@@ -247,6 +256,15 @@ def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
     keys = {"known_hosts", "host_keys"}
     given |= keys if given & keys else set()  # these belong together: replace all or none
     return replace(listed, **{name: getattr(described.ssh, name) for name in given})
+
+
+def _misfit(slice: Slice, listed: Listing) -> str | None:
+    """Return a message if the slice has another number of hosts than are listed."""
+    if TRAITS[listed.transport].files_are_here and slice.hosts > 1:
+        return (
+            f"{slice.name} has {slice.hosts} hosts, and this machine is one; give a slice of one host, or simulate it"
+        )
+    return misfit(slice, len(listed.hosts) - listed.spares)
 
 
 def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:

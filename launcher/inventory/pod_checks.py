@@ -11,17 +11,37 @@ from podrun.runtime.contract import UserError
 from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
-from .base import INVENTORIES
+from .base import INVENTORIES, LOCAL
 from .fits import duplicates
+from .hosts import NOT_ALONE
 from .pod_file import ParsedPodFile
 
 Mistake = tuple[str, str]
 """(dotted key, problem)."""
 
 
-def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[str, str] = os.environ) -> list[Row]:
-    """Return the mistakes that the schema cannot find. `other_hosts`: hosts of the command line replace the file's."""
-    mistakes = [*_transport(described, other_hosts), *_files(described), *_secrets(described, env)]
+_STAGED = ("setup", "requirements", "container")
+"""Keys that change what is installed on a host."""
+_REMOTE = ("ssh", "home", "spares", "min_hosts", *_STAGED)
+"""Keys that are only for other machines."""
+
+
+def check_pod(
+    described: ParsedPodFile,
+    other_hosts: bool = False,
+    env: Mapping[str, str] = os.environ,
+    *,
+    here: bool = False,
+) -> list[Row]:
+    """Return the mistakes that the schema cannot find.
+
+    Args:
+        described: the pod file.
+        other_hosts: hosts of the command line replace the file's.
+        env: environment with the secrets.
+        here: the hosts of the command line are this machine.
+    """
+    mistakes = [*_transport(described, other_hosts, here), *_files(described), *_secrets(described, env)]
     if not other_hosts:
         twice = list(duplicates(described.hosts))
         mistakes += [(described.inventory or "hosts", what) for what in twice]
@@ -30,7 +50,7 @@ def check_pod(described: ParsedPodFile, other_hosts: bool = False, env: Mapping[
     return [mistake_row(dotted, what, described.lines) for dotted, what in mistakes]
 
 
-def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]:
+def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Iterator[Mistake]:
     file = described.file
     if described.broken & {*INVENTORIES, "transport"}:
         return
@@ -38,6 +58,15 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
         yield second, f"`{described.inventory}` names the hosts as well; remove one of the two"
     key = described.inventory
     listed_elsewhere = other_hosts or key is not None
+    if here or (not other_hosts and TRAITS[described.listing.transport].files_are_here and key is not None):
+        for remote in _REMOTE:
+            if remote in file.model_fields_set:
+                yield remote, f"is for other machines; {LOCAL} is this one, and uses what is installed here: remove it"
+        if file.transport:
+            yield "transport", f"{file.transport}, but `{LOCAL}` is this machine itself; remove one of the two"
+        return
+    if key and len(described.hosts) > 1 and LOCAL in {host.address for host in described.hosts}:
+        yield key, NOT_ALONE
     lists_hosts = None if file.transport is None else TRAITS[file.transport].lists_hosts
     if lists_hosts is False and key is not None:
         what = f"{file.transport} means processes on this machine, but there are `{key}`; remove one of the two"
@@ -51,7 +80,7 @@ def _transport(described: ParsedPodFile, other_hosts: bool) -> Iterator[Mistake]
     elif not listed_elsewhere and file.transport is None and "ssh" in file.model_fields_set:
         yield "ssh", "there are no `hosts` to reach; write for example `hosts: tpu-[0-3]`, or `transport: local`"
     elif not listed_elsewhere:
-        for key in ("setup", "requirements", "container"):
+        for key in _STAGED:
             if getattr(file, key):
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
     if file.container and file.requirements:

@@ -15,7 +15,7 @@ from ..pod.pod import Host, Ssh
 from ..yamlfile.mistakes import Row, describe_mistakes
 from ..yamlfile.near import near_files
 from ..yamlfile.yaml_file import read_mapping
-from .base import INVENTORIES
+from .base import INVENTORIES, Listing
 from .pod_schema import PodFile
 
 
@@ -47,10 +47,15 @@ class ParsedPodFile:
         return next(iter(self.inventories), None)
 
     @cached_property
-    def hosts(self) -> tuple[Host, ...]:
+    def listing(self) -> Listing:
         """Hosts of the file. Raises UserError if a plug-in or Google Cloud has to be asked for them, and that fails."""
         name = self.inventory
-        return () if name is None else INVENTORIES[name].from_key(getattr(self.file, name)).hosts
+        return Listing(()) if name is None else INVENTORIES[name].from_key(getattr(self.file, name))
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Hosts of the file. Raises UserError, as `listing` does."""
+        return self.listing.hosts
 
     @property
     def spares(self) -> tuple[Host, ...]:

@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .base import INVENTORIES, REFINEMENTS, Listing
+from podrun.runtime.contract import UserError
+
+from .base import INVENTORIES, REFINEMENTS, Listing, option_of
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,24 @@ class PodRequest:
     def simulation(self) -> str | None:
         """Name of the given option that simulates hosts on this machine; None without one."""
         return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
+
+    @property
+    def is_here(self) -> bool:
+        """True if an option says that the hosts are this machine, so that the job uses its files."""
+        return any(INVENTORIES[name].is_here for name in self.inventories)
+
+    def check_here(self) -> None:
+        """Raise UserError, in one sentence, if this machine is given and other hosts as well, before those are asked for."""
+        here = next((name for name in self.listing if INVENTORIES[name].is_here), None)
+        if here is None:
+            return
+        if others := [option_of(name) for name in self.inventories if name != here]:
+            raise UserError(f"{option_of(here)} and {others[0]} both say where the hosts are; give one of them")
+        if self.pod:
+            raise UserError(
+                f"{option_of(here)} is this machine, and --pod names hosts as well; leave one of them out, or write "
+                f"`hosts: [{here}]` into the pod file"
+            )
 
     @property
     def lister(self) -> str | None:

@@ -19,13 +19,13 @@ def base_env(pod: Pod, device_ids: Sequence[int]) -> dict[str, str]:
 
     The pod's and the job's variables override them.
     """
-    address = {ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_one_machine else {}
+    address = {ENV_ADDRESS: "127.0.0.1"} if pod.traits.is_simulated else {}
     return {**_platform_env(pod.platform, device_ids), **address, "PYTHONUNBUFFERED": "1"}
 
 
 def names_of(pod: Pod, host: Host) -> list[str]:
     """Return the names that a simulated host's workers may be reached by, its own first; empty for a real machine."""
-    if not pod.traits.is_one_machine:
+    if not pod.traits.is_simulated:
         return []
     return [host.name, *(other.name for other in pod.all_hosts if other.name != host.name)]
 

@@ -102,7 +102,7 @@ class LaunchPlan:
         run, slice = self.run, self.pod.slice
         lines = [
             f"run {run.run_id}: {slice.name}, {slice.hosts} hosts x {slice.devices_per_host} devices "
-            f"({self.pod.platform}){_in_slices(slice)}, reached by {self.pod.transport}",
+            f"({self.pod.platform}){_in_slices(slice)}, {self.pod.traits.reached}",
             f"workdir {bucket_url.url(run.workdir) or run.workdir}",
             *(f"injects {text}" for text in run.inject),
         ]
@@ -205,7 +205,7 @@ def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, s
         "uses": _uses(run),
         "exclusive": pod.traits.is_exclusive,
         # all simulated hosts are one machine, which is measured once
-        "measures": number == 0 or not pod.traits.is_one_machine,
+        "measures": number == 0 or not pod.traits.is_simulated,
         "devices": pod.platform,
         "coordinator": number == 0,
         "is_program": isinstance(run.job, Program),
@@ -238,7 +238,7 @@ def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, s
 
 def attached_lease(pod: Pod) -> float:
     """Return the lease under an attached launcher, which waits at least this long for a silent host."""
-    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_one_machine else NETWORK_LEASE
+    return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_simulated else NETWORK_LEASE
 
 
 def _files(job: Config | Program) -> dict[str, str]:

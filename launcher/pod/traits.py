@@ -18,8 +18,8 @@ class Traits:
     """Code and environment must be copied to the hosts."""
     is_exclusive: bool = False
     """A host belongs to one run at a time. False where a queue decides which jobs share a node."""
-    is_one_machine: bool = False
-    """All hosts are this machine: they connect over loopback and share its CPU cores."""
+    is_simulated: bool = False
+    """All hosts are processes of this machine: they connect over loopback and share its CPU cores."""
     lists_hosts: bool = True
     """The user lists the hosts in a pod file or an option."""
     has_login: bool = False
@@ -33,13 +33,14 @@ class Traits:
 TRAITS = MappingProxyType(
     {
         "local": Traits(
-            "simulated on this machine",
+            "simulated by the CPU of this machine",
             files_are_here=True,
             needs_staging=False,
-            is_one_machine=True,
+            is_simulated=True,
             lists_hosts=False,
             in_pod_file=True,
         ),
+        "this_machine": Traits("on this machine", files_are_here=True, needs_staging=False, is_exclusive=True),
         "ssh": Traits("reached by ssh", is_exclusive=True, has_login=True, in_pod_file=True),
         "slurm": Traits("reached by srun", starts_containers=True),
     }

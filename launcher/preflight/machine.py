@@ -112,7 +112,7 @@ def _judge_name(pod: Pod, name: HostName, program: bool) -> Verdict:
 
     podrun's runtime gives gloo the right address if it is known; a user's program may not.
     """
-    if len(pod.hosts) < 2 or pod.traits.is_one_machine or (name.get("peers") and not program):
+    if len(pod.hosts) < 2 or pod.traits.is_simulated or (name.get("peers") and not program):
         return None
     used, addresses = name["used"], ", ".join(name["addresses"])
     remedy = "put a line `ADDRESS NAME` into /etc/hosts there, with the address at which the other hosts reach it"
@@ -138,7 +138,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _judge_proxies(pod: Pod, proxies: Proxies) -> Verdict:
-    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_one_machine:
+    if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_simulated:
         return None
     what = f"{', '.join(proxies['set'])} set without no_proxy: workers may connect to each other through the proxy"
     return what, "exclude the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False

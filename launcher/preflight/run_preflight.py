@@ -58,9 +58,8 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
 
     Raises UserError if the pod's requirements cannot be read.
     """
-    report = Report(pod)
     requirements = requirements_text(pod)
-    _gather(report, transport, workdir, requirements, say)
+    report = gather_facts(transport, pod, workdir, requirements, say)
     report.findings += apply_rules(pod, report.facts, program=program, before_setup=bool(pod.setup))
     report.findings += check_environment(pod, report.facts, requirements, program=program)
     if pod.hosts[0].name in report.facts:  # the others must reach it
@@ -70,8 +69,15 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
     return report
 
 
-def _gather(report: Report, transport: Transport, workdir: str | None, requirements: str | None, say: Say) -> None:
-    pod = report.pod
+def gather_facts(
+    transport: Transport,
+    pod: Pod,
+    workdir: str | None,
+    requirements: str | None = None,
+    say: Say = lambda *_: None,
+) -> Report:
+    """Ask all hosts at once for their facts. The only findings are the hosts that cannot be reached. Raises UserError."""
+    report = Report(pod)
     python = worker_python(pod)
     request: FactsRequest = {
         "python": python,
@@ -95,6 +101,7 @@ def _gather(report: Report, transport: Transport, workdir: str | None, requireme
         else:
             report.facts[host] = answer
     report.findings += [Finding(hosts, reason, "", True, "reached") for reason, hosts in group(report.unreached)]
+    return report
 
 
 def ask_all(hosts: tuple[Host, ...], question: Callable[[Host], T], doing: str, say: Say) -> dict[str, T | HostError]:

@@ -40,7 +40,8 @@ def check_versions(pod: Pod, facts: FactsByHost, *, program: bool) -> list[Findi
 
 def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
     errors = {host: why for host, f in facts.items() if (why := error_of(f, "interpreter"))}
-    remedy = f"set {_key(pod)} to the absolute path of an interpreter that all hosts have"
+    where = "that all hosts have" if pod.traits.needs_staging else "that works"
+    remedy = f"set {_key(pod)} to the absolute path of an interpreter {where}"
     if pod.container:
         remedy = f"try to start the image there, and set {_key(pod)} to an interpreter in it"
         if "://" in pod.container.image:
@@ -180,7 +181,9 @@ def _no_driver(version: str | None) -> tuple[str, str, bool] | None:
 
 
 def _key(pod: Pod) -> str:
-    """Return the pod file's key for the workers' interpreter."""
+    """Return the key for the workers' interpreter."""
+    if not pod.traits.needs_staging:
+        return "launch.python"
     return f"`{'container.python' if pod.container else 'python'}:` in the pod file"
 
 
@@ -189,6 +192,8 @@ def _install(pod: Pod) -> str:
         return f"install them in the image {pod.container.image}"
     if pod.requirements:
         return f"add them to {pod.requirements}, from which podrun builds the workers' environment"
+    if not pod.traits.needs_staging:
+        return f"install them with `{pod.base_python} -m pip install`, or choose a Python that has them: launch.python=PATH"
     return (
         "set `python:` in the pod file to an interpreter that has them, or `requirements:` to a requirements.txt, "
         "from which podrun builds an environment on every host"

@@ -43,7 +43,7 @@ class Prestart(Transport):
         if len(agents) > self.window:
             agents = []
         self._agents = {(agent.host.name, agent_command(pod, *agent.args)): agent for row in agents for agent in row}
-        if pod.traits.is_one_machine:  # simulated hosts compete for its cores
+        if pod.traits.is_simulated:  # simulated hosts compete for its cores
             agents = [[agent for row in agents for agent in row]]
         for row in agents:
             threading.Thread(target=self._start, args=[row], name="ahead", daemon=True).start()
@@ -97,7 +97,7 @@ class Prestart(Transport):
 
     def _expected(self, agent: _Agent) -> Sent | None:
         """Return the frame that the agent gets before its spec."""
-        if self.pod.traits.is_one_machine:
+        if self.pod.traits.is_simulated:
             return self._workers(agent.number)
         if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
             return {"expected": {"python": self.pod.python}}

@@ -19,7 +19,7 @@ def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, 
     """
     resolved: list[str] = []
     rows: list[str] = []
-    if texts and pod is not None and not pod.traits.is_one_machine:
+    if texts and pod is not None and not pod.traits.is_simulated:
         rows.append(
             f"--inject: this pod is {pod.traits.reached}; faults are injected only in a simulated one: use --simulate"
         )

@@ -102,12 +102,12 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
     bucket = bucket_url.url(chosen)
     if bucket and request.program:
         mistakes.add(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
-    is_local = request.where.simulation is not None or (pod is not None and pod.traits.files_are_here)
+    is_local = request.where.is_here or (pod is not None and pod.traits.files_are_here)
     workdir: Path | None = chosen
     if not bucket and not wrong:
         remote = None if is_local else pod
         workdir = mistakes.check(
-            lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch)
+            lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch, pod)
         )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
@@ -169,9 +169,12 @@ def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
     return workdir
 
 
-def _find_workdir(request: Request, launch: Launch) -> Path:
+def _find_workdir(request: Request, launch: Launch, pod: Pod | None) -> Path:
     """Return the local workdir. Raises UserError unless it, or its nearest existing parent, is writable."""
-    chosen = request.workdir or launch.workdir or Path("runs") / request.name
+    if pod and pod.workdir:
+        chosen = pod.workdir_on_hosts(request.workdir or launch.workdir or Path(request.name))
+    else:
+        chosen = request.workdir or launch.workdir or Path("runs") / request.name
     remedy = "choose another with --workdir DIR"
     try:
         workdir = chosen.expanduser().absolute()
@@ -189,7 +192,7 @@ def _find_workdir(request: Request, launch: Launch) -> Path:
 
 def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
     """Return the name that claims a default workdir for this project; empty if no other project could use the workdir."""
-    if pod.traits.files_are_here or request.train is None or request.workdir or job.launch.workdir:
+    if (pod.traits.files_are_here and not pod.workdir) or not request.train or request.workdir or job.launch.workdir:
         return ""
     try:
         user = getpass.getuser()

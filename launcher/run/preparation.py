@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.contract import EventKind
 from podrun.runtime.events import NoteEvent
 
+from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome
 from ..attempt.suspend_clock import ASLEEP, SuspendClock
 from ..plan.plan import LaunchPlan
@@ -27,7 +28,7 @@ Tell = Callable[[HostEvent | NoteEvent], None]
 
 
 class Preparation:
-    """Prepares remote hosts; simulated hosts need no preparation."""
+    """Prepares remote hosts, and checks this machine; simulated hosts need neither."""
 
     def __init__(self, transport: Transport, bundles: Sequence[Bundle], signals: Signals, tell: Tell) -> None:
         self._transport = transport
@@ -37,10 +38,10 @@ class Preparation:
         self._clock = SuspendClock(ASLEEP)
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
-        """Stage code, data and environment on remote hosts. Returns the outcome if that failed."""
-        if plan.run.code is None:
+        """Stage code, data and environment on remote hosts, or check this machine. Returns the outcome if that failed."""
+        if plan.run.code is None and not plan.pod.traits.is_exclusive:
             return None
-        from .stage import stage_hosts  # imports what only remote hosts need
+        from .stage import check_hosts, stage_hosts  # imports what simulated hosts do not need
 
         def tell(host: str, phase: str, message: str) -> None:
             phase = "setup-commands" if phase == "setup" else phase  # the workers have another phase `setup`
@@ -54,7 +55,13 @@ class Preparation:
 
         if self._signals.received:
             return self._unprepared()
-        staging = InThread(lambda: stage_hosts(plan, self._transport, self._bundles, tell, note), "prepare")
+
+        def work() -> list[Failure]:
+            if plan.run.code is None:
+                return check_hosts(plan, self._transport, note)
+            return stage_hosts(plan, self._transport, self._bundles, tell, note)
+
+        staging = InThread(work, "prepare")
         while not staging.wait(0.1):
             self._clock.now()  # called continuously, so that the clock notices a suspended launcher
             if self._signals.received:

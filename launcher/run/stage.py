@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
@@ -13,6 +15,7 @@ from ..plan.plan import LaunchPlan
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
+from ..preflight.run_preflight import gather_facts
 from ..staging.bundle import Bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts
 from ..staging.project_files import shown
@@ -62,13 +65,24 @@ def stage_hosts(
             "are too long)"
         )
     facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
-    findings = apply_rules(pod, facts, program=plan.is_program)
+    return _judge(apply_rules(pod, facts, program=plan.is_program), note) or _bring(plan, transport, tell, note)
+
+
+def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Failure]:
+    """Check hosts that have code and environment already. Returns the failures that prevent the start."""
+    run = plan.run
+    pod = replace(run.pod.with_python(run.python), env={**run.pod.env, **plan.launch.env})
+    report = gather_facts(transport, pod, None if plan.is_program else os.fspath(run.workdir))
+    return _judge([*report.findings, *apply_rules(pod, report.facts, program=plan.is_program)], note)
+
+
+def _judge(findings: Sequence[Finding], note: Note) -> list[Failure]:
+    """Show the warnings, and return the findings that prevent the start."""
     _warn(findings, note)
-    failures = [
+    return [
         Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)
         for finding in fatal_findings(findings)
     ]
-    return failures or _bring(plan, transport, tell, note)
 
 
 def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> list[Failure]:

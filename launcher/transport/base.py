@@ -80,6 +80,7 @@ class Transport(ABC):
 TRANSPORTS: Mapping[str, str] = MappingProxyType(
     {
         "local": "transport.local:LocalTransport",
+        "this_machine": "transport.local:LocalTransport",
         "ssh": "transport.ssh.transport:SshTransport",
         "slurm": "engines.slurm.transport:SlurmTransport",
     }

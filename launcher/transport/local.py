@@ -1,4 +1,4 @@
-"""Run hosts as processes on this machine: the transport of simulated pods."""
+"""Start commands as processes of this machine: the transport of simulated pods, and of this machine itself."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_new_job_is_valid(podrun: Podrun, tmp_path: Path, monkeypatch: pytest.
     write_data(tmp_path, name)
     done = podrun("new", name, "-o", "my job.yaml")
     assert (done.code, done.err) == (0, "")
-    assert "  podrun --slice cpu-1x2 --simulate 'my job.yaml'\n" in done.out
+    assert "  podrun --local 'my job.yaml'\n  podrun --slice cpu-1x2 --simulate 'my job.yaml'\n" in done.out
     check_files(read_config(Path("my job.yaml")))
     text = Path("my job.yaml").read_text()
     assert "#   podrun inspect 'my job.yaml'" in text and "FILE" not in text

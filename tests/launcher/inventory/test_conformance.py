@@ -21,6 +21,10 @@ class TestHosts(InventoryConformance):
     option, value, refused = "hosts", "n[01-12],10.0.0.5", ("", "n[3-1]", "a b:22")
 
 
+class TestLocal(InventoryConformance):
+    option, value = "local", True
+
+
 class TestHostfile(InventoryConformance):
     option = "hostfile"
 

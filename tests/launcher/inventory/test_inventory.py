@@ -236,7 +236,8 @@ def test_the_examples_are_good(file: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WANDB_API_KEY", "x")
     pod = find_pod(PodRequest("gpu-4x8" if file.stem == "slurm" else None, file))
     assert len(pod.hosts) == pod.slice.hosts
-    assert pod.transport == ("local" if file.stem.startswith(("simulated", "slurm")) else "ssh")
+    simulated = file.stem.startswith(("simulated", "slurm"))
+    assert pod.transport == ("this_machine" if file.stem == "this_machine" else "local" if simulated else "ssh")
 
 
 # --- what goes before what --------------------------------------------------------------------------------------------

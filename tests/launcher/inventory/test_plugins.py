@@ -142,7 +142,7 @@ def test_its_own_errors_go_through(site: Path) -> None:
             "slice 'v2-8' is not as podrun knows",
         ),
         ("Listing((Host('a', 'a'),), slice=parse_slice('v3-32'))", "1 host, but v3-32 has 4 hosts; give 4"),
-        ("Listing((Host('a', 'a'),), transport='local')", "transport is .*local.*; give ssh or slurm"),
+        ("Listing((Host('a', 'a'),), transport='local')", "transport is .*local.*; give this_machine or ssh or slurm"),
         ("Listing((Host('a', 'a'),), is_queued=True)", "is_queued is only for jobs of SLURM"),
         ("Listing((Host('a', 'a'),), transport=None)", "transport is None"),
         ("Listing((Host('a', 'a'),), ssh={'user': 'me'})", "ssh is .*; give a podrun.launcher.pod.pod.Ssh"),

@@ -347,7 +347,7 @@ def test_pod_files_give_the_slice(in_process: Podrun, file: Path) -> None:
     """Every simulated pod in pod_configs can be planned; a --slice on the command line goes before it."""
     done = in_process("--pod", str(file), "--dry-run", "train.yaml", "batch_size=32")
     assert done.returncode == 0, done.stderr
-    assert "reached by local" in done.stdout.splitlines()[0]
+    assert "simulated by the CPU of this machine" in done.stdout.splitlines()[0]
     other = in_process("--pod", str(file), "--slice", "cpu-1x2", "--dry-run", "train.yaml")
     assert ": cpu-1x2, 1 hosts x 2 devices" in other.stdout.splitlines()[0]
 

@@ -116,7 +116,9 @@ def test_the_job_of_a_queue_has_its_first_name_on_record() -> None:
 def test_a_transport_of_another_version_is_refused() -> None:
     spec = json.loads(RunSpec("r-1", POD, PROGRAM, Path("/w"), Path("/c")).to_json())
     spec["pod"]["transport"] = "pigeon"
-    with pytest.raises(ValueError, match=r"^pod\.transport is 'pigeon', expected one of local, ssh, slurm$"):
+    with pytest.raises(
+        ValueError, match=r"^pod\.transport is 'pigeon', expected one of local, this_machine, ssh, slurm$"
+    ):
         RunSpec.from_json(json.dumps(spec).encode())
 
 

@@ -97,17 +97,17 @@ def test_the_traits_of_transports() -> None:
     simulated, ssh = (
         Pod(parse_slice("cpu-1x1"), (Host("a", "a"),), transport, "cpu").traits for transport in ("local", "ssh")
     )
-    assert (simulated.files_are_here, simulated.is_one_machine) == (True, True) == (not ssh.files_are_here, True)
+    assert (simulated.files_are_here, simulated.is_simulated) == (True, True) == (not ssh.files_are_here, True)
     assert (ssh.needs_staging, ssh.is_exclusive, ssh.lists_hosts, ssh.has_login) == (True,) * 4
     assert (simulated.needs_staging, simulated.is_exclusive, simulated.lists_hosts, simulated.has_login) == (False,) * 4
-    assert not ssh.is_one_machine and ssh.reached == "reached by ssh"
+    assert not ssh.is_simulated and ssh.reached == "reached by ssh"
 
 
 def test_the_traits_of_nodes_of_slurm() -> None:
     """Other machines, as behind SSH; but SLURM decides whose they are, and a pod file cannot name them."""
     slurm, ssh = (Pod(parse_slice("cpu-1x1"), (), transport, "cpu").traits for transport in ("slurm", "ssh"))
-    assert (slurm.files_are_here, slurm.needs_staging, slurm.is_one_machine, slurm.lists_hosts) == (
-        *(ssh.files_are_here, ssh.needs_staging, ssh.is_one_machine),
+    assert (slurm.files_are_here, slurm.needs_staging, slurm.is_simulated, slurm.lists_hosts) == (
+        *(ssh.files_are_here, ssh.needs_staging, ssh.is_simulated),
         True,
     )
     assert not (slurm.is_exclusive or slurm.has_login or slurm.in_pod_file) and ssh.in_pod_file

@@ -20,6 +20,20 @@ POD = [
     Case("no slice", "no slice", "launch.slice in train.yaml", "--slice v3-32", ("--simulate", "train.yaml")),
     Case("no hosts", "no hosts", "launch.pod in train.yaml", "--simulate", ("-s", "cpu-1x1", "train.yaml")),
     Case(
+        "this machine and a TPU VM",
+        "both say where",
+        "--local and --tpu",
+        "one of them",
+        ("--local", "--tpu", "t", TRAIN),
+    ),
+    Case(
+        "this machine and a job of SLURM",
+        "both say where",
+        "--local and --slurm",
+        "one of them",
+        ("--local", "--slurm=time=1:00", TRAIN),
+    ),
+    Case(
         "launch.python", "no program '/no/python'", "launch.python", "path of a P", override("launch.python=/no/python")
     ),
 ]
