@@ -31,6 +31,9 @@ def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     return value
 
 
+STATES = ("pending", "running", "done", "failed", "interrupted", "abandoned")
+"""Values of `run_summary.RunStatus`, which is not imported for the help."""
+
 _step = click.option(
     "--step",
     callback=_parse_step,
@@ -41,8 +44,11 @@ _step = click.option(
 
 @click.command()
 @click.option("--all", "-a", "show_all", is_flag=True, help="List all runs, not just the latest that have ended.")
+@click.option("--name", metavar="TEXT", help="List all runs with this text in their name.")
+@click.option("--tag", metavar="TEXT", help="List all runs with this tag.")
+@click.option("--state", type=click.Choice([*STATES]), help="List all runs in this state.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def ps(show_all: bool, as_json: bool) -> None:
+def ps(show_all: bool, name: str | None, tag: str | None, state: str | None, as_json: bool) -> None:
     """List your runs: all that are still going, and the latest that have ended.
 
     \b
@@ -51,9 +57,9 @@ def ps(show_all: bool, as_json: bool) -> None:
     """
 
     def action() -> int:
-        from ..commands.ps import ps
+        from ..commands.ps import PsRequest, ps
 
-        return ps(show_all, as_json)
+        return ps(PsRequest(show_all, as_json, name, tag, state))
 
     guard(action)
 

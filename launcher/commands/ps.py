@@ -6,31 +6,65 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
 from ..rundir.run_summary import RunStatus, Summary, summarize
-from ..rundir.runs import RunDirectory, all_runs, name_of
+from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
 
 _RECENT = 10  # ended runs listed without --all
+_DROPPED = ("HOSTS", "SLICE", "STARTED", "JOB")
+"""Columns in the order in which a narrow terminal loses them."""
+_SHORTENED = ("JOB", "WORKDIR", "NAME", "METRIC")
+"""Columns in the order in which they are shortened to `_LEAST` to fit, the last ones only if need be."""
+_LEAST, _MOST = 10, 60  # characters of a shortened column; of any column
+_SHORT_ID = 6  # characters at the end of an id, for a narrow terminal
 
 
-def ps(show_all: bool, as_json: bool) -> int:
-    """Print a row per run, newest first: running ones, and the last that ended."""
-    summaries = [summarize(directory) for directory in all_runs()]
-    shown = summaries if show_all else _of_interest(summaries)
-    if as_json:
+@dataclass(frozen=True)
+class PsRequest:
+    """Command-line options of `podrun ps`."""
+
+    show_all: bool = False
+    json: bool = False
+    name: str | None = None
+    tag: str | None = None
+    state: str | None = None
+
+    def wants(self, summary: Summary) -> bool:
+        return (
+            (self.name is None or self.name in summary.name)
+            and (self.tag is None or self.tag in summary.tags)
+            and (self.state is None or self.state == summary.state)
+        )
+
+    @property
+    def filters(self) -> bool:
+        return (self.name, self.tag, self.state) != (None, None, None)
+
+
+def ps(request: PsRequest) -> int:
+    """Print a row per run, newest first: running ones, and the last that ended; with a filter all that fit."""
+    every = [summarize(directory) for directory in all_runs()]
+    summaries = [summary for summary in every if request.wants(summary)]
+    shown = summaries if request.show_all or request.filters else _of_interest(summaries)
+    if request.json:
         print(json.dumps([_row(summary) for summary in shown], indent=1))
-    elif not summaries:
+    elif not every:
         print(f"no runs in {podrun_home() / 'runs'}")
+    elif not summaries:
+        print(f"none of the {len(every)} runs is like that; `podrun ps --all` lists all")
     else:
-        print(_table(shown))
+        print(table_of(shown, os.get_terminal_size().columns if sys.stdout.isatty() else None))
         if abandoned := [summary.run for summary in shown if summary.state is RunStatus.ABANDONED]:
             run = abandoned[0] if len(abandoned) == 1 else "RUN"
             print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
@@ -50,35 +84,72 @@ def _row(summary: Summary) -> dict[str, object]:
     return {**asdict(summary), "seconds": round(end - summary.started, 3)}
 
 
-def _table(shown: list[Summary]) -> str:
-    rows = [["RUN", "STATE", "SLICE", "HOSTS", "STEP", "METRIC", "STARTED", "FOR", "JOB"]]
-    for summary in shown:
-        end = summary.ended if summary.ended is not None else time.time()
-        rows.append(
-            [
-                summary.run,
-                f"failed {summary.code}" if summary.state is RunStatus.FAILED else summary.state.value,
-                summary.slice,
-                str(summary.hosts),
-                "-" if summary.step is None else out_of(summary.step, summary.steps),
-                "-" if summary.value is None else f"{shorten(summary.metric or '', 16)} {decimals(summary.value)}",
-                moment(summary.started),
-                duration(end - summary.started),
-                shorten(_job(summary), _job_width()),
-            ]
-        )
-    return text_table(rows, right=(3,))
+def table_of(shown: Sequence[Summary], width: int | None) -> str:
+    """Return the table. A terminal of `width` columns gets the columns and the parts of texts that fit."""
+    columns = {name: [cells[name] for cells in map(_cells, shown)] for name in _cells(shown[0])}
+    if all(cell == "-" for cell in columns["NAME"]):
+        del columns["NAME"]
+    if width is not None:
+        columns = _fitted(columns, width)
+    rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
+    return text_table([*rows], right=[number for number, name in enumerate(columns) if name == "HOSTS"])
 
 
-def _job(summary: Summary) -> str:
-    """Return what runs: `NAME: python train.py`, with the name that the user has given."""
-    job = summary.job if summary.program else os.path.basename(summary.job)
-    name = name_of(RunDirectory(Path(summary.directory)))
-    return f"{name}: {job}" if name else job
+def _cells(summary: Summary) -> dict[str, str]:
+    end = summary.ended if summary.ended is not None else time.time()
+    return {
+        "RUN": summary.run,
+        "STATE": f"failed {summary.code}" if summary.state is RunStatus.FAILED else summary.state.value,
+        "SLICE": summary.slice,
+        "HOSTS": str(summary.hosts),
+        "STEP": "-" if summary.step is None else out_of(summary.step, summary.steps),
+        "METRIC": "-" if summary.value is None else f"{shorten(summary.metric or '', 16)} {decimals(summary.value)}",
+        "STARTED": moment(summary.started),
+        "FOR": duration(end - summary.started),
+        "NAME": shorten(summary.name, _MOST) or "-",
+        "WORKDIR": _end_of(_from_here(summary.workdir), _MOST),
+        "JOB": shorten(summary.job, 200) if summary.program else "train.yaml",
+    }
 
 
-def _job_width() -> int:
-    """Return the width of the job column: the rest of the terminal's line; unlimited in a file."""
-    if not sys.stdout.isatty():
-        return 200
-    return max(20, os.get_terminal_size().columns - 98)
+def _from_here(workdir: str) -> str:
+    """Return a workdir as it would be typed here."""
+    path = Path(workdir)
+    with suppress(OSError, RuntimeError):  # this folder was removed, or the user has no home
+        if path.is_relative_to(here := Path.cwd()):
+            return str(path.relative_to(here))
+        if path.is_relative_to(home := Path.home()):
+            return f"~/{path.relative_to(home)}"
+    return url(path) or workdir
+
+
+def _fitted(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
+    """Return the columns that fit into `width`, with the texts in them shortened."""
+    kept = dict(columns)
+    for dropped in _DROPPED:
+        if _width(kept, _SHORTENED) <= width:
+            break
+        kept.pop(dropped)
+    ids = [run[-_SHORT_ID:] for run in kept["RUN"]]
+    if _width(kept, _SHORTENED) > width and len({*ids}) == len(ids):
+        kept["RUN"] = ids
+    for name in _SHORTENED:
+        if name in kept and (over := _width(kept) - width) > 0:
+            room = max(_LEAST, max(map(len, kept[name])) - over)
+            kept[name] = [(_end_of if name == "WORKDIR" else shorten)(cell, room) for cell in kept[name]]
+    return kept
+
+
+def _width(columns: dict[str, list[str]], shortened: Sequence[str] = ()) -> int:
+    """Return the width of a table, if the columns in `shortened` are as narrow as they can be."""
+    widths = (
+        max(len(name), min(_LEAST, most) if name in shortened else most)
+        for name, cells in columns.items()
+        for most in [max(map(len, cells))]
+    )
+    return sum(widths) + 2 * (len(columns) - 1)
+
+
+def _end_of(text: str, limit: int) -> str:
+    """Return the end of a path, whose beginning many runs share."""
+    return text if len(text) <= limit else f"..{text[2 - limit :]}"

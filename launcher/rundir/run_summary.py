@@ -15,7 +15,7 @@ from podrun.runtime.lines import shown_metrics
 from ..agent.base.schema import Malformed, anything, each, loads, printable, record, text
 from .events import LIMIT, EndEvent, StartEvent
 from .run_state import reduce_events
-from .runs import RunDirectory
+from .runs import RunDirectory, label_of
 from .submitted import end_of, is_pending
 
 _APPEAR = 30.0  # seconds from the creation of a run directory to its supervisor
@@ -56,6 +56,10 @@ class Summary:
     job: str
     """Command line of a user program, otherwise the workdir."""
     program: bool
+    name: str
+    """The user's name for it."""
+    tags: list[str]
+    workdir: str
     started: float
     ended: float | None
     """Time of the run's end; for an abandoned run, of its last event."""
@@ -88,7 +92,7 @@ def summarize(directory: RunDirectory) -> Summary:
     start = directory.start() or _from_spec(directory)
     last = end or next(directory.newest_events(), None)
     state = reduce_events(event for event in (start, *_last_steps(directory), end) if event)
-    step = state.step
+    step, label = state.step, label_of(directory)
     return Summary(
         run=directory.run_id,
         state=status,
@@ -103,6 +107,9 @@ def summarize(directory: RunDirectory) -> Summary:
         value=next(iter(shown_metrics(step).values()), None) if step else None,
         job=start["program"] or start["workdir"],
         program=state.is_program,
+        name=label.name,
+        tags=[*label.tags],
+        workdir=start["workdir"],
         started=start["time"],
         ended=None if status in (RunStatus.RUNNING, RunStatus.PENDING) else (last or start)["time"],
         supervisor=supervisor,

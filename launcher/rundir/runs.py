@@ -16,10 +16,10 @@ from typing import IO
 
 from podrun.runtime.contract import EventKind, UserError, output_stream
 
-from ..agent.base.schema import Malformed, loads, record, text
+from ..agent.base.schema import Malformed, each, loads, printable, record, text
 from ..plan.plan import LaunchPlan
 from ..plan.program import OWN_PYTHON, Program
-from ..plan.spec import RunSpec
+from ..plan.spec import Label, RunSpec
 from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Host, Pod
 from .adoption import Adoption
@@ -30,6 +30,7 @@ from .run_state import reduce_events
 
 _JOB = record({"job": text})
 _SPEC = record({"pod": record({"transport": text})})
+_LABEL = record({}, {"label": record({}, {"name": text, "note": text, "tags": each(text)})})
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
@@ -362,18 +363,21 @@ def all_runs() -> list[RunDirectory]:
     return [RunDirectory(folder / name) for name in names]
 
 
-def name_of(run: RunDirectory) -> str:
-    """Return the `--name` of a run; empty if it has none, or its record cannot be read."""
+def label_of(run: RunDirectory) -> Label:
+    """Return the name, tags and note of a run; an empty one if its record cannot be read."""
     try:
-        return run.spec().label.name
-    except UserError:
-        return ""
+        spec = printable(loads((run.path / "spec.json").read_bytes(), LIMIT))
+        _LABEL(spec)
+    except (OSError, Malformed):
+        return Label()
+    label = spec.get("label", {})
+    return Label(label.get("name", ""), tuple(label.get("tags", ())), label.get("note", ""))
 
 
 def find_run(name: str | None) -> RunDirectory:
-    """Return the run whose id starts or ends with `name`, or else the newest with this `--name`; by default the newest run.
+    """Return the newest run with this `--name`, or else the run whose id has `name` in it; by default the newest run.
 
-    Raises UserError for none or several.
+    A part at the beginning or the end of an id counts more than one in the middle. Raises UserError for none or several.
     """
     runs = all_runs()
     if not runs:
@@ -382,11 +386,13 @@ def find_run(name: str | None) -> RunDirectory:
         )
     if name is None:
         return runs[0]
-    matches = [r for r in runs if r.run_id == name] or [
-        r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)
-    ]
-    if not matches and (named := next((run for run in runs if name_of(run) == name), None)):
+    if named := next((r for r in runs if r.run_id == name), None) or next(
+        (r for r in runs if label_of(r).name == name), None
+    ):
         return named
+    matches = [r for r in runs if r.run_id.startswith(name) or r.run_id.endswith(name)] or [
+        r for r in runs if name in r.run_id
+    ]
     if not matches:
         raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
     if len(matches) > 1:

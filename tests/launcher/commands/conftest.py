@@ -15,7 +15,7 @@ import pytest
 from podrun.launcher.cli.root import main
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.program import Program
-from podrun.launcher.plan.spec import RunSpec
+from podrun.launcher.plan.spec import Label, RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.logs import index_path, log_path
 from podrun.launcher.rundir.runs import RunDirectory
@@ -120,11 +120,12 @@ def make(sandbox: Sandbox) -> Make:
         hosts: dict[str, list[int]] | None = None,
         begin: bool = True,
         workdir: Path = sandbox.path,
+        label: Label = Label(),  # noqa: B008
         **start: Any,
     ) -> Made:
         pod = replace(simulated_pod(parse_slice("cpu-2x1")), home=str(sandbox.path / "home"), python=sys.executable)
         program = Program(("python", "train.py"), Launch())
-        directory = RunDirectory.create(RunSpec(run_id, pod, program, workdir, sandbox.path))
+        directory = RunDirectory.create(RunSpec(run_id, pod, program, workdir, sandbox.path, label=label))
         run = Made(directory, hosts or {"host-0": [0], "host-1": [1]}, time.time() - age)
         if begin:
             run.start(**start)

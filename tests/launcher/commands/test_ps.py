@@ -9,6 +9,12 @@ import time
 
 import pytest
 
+from podrun.launcher.cli.runs import STATES
+from podrun.launcher.commands.ps import table_of
+from podrun.launcher.plan.spec import Label
+from podrun.launcher.rundir.run_summary import RunStatus, summarize
+from podrun.launcher.rundir.runs import all_runs
+
 from ...conftest import Sandbox
 from .conftest import Make, Podrun
 
@@ -38,7 +44,7 @@ def test_ps_tells_how_every_run_goes(podrun: Podrun, make: Make) -> None:
         "failed 3",
         "done",
     ]
-    assert "42/100" in lines[1] and lines[1].endswith("job") and lines[2].endswith("python a.py")
+    assert "42/100" in lines[1] and lines[1].endswith("/runs/job  train.yaml") and lines[2].endswith("python a.py")
     assert [row["state"] for row in rows] == ["running", "abandoned", "interrupted", "failed", "done"]
     assert [row["code"] for row in rows] == [None, None, 130, 3, 0]
     assert rows[0]["supervisor"] == os.getpid() and rows[0]["step"] == 42 and rows[0]["hosts"] == 2
@@ -60,6 +66,47 @@ def test_ps_shows_the_last_that_ended_and_all_that_did_not(podrun: Podrun, make:
     assert podrun("ps").out.splitlines()[-1] == "3 more have ended: podrun ps --all"
     assert len(podrun("ps", "--all", "--json").json) == 14
     assert "more have ended" not in podrun("ps", "--all").out
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 300])
+def test_ps_fits_the_terminal(make: Make, sandbox: Sandbox, width: int) -> None:
+    """The narrower it is, the fewer columns, and the shorter their texts; name, folder, duration and metric stay."""
+    for number, name in enumerate(("lr=1e-3,layers=4", "b")):
+        run = make(
+            f"20260101-000001-aaa{number}", workdir=sandbox.path / ("w" * 50), label=Label(name), program="p " * 80
+        )
+        run.event(
+            "step",
+            host="host-0",
+            process=0,
+            step=100_000,
+            steps=300_000,
+            **{"val/accuracy": 0.5},
+            shown=["val/accuracy"],
+        )
+        run.end(137, "host-0", "failed")
+    lines = table_of([summarize(directory) for directory in all_runs()], width).splitlines()
+    assert max(map(len, lines)) <= max(width, 78)
+    assert {"RUN", "STATE", "STEP", "METRIC", "FOR", "NAME", "WORKDIR"} <= {*lines[0].split()}
+    assert ("SLICE" in lines[0]) == (width >= 140)
+    assert "1m 30s" in lines[1] and "failed 137" in lines[1]
+
+
+def test_ps_filters(podrun: Podrun, make: Make) -> None:
+    """By name, tag and state; all runs that fit are listed, also old ones."""
+    make("20260101-000001-aaaa", label=Label("lr-1", ("sweep",))).end()
+    make("20260101-000002-bbbb", label=Label("lr-2", ("sweep", "good"))).end(1, "host-0", "failed")
+    for n in range(12):
+        make(f"20260102-0000{n:02}-cccc").end()
+
+    def runs(*filters: str) -> list[str]:
+        return [row["run"][-4:] for row in podrun("ps", "--json", *filters).json]
+
+    assert runs("--name", "lr") == ["bbbb", "aaaa"] and runs("--name", "lr-1") == ["aaaa"]
+    assert runs("--tag", "good") == ["bbbb"] and runs("--state", "failed", "--tag", "sweep") == ["bbbb"]
+    assert len(runs("--state", "done")) == 13
+    assert "none of the 14 runs is like that" in podrun("ps", "--tag", "goo").out
+    assert {*STATES} == {*RunStatus}
 
 
 def test_ps_without_runs(podrun: Podrun, sandbox: Sandbox) -> None:

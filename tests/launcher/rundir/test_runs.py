@@ -7,12 +7,14 @@ import signal
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podrun.launcher.plan.plan import make_plan
-from podrun.launcher.rundir.runs import Recorder, all_runs, find_run
+from podrun.launcher.plan.spec import Label
+from podrun.launcher.rundir.runs import Recorder, RunDirectory, all_runs, find_run
 from podrun.runtime.contract import UserError
 
 from .made import ID, OTHER_FIELDS, make, record, spec_of
@@ -97,8 +99,18 @@ def test_a_run_that_is_not_there(home: Path) -> None:
         find_run("2027")
     make()
     assert find_run(None).run_id == ID
-    with pytest.raises(UserError, match=rf"^there is no run '0000'; `podrun ps --all` lists them; the newest is {ID}$"):
-        find_run("0000")  # in the middle of the id
+    with pytest.raises(UserError, match=rf"^there is no run '0009'; `podrun ps --all` lists them; the newest is {ID}$"):
+        find_run("0009")
+    assert find_run("0000").run_id == ID  # in the middle of the id
+
+
+def test_a_name_comes_before_a_part_of_an_id() -> None:
+    """And the end of an id before the middle of another one."""
+    for run_id, name in (("20260101-000000-abcd", ""), ("20260101-000001-dddd", "d"), ("20260101-000002-dabc", "")):
+        RunDirectory.create(replace(spec_of(run_id), label=Label(name)))
+    assert find_run("d").run_id == "20260101-000001-dddd"
+    assert find_run("abc").run_id == "20260101-000002-dabc"
+    assert find_run("bcd").run_id == "20260101-000000-abcd"
 
 
 def test_the_transport_is_known_from_the_record_if_the_spec_is_damaged() -> None:
