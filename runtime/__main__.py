@@ -26,7 +26,7 @@ from .contract import (
     WorkerEnv,
     failure_code,
 )
-from .worker.mistakes import explained_kind
+from .worker.mistakes import explained_kind, users_line
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
 from .worker.standby import IMPORT_AHEAD, STANDBY, stand_by
@@ -142,6 +142,10 @@ def describe(error: BaseException) -> str:
             return "exited with code 0 before training was done"
         if isinstance(error.code, int) and error.code != (code := exit_code(error)):
             return f"{text} (exit codes are 1 to 255: {code})"
+    is_users = not isinstance(error, SystemExit) and classify(error) is ErrorKind.EXCEPTION
+    if is_users and (line := users_line(error.__traceback__, packages=False)):  # of a plug-in
+        first, newline, rest = text.partition("\n")
+        return f"{first} ({line}){newline}{rest}"
     return text
 
 

@@ -57,6 +57,11 @@ def refuse(what: str, problems: list[str]) -> None:
         raise UserError("\n".join([f"{what}:", *(f"  {problem}" for problem in problems[:_SHOWN]), *more]))
 
 
+def is_writable(name: str) -> bool:
+    """Return False for text that UTF-8 cannot write, because it has half a character."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
 def _check_keys(tree: Any, what: str) -> None:
     """Raise UserError for a dictionary whose keys JAX cannot sort, or that are equal as text, such as 0 and "0"."""
     if isinstance(tree, dict):
@@ -90,7 +95,7 @@ def _ambiguous(found: list[Place]) -> list[str]:
     all_places = {*found}
     for place in found:
         name = ".".join(place)
-        if any("\ud800" <= character <= "\udfff" for character in name):
+        if not is_writable(name):
             problems.append(f"{name!a} has half a character in its name; give it another")
             continue
         # orbax uses the name as the path of a folder, so a slash at the end makes no difference.

@@ -22,10 +22,11 @@ from .checkpoint.messages import gather_texts
 from .checkpoint.metadata import Counters
 from .checkpoint.store import Restored
 from .config import Config
-from .config.model import DecoderModel
-from .config.optimizer import Curve
+from .config.model import DecoderModel, GPT2Model
+from .config.optimizer import AdamW, Cosine, Curve
+from .config.sections import Eval
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
-from .data.base import Examples
+from .data.base import Dataset, Examples
 from .data.mixture import Stage
 from .data.order import JobOrder
 from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
@@ -33,8 +34,9 @@ from .data.saved_tokenizer import with_saved_tokenizer
 from .data.streamed import Share, Streamed, StreamReader, states_by_part
 from .devices import Devices
 from .disk_cache import DiskCache
+from .events import SHOWN
 from .measure.epochs import EpochMeans
-from .measure.finite import FiniteCheck
+from .measure.finite import FiniteCheck, arrays_with_nan
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
 from .measure.validation import validate
@@ -57,7 +59,7 @@ from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
 from .worker.progress import Reporter
 
-_NAMED = 3  # most parameters that a note names
+_NAMED = 3  # most parameters or metrics that a line names
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,11 @@ class Trainer:
             stored = StoredPrograms(Path(env.programs).expanduser(), env.host, tell)
         self._programs = Programs(pod_store(), self._process, cache, self._progress, stored)
         self._make_step()
+        if self._task.has_step and self._process == 0 and (names := _unused(config, self._data)):
+            reporter.note(
+                f"task {config.task} has a `step` of its own: podrun makes nothing of {' and '.join(names)}, which its code "
+                "can read in `config`"
+            )
         self._results = Results(
             config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter, self._published
         )
@@ -154,7 +161,9 @@ class Trainer:
         self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
         self._window = 1 if jax.default_backend() == "cpu" else 2
         self._in_flight: deque[DispatchedStep] = deque()
-        self._finite = FiniteCheck(config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None)
+        self._finite = FiniteCheck(
+            config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None, self._task.has_step
+        )
         self._stop = StopRequest()
         self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
@@ -187,7 +196,7 @@ class Trainer:
             self._reporter.note(f"data.skip leaves out {sum(b - a for a, b in self._order.skipped):,} examples")
         if (raised := self._strategy.raised) and self._process == 0:
             self._reporter.note(_raised_note(raised))
-        schedule = self._config.schedule
+        schedule = None if self._task.has_step else self._config.schedule
         if isinstance(schedule, Curve) and (short := schedule.cut_short(self._steps)) and self._process == 0:
             self._reporter.note(short)
         self._results.open(self._step)
@@ -384,6 +393,8 @@ class Trainer:
             epochs = {f"{name}/epochs": value for name, value in self._order.source_epochs(done.position).items()}
             seen = {**self._task.units_seen(done.position), **epochs}
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
+            if self._config.log.show == SHOWN and not values.keys() & {*SHOWN}:
+                self._reporter.shown = tuple(values)[:_NAMED]
             self._results.write(done.step, "train", record)
             self._reporter.progress(done.step, self._steps, record)
         if self._means is not None:
@@ -407,6 +418,8 @@ class Trainer:
     # --- evaluation, checkpoints, stop ---
 
     def _evaluate(self) -> None:
+        if not self._task.evaluates:
+            return
         self._drain()
         self._reporter.phase(Phase.EVALUATE)
         strategy = self._strategy
@@ -416,10 +429,14 @@ class Trainer:
             )
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
         self._evaluated = self._step, numbers
-        if self._best.ranking.metric not in numbers:
+        is_ranked = self._best.ranking.metric in numbers
+        if not is_ranked and (
+            not self._task.has_step or self._config.eval.best != Eval().best or self._config.eval.patience
+        ):
             names = ", ".join(numbers)
             raise UserError(f"eval.best: an evaluation has no metric {self._best.ranking.metric!r}; it has {names}")
-        self._best.add(self._step, numbers)
+        if is_ranked:
+            self._best.add(self._step, numbers)
         self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
         self._reporter.phase(Phase.TRAIN)
 
@@ -453,6 +470,12 @@ class Trainer:
 
     def _save(self) -> None:
         self._drain()
+        if self._task.has_step and (names := arrays_with_nan(self._state.params)):
+            shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+            raise NotFiniteError(
+                f"the state after step {self._step} has NaN ({shown}), with which no resumed run could go on, so it is not "
+                "saved; a lower learning rate or clipping may help"
+            )
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
             metrics = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else {}
@@ -491,6 +514,13 @@ class Trainer:
 def _raised_note(raised: tuple[str, ...]) -> str:
     names = ", ".join(raised[:_NAMED]) + (f" and {len(raised) - _NAMED} more" if len(raised) > _NAMED else "")
     return f"the initial parameters {names} become float32, which the optimizer needs; `precision` is that of the computation"
+
+
+def _unused(config: Config, data: Dataset) -> list[str]:
+    """Return the sections that the job gives and that have no effect, but for the context of tokens, on a task's own step."""
+    defaults = {"model": GPT2Model(), "optimizer": AdamW(), "schedule": Cosine()}
+    given = [name for name, default in defaults.items() if getattr(config, name) != default]
+    return [name for name in given if name != "model" or not data.vocabulary]
 
 
 def _due(step: int, every: int) -> bool:

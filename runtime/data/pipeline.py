@@ -156,7 +156,8 @@ def step_shapes(examples: Examples, batch_size: int | Literal["all"], parts: int
 
 def evaluation_shapes(examples: Examples, batch_size: int | Literal["all"], parts: int) -> Batch:
     """Return arrays with the shapes and dtypes of a global batch of an evaluation, of the validation set `examples`."""
-    return batch_shapes(examples, padded(examples.size if batch_size == "all" else batch_size, parts))
+    size = padded(examples.size if batch_size == "all" else batch_size, parts)
+    return {"weights": np.broadcast_to(np.float32(1), size), **batch_shapes(examples, size)}
 
 
 def padded(size: int, parts: int) -> int:
@@ -170,14 +171,15 @@ def evaluation_batches(
     """Yield this process's part of each evaluation batch, in order: `limit` batches, or the whole split if None.
 
     All processes get the same number of batches of the same shape, [batch_size / num_processes, ...]. Padding, at the end
-    of the split or to make a batch divisible by `parts`, repeats the last example with weight 0.
+    of the split or to make a batch divisible by `parts`, repeats the last example with weight 0. Examples of a user's source
+    that have no weights count 1 each.
     """
     count = -(-examples.size // batch_size)
     rows = process_rows(padded(batch_size, parts), process, num_processes)
     for number in range(count if limit is None else min(limit, count)):
         at = number * batch_size + rows
         batch = examples.gather(at.clip(max=examples.size - 1), np.zeros_like(at))
-        weights = batch["weights"]
+        weights = batch.get("weights", np.ones(len(at), np.float32))
         real = ((at < examples.size) & (rows < batch_size)).reshape(-1, *[1] * (weights.ndim - 1))
         yield {**batch, "weights": weights * real}
 

@@ -69,8 +69,13 @@ def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_ba
     else:
         config = config.model_copy(update={"parallel": Single()})
     strategy = _strategy(config, data)
+    if not strategy.task.evaluates:
+        raise UserError(
+            f"task {config.task} has no `evaluate`, by which it could be evaluated; write evaluate(state, batch) -> metrics"
+        )
     params, model_state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
-    about = f"model {config.model.name}, step {saved.step} of {workdir}"
+    what = f"task {config.task}" if strategy.task.has_step else f"model {config.model.name}"
+    about = f"{what}, step {saved.step} of {workdir}"
     return _report(about, saved, strategy, data, *_measure(strategy, data, params, model_state, on_batch))
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from ..array_names import places
 from ..contract import NotFiniteError
 
 _NOTED = 5
@@ -19,6 +24,8 @@ class FiniteCheck:
     allowed: int
     """Number of such steps in a row that are skipped: the job's `skip_nonfinite`."""
     note: Callable[[str], None]
+    every_metric: bool = False
+    """True if all metrics must be finite, as those of a task's own step; otherwise loss and gradient must."""
     in_a_row: int = 0
     skipped: int = 0
     """Number of all skipped steps since the process began."""
@@ -29,11 +36,17 @@ class FiniteCheck:
         Raises:
             NotFiniteError: they are not, and no more steps may be skipped.
         """
-        if math.isfinite(values["loss"]) and math.isfinite(values.get("grad_norm", 0.0)):
+        checked = values if self.every_metric else {name: values.get(name, 0.0) for name in ("loss", "grad_norm")}
+        if all(map(math.isfinite, checked.values())):
             self.in_a_row = 0
             return True
         shown = "  ".join(f"{name} {value:g}" for name, value in values.items())
         if self.in_a_row == self.allowed:
+            if self.every_metric:
+                raise NotFiniteError(
+                    f"a metric is not finite in step {step} ({shown}); {_ADVICE}. A metric that has no value in some steps "
+                    "must be a number there: jnp.where(count > 0, total / jnp.maximum(count, 1), 0)"
+                )
             start = f"the loss or its gradient is not finite in step {step} ({shown})"
             if self.allowed:
                 start += f", nor in the {self.allowed} before it, which were skipped (skip_nonfinite)"
@@ -44,3 +57,24 @@ class FiniteCheck:
             so_far = f"; {self.skipped} so far" if self.skipped > 1 else ""
             self.note(f"step {step} is skipped: its loss or gradient is not finite ({shown}){so_far}")
         return False
+
+
+def arrays_with_nan(tree: Any) -> list[str]:
+    """Return the names of the arrays that have NaN in this process's part of them. It needs no other process."""
+    floats = {".".join(place): x for place, x in places(tree, "the state") if jnp.issubdtype(x.dtype, jnp.inexact)}
+    parts: dict[int, dict[str, jax.Array]] = {}  # arrays on the same device, by its number here
+    for name, array in floats.items():
+        shards = array.addressable_shards[: 1 if array.is_fully_replicated else None]
+        for number, shard in enumerate(shards):
+            parts.setdefault(number, {})[name] = shard.data
+    have = {number: _have_nan([*arrays.values()]) for number, arrays in parts.items()}
+    wrong = {
+        name for number, each in have.items() for name, bad in zip(parts[number], each.tolist(), strict=True) if bad
+    }
+    return [name for name in floats if name in wrong]
+
+
+@jax.jit
+def _have_nan(arrays: list[jax.Array]) -> jax.Array:
+    """Return whether each array has NaN, bool[n]."""
+    return jnp.stack([jnp.isnan(array).any() for array in arrays])

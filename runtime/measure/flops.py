@@ -73,6 +73,8 @@ def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1, names: 
         parts: number of equal parts that the batch is computed in, on several devices or one after another.
         names: regular expression of the parameters that are trained; None: all.
     """
+    if task.has_step:
+        return _of_own_step(task, params, batch)
     task = task.in_products()
     given, state = divided(params)
     batch = {name: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
@@ -93,6 +95,15 @@ def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1, names: 
         return StepFlops(gradients(traced.jaxpr), 0.0).times(parts)
     work = gradients(_keeping_all(traced.jaxpr))
     return StepFlops(work, max(0.0, gradients(traced.jaxpr) - work)).times(parts)
+
+
+def _of_own_step(task: Task, state: Params, batch: Batch) -> StepFlops:
+    """Return the FLOPs of a task's own step over a global batch, with those that `jax.checkpoint` computes again."""
+    from ..tasks.own_step import OwnStep
+
+    assert isinstance(task, OwnStep)
+    shapes = _shapes((state, batch, jax.eval_shape(lambda: jax.random.key(0))))
+    return StepFlops(_count(jax.make_jaxpr(task.step)(*shapes).jaxpr), 0.0)
 
 
 def _has_checkpoint(program: Jaxpr) -> bool:

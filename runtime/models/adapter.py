@@ -195,13 +195,13 @@ def _is_regex(rule: str) -> bool:
 # --- trees as nested dictionaries ---
 
 
-def named(tree: Any) -> dict[str, Any]:
+def named(tree: Any, what: str = "the model") -> dict[str, Any]:
     """Convert a tree to nested dictionaries, whose keys are the names along each leaf's path.
 
-    Raises UserError if two leaves would have the same name.
+    Raises UserError, which calls the tree `what`, if two leaves would have the same name.
     """
     result: dict[str, Any] = {}
-    for place, leaf in places(tree, "the model"):
+    for place, leaf in places(tree, what):
         *folders, last = place or ("array",)
         inner = result
         for folder in folders:

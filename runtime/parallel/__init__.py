@@ -42,9 +42,16 @@ def make_strategy(
         pod: the devices of the pod; None: those that are here. A user's strategy gets them only if they are given.
 
     Raises:
-        UserError: a user's strategy takes no devices, but some are given.
+        UserError: a user's strategy takes no devices, but some are given; or the task has a step of its own, for which the
+            strategy cannot be used.
     """
     section = config.parallel
+    if task.has_step:
+        from ..tasks.own_step import OwnStep
+        from .own_step import OwnStepProgram
+
+        assert isinstance(task, OwnStep)
+        return OwnStepProgram(config, task, optimizer, schedule, pod)
     if isinstance(section, Plugin):
         from .base import Strategy
 

@@ -255,6 +255,7 @@ class Strategy(ABC):
 
     # --- the computation of every strategy; JAX traces it ---
 
+    @hook
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
         """Return the initial state, which is the same for any number of processes and devices.
 

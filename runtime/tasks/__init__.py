@@ -20,10 +20,23 @@ _CLASSES = {
 
 
 def make_task(config: Config, data: Dataset) -> Task:
-    """Make the job's task. A user's task is called as `attribute(config, data) -> Task`."""
+    """Make the job's task.
+
+    A user's task is called as `attribute(config, data)`, and returns a Task, or an object with a step of its own.
+    """
     if ":" in config.task:
         chosen = plugins.call(config.task, "task", config=config, data=data)
-        task: Task = plugins.expect(chosen, Task, config.task, "task")
-        return task
+        if isinstance(chosen, Task):
+            return chosen
+        if getattr(chosen, "step", None) is None:
+            plugins.refuse(
+                config.task,
+                "task",
+                f"returns {plugins.short(chosen)}, expected podrun.runtime.tasks.base.Task, or an object with `init` and "
+                "`step`",
+            )
+        from .own_step import OwnStep
+
+        return OwnStep(config, data, chosen)
     kind: type[Task] = getattr(import_module(f".{config.task}", __name__), _CLASSES[config.task])
     return kind(config, data)

@@ -47,6 +47,12 @@ class Task(ABC):
     `explicit` still divide the work; under `pmap` and `shard_map` each device gathers the batch and computes all of it.
     """
 
+    has_step = False
+    """True if the task computes the whole step itself, of a state of its own (see `own_step`)."""
+
+    evaluates = True
+    """False if the task has no evaluation."""
+
     stacked: tuple[str, ...] = ()
     """The `stacked` of the task's model: names of the outermost parameters whose arrays have a leading axis of layers."""
 
@@ -126,7 +132,8 @@ class Task(ABC):
 def first_parameters(task: Task, key: jax.Array) -> Params:
     """Return `task.init(key)`. Raises UserError if the parameters cannot be trained or saved."""
     given = task.init(key)
-    check_parameters(*parts(given))
+    if not task.has_step:
+        check_parameters(*parts(given))
     return given
 
 

@@ -74,6 +74,15 @@ def explained_kind(error: BaseException) -> ErrorKind | None:
 
 def _place(trace: TracebackType | None) -> str:
     """Return a line of text with the place in the user's program where the error was raised; empty if there is none."""
+    line = users_line(trace)
+    return f"\nin {line}" if line else ""
+
+
+def users_line(trace: TracebackType | None, packages: bool = True) -> str | None:
+    """Return `file:line` of the user's code where an error was raised; None if there is none.
+
+    `packages`: code of installed packages counts as the user's.
+    """
     podruns = (str(Path(__file__).parents[1]), os.path.dirname(str(getattr(sys.modules.get("podrun"), "__file__", ""))))
     between = (
         *podruns,
@@ -81,4 +90,6 @@ def _place(trace: TracebackType | None) -> str:
         "<frozen ",  # of `python -m`
     )  # frames of Python's own code, such as functools, are skipped as well
     frames = [frame for frame in traceback.extract_tb(trace) if not frame.filename.startswith(between)]
-    return f"\nin {os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    if not packages:
+        frames = [frame for frame in frames if "site-packages" not in frame.filename]
+    return f"{os.path.relpath(frames[-1].filename)}:{frames[-1].lineno}" if frames else None

@@ -90,7 +90,7 @@ def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
     [
         (UserError("no such file"), 2, "no such file", "no such file\n"),
         (NotFiniteError("loss nan"), 1, "loss nan", "Traceback"),
-        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero", "Traceback"),
+        (ZeroDivisionError("division by zero"), 1, "ZeroDivisionError: division by zero (HERE)", "Traceback"),
         (ValueError("Gloo all-reduce failed: closed"), 76, "ValueError: Gloo all-reduce failed: closed", "Traceback"),
         (SystemExit(7), 7, "SystemExit: 7", "Traceback"),
         (SystemExit("no data"), 1, "SystemExit: no data", "Traceback"),
@@ -105,13 +105,17 @@ def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
 def test_report_of_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, code: int, message: str, shown: str
 ) -> None:
-    """One event with kind, message, step and traceback; bad input is shown without a traceback."""
+    """One event with kind, message, step and traceback; bad input is shown without a traceback.
+
+    The message of an error in code of the user's has its line.
+    """
     reporter = Reporter(tmp_path / "0.events")
     reporter.step = 12
     with pytest.raises(type(error)) as raised:
         raise error
     assert exit_code(raised.value) == code
     report_failure(raised.value, code, reporter)
+    message = message.replace("HERE", f"{os.path.relpath(__file__)}:{raised.tb.tb_lineno}")
     event = json.loads((tmp_path / "0.events").read_text())
     assert (event["event"], event["message"], event["step"], event["code"]) == ("error", message, 12, code)
     assert event["kind"] == classify(error)
