@@ -574,9 +574,13 @@ class AttemptState:
         if reason.startswith(UNHEARD) and not left and self._start_anew(host, reason):
             return
         host.stopped, host.reason, host.left = True, reason, left
-        self._tell({"event": EventKind.HOST, "host": name, "phase": "stopped", "reason": reason, "left": left})
+        event: HostEvent = {"event": EventKind.HOST, "host": name, "phase": "stopped", "reason": reason, "left": left}
         if frame["kept"]:
-            self._note(f"what the program wrote on {name} stays in {frame['kept']}")
+            event["kept"] = frame["kept"]
+        self._tell(event)
+        if frame["kept"]:
+            pull = f"`podrun pull {self.plan.run.run_id} files` brings it here"
+            self._note(f"what the program wrote on {name} stays in {frame['kept']}; {pull}")
         if frame["missing"]:
             host.incomplete = True
             self._note(

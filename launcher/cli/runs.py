@@ -182,7 +182,7 @@ def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: st
 @click.argument(
     "words",
     nargs=-1,
-    metavar="[RUN|URL] [metrics|samples|checkpoints|logs|STEP ...]",
+    metavar="[RUN|URL] [metrics|samples|checkpoints|logs|files|STEP ...]",
     shell_complete=_complete_results,
 )
 @click.option(
@@ -197,6 +197,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     RUN is the beginning or the end of a run's id; without it, the newest run. The run may still be going.
     URL is a workdir in a bucket, of any run: gs://BUCKET/PATH or s3://BUCKET/PATH.
     Every digest is verified. A further call downloads only what is missing, also after an interruption.
+    files: what a program wrote beside its code on each host, to files/HOST.
     The folder can be used as a workdir: the same job with --workdir DIR resumes from its newest checkpoint.
 
     \b

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from podrun.runtime.events import metrics_of
 
@@ -173,6 +174,8 @@ def usage_charts(events: Sequence[UsageEvent], begin: float) -> list[Chart]:
             points = [(e["time"] - begin, number) for e in rows if (number := value(e)) is not None]
             if len(points) > 1:  # a single point is no curve
                 lines.append(Series(host, [x for x, _ in points], [y for _, y in points]))
+        if lines and key == "network" and max(max(line.y) for line in lines) < 1.0:
+            unit, lines = "kB/s", [replace(line, y=[1000 * value for value in line.y]) for line in lines]
         if lines:
             few = lines if len(lines) <= _MOST_HOSTS else [_merged(lines)]
             charts.append(Chart(key, title, unit, few, axis="time", most=most))

@@ -25,12 +25,13 @@ from ..view.times import size
 from .bucket_folder import BucketFolder
 from .folder import DownloadFolder, digest_of
 from .selection import Selection, checkpoint_path, find_steps
-from .source import Source
+from .source import Below, Source
 from .transfer import Downloaded, Progress, Say, Transfer
 
 PULLED = Path("pulled")
 """Parent of the default download folders."""
-_LOGS = "logs"
+_LOGS, FILES = "logs", "files"
+"""Folders in a download folder: the logs, and what the program wrote beside its code, by host."""
 _CONNECTIONS = 10  # reconnections, each after the previous connection transferred something
 
 
@@ -85,10 +86,64 @@ def pull_run(
     if bucket := url(spec.workdir):
         return pull_bucket(bucket, selection, folder, say, progress, directory)
     downloaded = Downloaded()
-    if selection.kinds == {"logs"} and not selection.steps:
+    if "files" in selection.kinds and not directory.kept_files():
+        raise UserError(_no_files(directory, spec))
+    if not selection.is_of_workdir and selection.has_logs:
         with _home(folder, _source(spec)) as home, _explain_failures(folder, spec.pod.hosts[0].name):
             _copy_logs(directory, home, downloaded)
-            return Pulled(folder, downloaded)
+    if selection.is_of_workdir:
+        _download_workdir(transport, directory, spec, selection, folder, downloaded, say, progress)
+    if selection.has_files:
+        _download_files(transport, directory, spec, folder, downloaded, say, progress)
+    return Pulled(folder, downloaded)
+
+
+def _no_files(directory: RunDirectory, spec: RunSpec) -> str:
+    if spec.pod.traits.files_are_here:
+        return f"run {directory.run_id} worked in {spec.cwd} on this machine: what the program wrote is there"
+    if directory.end() is None:
+        return f"run {directory.run_id} has not ended: the files that its program writes beside its code can be pulled then"
+    return f"the program of run {directory.run_id} wrote no files beside its code"
+
+
+def _download_files(
+    transport: Transport,
+    directory: RunDirectory,
+    spec: RunSpec,
+    folder: Path,
+    downloaded: Downloaded,
+    say: Say,
+    progress: Progress,
+) -> None:
+    """Download what the program wrote beside its code on each host, to `files/HOST/`. Raises HostError, UserError."""
+    hosts = {host.name: host for host in directory.hosts(spec.pod)}
+    for name, kept in directory.kept_files().items():
+        if name not in hosts:
+            continue
+        try:
+            remote = RemoteFolder(transport, spec.pod, hosts[name], kept)
+        except FileFailedError as error:
+            downloaded.problems.append(f"{name}:{kept}: {error}")
+            continue
+        try:
+            place = location(remote.path, spec.pod.transport, name)
+            origin = _Origin(place, name, _source(spec), None)
+            below = Below(remote, f"{FILES}/{name}")
+            _download(below, origin, Selection(as_they_are=True), folder, downloaded, say, progress)
+        finally:
+            remote.close()
+
+
+def _download_workdir(
+    transport: Transport,
+    directory: RunDirectory,
+    spec: RunSpec,
+    selection: Selection,
+    folder: Path,
+    downloaded: Downloaded,
+    say: Say,
+    progress: Progress,
+) -> None:
     for connections_left in reversed(range(_CONNECTIONS)):
         before = downloaded.received
         host, remote = _open(transport, directory, spec, say)
@@ -102,7 +157,6 @@ def pull_run(
             say(f"podrun: {error}; it goes on over a new connection")
         finally:
             remote.close()
-    return Pulled(folder, downloaded)
 
 
 def pull_bucket(
@@ -173,6 +227,7 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
         raise UserError(
             f"run {directory.run_id} has no results on {first.name}: {error}; it has not begun to write any, they were "
             "removed, or it is a program that wrote elsewhere (podrun brings the folder that it finds in PODRUN_WORKDIR)"
+            + (f"; `podrun pull {directory.run_id} files` brings them" if directory.kept_files() else "")
         ) from None
     except HostError as error:
         failed = error

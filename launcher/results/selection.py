@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError, Workdir
 
-KINDS = ("metrics", "samples", "checkpoints", "logs")
+KINDS = ("metrics", "samples", "checkpoints", "logs", "files")
 _STEP = re.compile(r"[0-9]{1,18}", re.ASCII)
 _WORKDIR = Workdir(Path())
 _CHECKPOINTS = str(_WORKDIR.checkpoints)
@@ -28,10 +28,22 @@ class Selection:
     steps: tuple[int, ...] = ()
     newest: int | None = None
     """Number of newest checkpoints to download; None: all."""
+    as_they_are: bool = False
+    """Take all files as they are: none of them is a podrun checkpoint."""
 
     @property
     def is_everything(self) -> bool:
         return not self.kinds and not self.steps
+
+    @property
+    def is_of_workdir(self) -> bool:
+        """Return True if something of the workdir is selected."""
+        return self.is_everything or bool(self.steps) or bool(self.kinds - {"files", "logs"})
+
+    @property
+    def has_files(self) -> bool:
+        """Return True if what the program wrote beside its code is selected."""
+        return self.is_everything or "files" in self.kinds
 
     @property
     def has_checkpoints(self) -> bool:
@@ -46,6 +58,8 @@ class Selection:
         return [path for path in paths if self._wants(path)]
 
     def _wants(self, path: str) -> bool:
+        if self.as_they_are:
+            return True
         top = path.partition("/")[0]
         if top == _CHECKPOINTS or top.startswith("."):
             return False
@@ -53,6 +67,8 @@ class Selection:
 
     def checkpoints(self, complete: Sequence[int]) -> list[int]:
         """Return the steps of the selected checkpoints, newest first. Raises UserError for a missing step."""
+        if self.as_they_are:
+            return []
         if missing := [step for step in self.steps if step not in complete]:
             which = ", ".join(map(str, sorted(complete))) or "none"
             raise UserError(f"there is no complete checkpoint of step {missing[0]}; complete ones: {which}")

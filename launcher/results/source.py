@@ -36,3 +36,25 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release the source. Safe to call twice."""
+
+
+class Below:
+    """A source whose files have their places below a folder."""
+
+    def __init__(self, source: Source, folder: str) -> None:
+        self._source = source
+        self._folder = folder
+        self.path = source.path
+
+    def list_files(self) -> Listing:
+        listing = self._source.list_files()
+        return Listing({f"{self._folder}/{path}": size for path, size in listing.sizes.items()}, listing.left_out)
+
+    def get(self, path: str, have: int = 0, digest: str = "") -> IncomingFile:
+        return self._source.get(path.removeprefix(f"{self._folder}/"), have, digest)
+
+    def refuse(self, why: str) -> HostError:
+        return self._source.refuse(why)
+
+    def close(self) -> None:
+        self._source.close()

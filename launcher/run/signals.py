@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -39,6 +41,9 @@ class Signals:
             self._receiver(number)
 
     def _handle(self, number: int, _: object) -> None:
+        if self._receiver is None and number == signal.SIGINT:  # nobody else says so before the next pause
+            with suppress(OSError):
+                os.write(sys.stderr.fileno(), b"podrun: stopping\n")
         self.note(number)
 
     def __enter__(self) -> Signals:

@@ -6,6 +6,7 @@ The log is read at the console's own pace, so neither the workers nor the hosts 
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import IO
 
@@ -76,8 +77,14 @@ class Echo:
         return self._file
 
 
+_SIGTERM_CAUGHT = re.compile(rb"[IWE]\d{4} .*\bpreemption_notifier\.cc:\d+\] SIGTERM caught at ")
+"""A line of JAX after `podrun stop` or Ctrl-C, which looks like trouble. The log has it as it is."""
+
+
 def last_state(line: bytes) -> str:
-    """Return the last state of a line, since a progress bar overwrites its line."""
+    """Return the last state of a line, since a progress bar overwrites its line; of a warning of JAX, what it means."""
+    if _SIGTERM_CAUGHT.match(line):
+        return "JAX has the request to stop"
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 

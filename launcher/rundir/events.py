@@ -73,6 +73,8 @@ class HostEvent(_OfLauncher):
     """Progress of a preparation."""
     reason: NotRequired[str]
     """Reason why it is `stopped` or `lost`."""
+    kept: NotRequired[str]
+    """Folder with what the program wrote beside its code there."""
     left: NotRequired[list[Count] | None]
     """Pids of processes that are left then; None if that is not known."""
 

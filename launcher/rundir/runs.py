@@ -231,6 +231,16 @@ class RunDirectory:
             if event := parse_event(line):
                 yield event
 
+    def kept_files(self) -> dict[str, str]:
+        """Return the folders with what the program wrote beside its code in the last attempt, by host."""
+        kept: dict[str, str] = {}
+        for event in self.newest_events():
+            if event["event"] == EventKind.START:
+                break
+            if event["event"] == EventKind.HOST and "kept" in event:
+                kept[event["host"]] = event["kept"]
+        return kept
+
     def end(self) -> EndEvent | None:
         """Return the event of the run's end; None if it has not ended."""
         last = next(self.newest_events(), None)

@@ -34,7 +34,11 @@ def headline(start: StartEvent) -> str:
     lines += [f"  program {start['program']}"] if start["program"] else [f"  workdir {workdir}"]
     if start.get("python"):  # the full path, because `python` may have been found in PATH
         lines.append(f"  python  {start['python']}")
-    return "\n".join([*lines, f"  logs    {start['logs']}"])
+    lines.append(f"  logs    {start['logs']}")
+    count = sum(map(len, start["hosts"].values()))
+    if start["program"] and count > 1:
+        lines.append(f"  shown   what process 0 prints; `podrun logs -f {start['run_id']}` shows all {count} processes")
+    return "\n".join(lines)
 
 
 def notable_line(event: Event) -> str | None:

@@ -152,7 +152,7 @@ def test_only_what_changed_is_sent(pod: PodSandbox) -> None:
 
 
 def test_a_program_that_writes_beside_its_code(pod: PodSandbox) -> None:
-    """Files that it wrote stay and are named; the next run starts from the project as it is."""
+    """Files that it wrote stay, are named and can be brought; the next run starts from the project as it is."""
     (pod.path / "write.py").write_text(
         "import os\nassert os.listdir('.').count('made') == 0\nopen('made', 'w').write('x')\n"
     )
@@ -161,8 +161,12 @@ def test_a_program_that_writes_beside_its_code(pod: PodSandbox) -> None:
         done = pod.podrun(option, "--", "python3", "write.py")
         assert done.returncode == 0, done.stderr
         (line,) = [line for line in done.stdout.splitlines() if "stays in" in line]
-        folder = Path(pod.hosts.home_of("h0"), *Path(line.rpartition("stays in ")[2]).parts[-6:])
+        place = line.rpartition("stays in ")[2].partition(";")[0]
+        folder = Path(pod.hosts.home_of("h0"), *Path(place).parts[-6:])
         assert [p.name for p in folder.iterdir()] == ["made"]
+    pulled = pod.podrun("pull", "files", "--to", "here")
+    assert pulled.returncode == 0, pulled.stderr
+    assert (pod.path / "here" / "files" / "h0" / "made").read_text() == "x"
 
 
 # --- secrets ---

@@ -585,7 +585,7 @@ def test_what_a_stop_leaves_on_a_host(attempt: Attempt) -> None:
     attempt.apply(StopBegun(by_user=True, unopened=()))
     attempt.stopped(0, left=[7, 8], kept="/tmp/kept", missing=5)
     assert attempt.notes == [
-        "what the program wrote on host-0 stays in /tmp/kept",
+        f"what the program wrote on host-0 stays in /tmp/kept; `podrun pull {JOB.run.run_id} files` brings it here",
         f"5 bytes of what host-0 printed are not here; they stay there in {JOB.hosts[0].spec['dir']}",
     ]
     assert attempt.host(0).incomplete and not attempt.host(0).is_reusable

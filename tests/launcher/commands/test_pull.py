@@ -41,7 +41,7 @@ def test_it_is_brought_and_said_where_to(workdir: Path, podrun: Podrun) -> None:
     [
         (
             ["metrix"],
-            "there are no results 'metrix': choose from metrics, samples, checkpoints, logs, or name steps; did you",
+            "there are no results 'metrix': choose from metrics, samples, checkpoints, logs, files, or name steps",
         ),
         (["aaaa", "log"], "did you mean logs?"),
         (["bbbb"], "there is no run 'bbbb'"),
@@ -66,4 +66,4 @@ def test_the_shell_completes_runs_and_results(workdir: Path) -> None:
 
     assert completed([], "s") == ["samples"]
     assert completed([], "2026") == ["20260131-110000-2031", "20260131-100000-aaaa"]
-    assert completed(["aaaa"], "") == ["metrics", "samples", "checkpoints", "logs"]
+    assert completed(["aaaa"], "") == ["metrics", "samples", "checkpoints", "logs", "files"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from podrun.launcher.report.curves import curves, key_of
+import pytest
+
+from podrun.launcher.report.curves import curves, key_of, usage_charts
 from podrun.launcher.report.records import StepRecord
 from podrun.runtime.lines import describe_eval
 
@@ -81,6 +83,14 @@ def test_evaluations_of_other_sets_are_on_the_line() -> None:
         "test/loss 2.0000  test/f1 0.5000"
     )
     assert describe_eval(evaluation(1, **{f"m{n}": 1.0 for n in range(20)})).endswith("m7 1.0000  and 12 more")
+
+
+@pytest.mark.parametrize(("sent", "unit", "value"), [(80, "kB/s", 0.08), (5e6, "MB/s", 5.0)])
+def test_little_traffic_has_a_small_unit(sent: float, unit: str, value: float) -> None:
+    usage: Any = {"host": "h", "cpu": 0.5, "memory": 1, "memory_total": 2, "received": 0, "sent": sent, "devices": []}
+    charts = {chart.key: chart for chart in usage_charts([{**usage, "time": float(at)} for at in (1, 2)], 0.0)}
+    network = charts["network"]
+    assert (network.unit, network.series[0].y) == (unit, [pytest.approx(value)] * 2)
 
 
 def test_very_many_metrics() -> None:

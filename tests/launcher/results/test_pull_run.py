@@ -41,6 +41,32 @@ def test_all_of_it(pulling: Pulling) -> None:
     assert contents(pulling.home).items() > contents(pulling.workdir).items()  # checkpoint 10 stays here
 
 
+def test_what_a_program_wrote_beside_its_code(pulling: Pulling, tmp_path: Path) -> None:
+    """From every host, as it is, also what looks like a checkpoint; a second time nothing is sent."""
+    for host in ("host-0", "host-1"):
+        kept = tmp_path / host / "code"
+        make_checkpoint(kept, 5, manifest=False)
+        (kept / "predictions.txt").write_text(host)
+        with pulling.directory.events.open("a") as file:
+            event = {"event": "host", "time": 1.0, "host": host, "phase": "stopped", "left": [], "kept": str(kept)}
+            file.write(json.dumps(event) + "\n")
+    pulled = pulling.pull("files")
+    assert pulled.problems == []
+    assert contents(pulling.home) == {
+        f"files/{host}/{name}": data
+        for host in ("host-0", "host-1")
+        for name, data in contents(tmp_path / host / "code").items()
+    }
+    assert pulling.pull("files").downloaded.received == 0
+    assert contents(pulling.workdir).items() <= {**contents(pulling.home), **contents(pulling.pull().folder)}.items()
+
+
+def test_a_program_without_files_of_its_own(pulling: Pulling, tmp_path: Path) -> None:
+    """Where they are is said, if the program worked on this machine."""
+    with pytest.raises(UserError, match=f"worked in {tmp_path} on this machine: what the program wrote is there"):
+        pulling.pull("files")
+
+
 def test_an_empty_file(pulling: Pulling) -> None:
     """It comes over the same connection as all others, as what a logger leaves that was killed before it wrote."""
     (pulling.workdir / "tensorboard" / "events.of.another").touch()

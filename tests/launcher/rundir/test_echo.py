@@ -16,6 +16,14 @@ from podrun.launcher.rundir.echo import last_state
         (b" 10%\r 50%\r100%", "100%"),
         (b" 10%\r 50%\r100%\r", "100%"),
         (b"\r\r", ""),
+        (
+            b"W1127 09:11:10.422231      18 preemption_notifier.cc:90] SIGTERM caught at 2026-11-27T09:11:10.42+00:00",
+            "JAX has the request to stop",
+        ),
+        (
+            b"what is preemption_notifier.cc:90] SIGTERM caught at ?",
+            "what is preemption_notifier.cc:90] SIGTERM caught at ?",
+        ),
         (b"\xc3\xa4\xff", "ä\N{REPLACEMENT CHARACTER}"),
     ],
 )
