@@ -55,7 +55,7 @@ def compare(
     \b
     The variants run one after another. If one fails, the others still run; Ctrl-C ends the comparison.
     In both cases the table is printed. The exit code is that of Ctrl-C, or of the first failure.
-    With --slurm=OPTIONS each variant is a separate job, and SLURM decides which train at once.
+    With options of a queue (--slurm=OPTIONS) each variant is a job, and the queue decides which train at once.
     A job logs every step, unless log.every=N is given.
 
     \b

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ..inventory.base import INVENTORIES, REFINEMENTS, Inventory, option_of
+from ..pod.traits import QUEUES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,6 +22,9 @@ _HELP = {
     "num_slices": "Number of slices of that shape that train together.",
     "pod": "Pod file with the hosts and their settings; `podrun init` writes one.",
 }
+
+QUEUE_OPTIONS = " or ".join(map(option_of, QUEUES))
+"""The options that submit a run to a queue, for messages."""
 
 
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -16,7 +16,7 @@ from ..view.terminal import guarded_streams
 from . import compare, job, pods, render, runs, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
-from .options import complete_job, complete_slice, pod_options, with_joined_values
+from .options import QUEUE_OPTIONS, complete_job, complete_slice, pod_options, with_joined_values
 from .process import PIPE_CLOSED
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def main() -> None:
 @click.option(
     "--compile-ahead/--no-compile-ahead",
     default=None,
-    help="With --slurm: compile while the job waits.  [default: if the compiler is installed]",
+    help=f"With {QUEUE_OPTIONS}: compile while the job waits.  [default: if the compiler is installed]",
 )
 @click.option(
     "--join",
@@ -297,7 +297,9 @@ def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
     if request.compile_ahead and not queue:
         from podrun.runtime.contract import UserError
 
-        raise UserError("--compile-ahead is for a run that waits in a queue (--slurm); `podrun compile` compiles now")
+        raise UserError(
+            f"--compile-ahead is for a run that waits in a queue ({QUEUE_OPTIONS}); `podrun compile` compiles now"
+        )
     if queue:
         from ..commands.submit import submit
 

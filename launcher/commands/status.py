@@ -53,14 +53,15 @@ def status(name: str | None, as_json: bool) -> int:
 
 
 def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> dict[str, Any]:
-    start, checkpoint = details.start, details.checkpoint
+    start, checkpoint, job = details.start, details.checkpoint, directory.job()
+    queue = (directory.transport() if job else None) or "slurm"  # a run without a job has the key of the first queue
     step: Mapping[str, object] = details.step or {}
     return {
         **asdict(summary),
         "attempt": start["attempt"] if start else None,
         "workdir": start["workdir"] if start else None,
         "logs": str(directory.logs),
-        "slurm_job": directory.job(),
+        f"{queue}_job": job,
         "waits": pending_words(directory),
         "phase": _phase(details) if start and not summary.has_ended else None,
         **{name: step.get(name) for name in ("loss", "grad_norm", "seconds_per_step", "elapsed", "seconds_left")},

@@ -67,7 +67,7 @@ def _reach_problems(listing: Listing) -> Iterator[str]:
         fitting = " or ".join(name for name, traits in TRAITS.items() if traits.lists_hosts)
         yield f"transport is {short(listing.transport)}; give {fitting}"
     if listing.is_queued:
-        yield "is_queued is only for jobs of SLURM; list hosts that exist"
+        yield "is_queued is only for a job that is submitted to a queue; list hosts that exist"
     if not isinstance(listing.ssh, Ssh):
         yield f"ssh is {short(listing.ssh)}; give a podrun.launcher.pod.pod.Ssh"
         return

@@ -52,7 +52,7 @@ class Pod:
     slice: Slice
     hosts: tuple[Host, ...]
     transport: str
-    """Name of the transport, in `traits.TRAITS` and in `transport.base`."""
+    """Name of the transport, in `traits.TRAITS`."""
     platform: str
     """JAX platform on the hosts: `cpu`, `cuda` or `tpu`."""
     ssh: Ssh = Ssh()

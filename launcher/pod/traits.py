@@ -1,4 +1,4 @@
-"""Properties in which transports differ. Other code tests these traits, never the transport's name."""
+"""The table of transports: where each is, and how they differ. Other code tests these traits, never the transport's name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from types import MappingProxyType
 class Traits:
     """Properties of a transport. The defaults suit transports to the nodes of a job."""
 
+    place: str
+    """Its class, a `Transport`: `room.module:attribute`."""
     reached: str
     """Phrase that follows the size of a pod in messages: `reached by ssh`."""
     files_are_here: bool = False
@@ -28,11 +30,15 @@ class Traits:
     """The transport can start the agent itself in a container image."""
     in_pod_file: bool = False
     """A pod file may select this transport; the others are selected by an inventory."""
+    queue: str = ""
+    """The `Queue` whose jobs' nodes it reaches, `room.module:attribute`. It has the name of the transport, as has the
+    inventory's option, whose value has the options of a job."""
 
 
 TRAITS = MappingProxyType(
     {
         "local": Traits(
+            "transport.local:LocalTransport",
             "simulated by the CPU of this machine",
             files_are_here=True,
             needs_staging=False,
@@ -40,12 +46,31 @@ TRAITS = MappingProxyType(
             lists_hosts=False,
             in_pod_file=True,
         ),
-        "this_machine": Traits("on this machine", files_are_here=True, needs_staging=False, is_exclusive=True),
-        "ssh": Traits("reached by ssh", is_exclusive=True, has_login=True, in_pod_file=True),
-        "slurm": Traits("reached by srun", starts_containers=True),
+        "this_machine": Traits(
+            "transport.local:LocalTransport",
+            "on this machine",
+            files_are_here=True,
+            needs_staging=False,
+            is_exclusive=True,
+        ),
+        "ssh": Traits(
+            "transport.ssh.transport:SshTransport",
+            "reached by ssh",
+            is_exclusive=True,
+            has_login=True,
+            in_pod_file=True,
+        ),
+        "slurm": Traits(
+            "engines.slurm.transport:SlurmTransport",
+            "reached by srun",
+            starts_containers=True,
+            queue="engines.slurm.slurm_queue:QUEUE",
+        ),
     }
 )
-"""Traits of each transport, by name."""
+"""The transports by name."""
+QUEUES = tuple(name for name, traits in TRAITS.items() if traits.queue)
+"""Names of the transports, and inventories, that have a queue to which runs are submitted."""
 
 LISTED = "ssh"
 """Transport for listed hosts, unless the pod file names another."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..rundir.queues import QUEUES, Queue, load_queue
+from ..pod.traits import QUEUES
+from ..rundir.queues import Queue, load_queue
 from .request import Request
 
 

@@ -1,14 +1,14 @@
-"""The interface of a batch queue to which runs are submitted as jobs, and the table of all queues."""
+"""The interface of a batch queue to which runs are submitted as jobs. `pod/traits.py` names all queues."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..pod.lazy import load
 from ..pod.pod import Pod
+from ..pod.traits import TRAITS
 
 if TYPE_CHECKING:
     from ..plan.spec import RunSpec
@@ -98,14 +98,6 @@ class Queue(ABC):
         """Submit a run, and return its directory. Raises UserError, and then leaves no run directory."""
 
 
-QUEUES: Mapping[str, str] = MappingProxyType(
-    {
-        "slurm": "engines.slurm.slurm_queue:QUEUE",
-    }
-)
-"""Maps the name of a queue to its class. Its inventory's option and the transport to its nodes have the same name."""
-
-
 def load_queue(name: str) -> Queue:
     """Import and return the queue of that name."""
-    return cast(Queue, load(QUEUES[name]))
+    return cast(Queue, load(TRAITS[name].queue))

@@ -7,8 +7,9 @@ from typing import TypeGuard
 
 from podrun.runtime.contract import EventKind, ExitCode
 
+from ..pod.traits import QUEUES
 from .events import EndEvent, Event
-from .queues import QUEUES, Queue, QueuedJob, load_queue
+from .queues import Queue, QueuedJob, load_queue
 from .runs import RunDirectory
 
 _LATE = 15.0  # seconds after a job's end until podrun's last records are visible on a network file system

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import cast
 
 from ..pod.fan_out import WINDOW
@@ -77,18 +76,7 @@ class Transport(ABC):
         """Close all connections. Safe to call twice."""
 
 
-TRANSPORTS: Mapping[str, str] = MappingProxyType(
-    {
-        "local": "transport.local:LocalTransport",
-        "this_machine": "transport.local:LocalTransport",
-        "ssh": "transport.ssh.transport:SshTransport",
-        "slurm": "engines.slurm.transport:SlurmTransport",
-    }
-)
-"""Transport classes by name; they are called with the pod."""
-
-
 def load_transport(pod: Pod) -> Transport:
     """Return the pod's transport. Its module is imported on first use."""
     raise_limit()  # each host needs several open files
-    return cast(Transport, load(TRANSPORTS[pod.transport])(pod))
+    return cast(Transport, load(pod.traits.place)(pod))

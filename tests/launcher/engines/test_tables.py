@@ -8,18 +8,14 @@ from podrun.launcher.inventory.base import INVENTORIES
 from podrun.launcher.inventory.hosts_from import SOURCES
 from podrun.launcher.pod.container import ENGINES, ContainerEngine
 from podrun.launcher.pod.lazy import load
-from podrun.launcher.pod.traits import TRAITS
-from podrun.launcher.rundir.queues import QUEUES, Queue, load_queue
-from podrun.launcher.transport.base import TRANSPORTS, Transport
+from podrun.launcher.pod.traits import QUEUES, TRAITS
+from podrun.launcher.rundir.queues import Queue, load_queue
+from podrun.launcher.transport.base import Transport
 
 
-@pytest.mark.parametrize("name", TRANSPORTS)
+@pytest.mark.parametrize("name", TRAITS)
 def test_a_transport(name: str) -> None:
-    assert issubclass(load(TRANSPORTS[name]), Transport)
-
-
-def test_each_transport_has_traits() -> None:
-    assert TRANSPORTS.keys() == TRAITS.keys()
+    assert issubclass(load(TRAITS[name].place), Transport)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -29,12 +25,11 @@ def test_a_source_of_hosts(name: str) -> None:
 
 @pytest.mark.parametrize("name", QUEUES)
 def test_a_queue(name: str) -> None:
-    """Its name is that of an option which may have a value, the options of a job, and of the transport to its nodes."""
+    """Its name is that of an option which may have a value, the options of a job."""
     queue = load_queue(name)
     assert isinstance(queue, Queue)
     assert queue.title
     assert (INVENTORIES[name].metavar or "").startswith("[")
-    assert name in TRANSPORTS
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -143,7 +143,7 @@ def test_its_own_errors_go_through(site: Path) -> None:
         ),
         ("Listing((Host('a', 'a'),), slice=parse_slice('v3-32'))", "1 host, but v3-32 has 4 hosts; give 4"),
         ("Listing((Host('a', 'a'),), transport='local')", "transport is .*local.*; give this_machine or ssh or slurm"),
-        ("Listing((Host('a', 'a'),), is_queued=True)", "is_queued is only for jobs of SLURM"),
+        ("Listing((Host('a', 'a'),), is_queued=True)", "is_queued is only for a job that is submitted to a queue"),
         ("Listing((Host('a', 'a'),), transport=None)", "transport is None"),
         ("Listing((Host('a', 'a'),), ssh={'user': 'me'})", "ssh is .*; give a podrun.launcher.pod.pod.Ssh"),
         ("Listing((Host('a', 'a'),), ssh=Ssh(key='~/.ssh/k'))", "ssh.key is .*; give a Path"),
