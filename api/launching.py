@@ -17,9 +17,12 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podrun.runtime.contract import EventKind, ExitCode
+
+if TYPE_CHECKING:
+    from podrun.launcher.rundir.events import Event, StartEvent
 
 _METRICS = {EventKind.STEP: "train", EventKind.EPOCH: "epoch", EventKind.EVAL: "eval"}
 _NO_METRICS = {"event", "time", "host", "process", "steps", "elapsed", "seconds_left"}
@@ -264,11 +267,11 @@ class Run:
         end = RunDirectory(self.directory).end()
         return int(end["code"]) if end else ExitCode.FAILED
 
-    def _read_start(self) -> dict[str, Any] | None:
+    def _read_start(self) -> StartEvent | None:
         """Wait for the event that names the run directory, and return it; None if the run does not begin."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            event: dict[str, Any] = json.loads(line)
+            event: Event = json.loads(line)
             if event["event"] == EventKind.START:
                 return event
         return None

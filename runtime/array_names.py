@@ -12,6 +12,8 @@ from .contract import UserError
 
 Place = tuple[str, ...]
 """Path to an array by keys, fields and indices: ("layers", "0", "kernel")."""
+Arrays = dict[str, Any]
+"""Nested dictionaries of arrays."""
 _SHOWN = 8  # problems in a message
 
 
@@ -65,7 +67,7 @@ def is_writable(name: str) -> bool:
 def _check_keys(tree: Any, what: str) -> None:
     """Raise UserError for a dictionary whose keys JAX cannot sort, or that are equal as text, such as 0 and "0"."""
     if isinstance(tree, dict):
-        seen: dict[str, Any] = {}
+        seen: dict[str, object] = {}
         for key in tree:
             if str(key) in seen:
                 refuse(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import jax
 import yaml
@@ -24,6 +24,7 @@ from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
 from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
 from .measure.writers import Writer, make_writers
+from .models.weight_files import ConfigJson
 from .ranking import Ranking
 from .state import StateDict
 from .storage import make_storage
@@ -58,7 +59,7 @@ class Results:
         data: Dataset,
         in_parts: bool,
         reporter: Reporter,
-        published: dict[str, Any] | None = None,
+        published: ConfigJson | None = None,
     ) -> None:
         """Open the folder of the checkpoints. Called on all processes.
 

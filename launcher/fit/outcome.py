@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal, TypedDict
 
 from podrun.runtime.config import Config
 from podrun.runtime.layout_facts import Measured
@@ -23,6 +23,65 @@ _BOUND = (
     "AT LEAST: a bound of a step's time, the longest of the times that the parts of the hardware need at full speed;",
     "a real step takes longer. Of equal bounds, the one with the lower sum of all times comes first.",
 )
+
+
+class LayoutFields(TypedDict):
+    """A layout in `podrun fit --json`, and the first columns of the table."""
+
+    strategy: str
+    data: int
+    fsdp: int
+    model: int
+    accumulate: int
+    batch_size: int | Literal["all"]
+    remat: str | None
+    """None if the model has no such key."""
+    xla: list[str]
+
+
+class MeasuredFields(LayoutFields):
+    """A layout with the fields of its `Measured`."""
+
+    is_current: bool
+    """It is the job as it is now."""
+    seconds_at_least: float | None
+    limit: str
+    bounds: dict[str, float]
+    needed: int | None
+    spare: int | None
+    sent: int
+    unknown_loops: int
+    attention: str
+    compile_seconds: float
+
+
+class FailedFields(LayoutFields):
+    """A layout that was ruled out or could not be compiled."""
+
+    reason: str
+
+
+class OutcomeFields(TypedDict):
+    """The answer of `podrun fit --json`."""
+
+    slice: str
+    devices: int
+    complete: bool
+    """False after Ctrl-C."""
+    usable: int | None
+    layouts: list[MeasuredFields]
+    """Those that fit, the best first."""
+    too_large: list[MeasuredFields]
+    ruled_out: list[FailedFields]
+    failed: list[FailedFields]
+    not_needed: int
+    compiled: int
+    """Number of layouts that were compiled now."""
+    known: int
+    """Number of layouts that were known from earlier."""
+    seconds: float
+    command: str
+    """The command that runs the job in the best layout; empty if none fits."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +145,7 @@ class Outcome:
         finds = f" (--slice '{generation}-*' finds the smallest that fits)" if known.slice.kind == "tpu" else ""
         return f"{text}\nwhat helps: {', '.join([*remedies, f'a larger slice{finds}'])}, or a smaller model"
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> OutcomeFields:
         """Return all layouts, and what is known of them."""
         known = self.known
         return {
@@ -113,7 +172,7 @@ class Outcome:
         usable = f" with {in_bytes(known.survey.usable)} for programs" if known.survey.usable else ""
         return f"{title}, {known.survey.kind}{usable} each"
 
-    def _keys(self, layout: Layout) -> dict[str, Any]:
+    def _keys(self, layout: Layout) -> LayoutFields:
         grid = layout.parallel.grid
         devices = self.known.slice.devices if layout.parallel.divides_batch else 1
         return {
@@ -127,7 +186,7 @@ class Outcome:
             "xla": list(self.config.launch.xla if layout.settings.xla is None else layout.settings.xla),
         }
 
-    def _values(self, layout: Layout) -> dict[str, Any]:
+    def _values(self, layout: Layout) -> MeasuredFields:
         one = self.known.measured[layout]
         return {
             **self._keys(layout),

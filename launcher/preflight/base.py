@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from ..agent.base.from_agent import Facts
 
 FactsByHost = Mapping[str, Facts]
 """Facts from `agent.facts.gather` by host name, in the order of the pod. Contains only hosts that answered."""
 
+V = TypeVar("V", bound=Hashable)
 _NAMED = 6  # most hosts that are named; further ones are counted
 
 
@@ -39,15 +40,17 @@ def name_hosts(hosts: Iterable[str]) -> str:
     return f"{', '.join(names[:_NAMED])} and {len(names) - _NAMED} more"
 
 
-def group(values: Mapping[str, Any]) -> list[tuple[Any, tuple[str, ...]]]:
+def group(values: Mapping[str, V]) -> list[tuple[V, tuple[str, ...]]]:
     """Return (value, hosts) of each distinct value, most frequent first; ties keep the order of the hosts."""
-    hosts_by_value: dict[Any, list[str]] = {}
+    hosts_by_value: dict[V, list[str]] = {}
     for host, value in values.items():
         hosts_by_value.setdefault(value, []).append(host)
     return [(value, tuple(hosts)) for value, hosts in sorted(hosts_by_value.items(), key=lambda item: -len(item[1]))]
 
 
-def minority_findings(name: str, values: Mapping[str, Any], remedy: str, *, fatal: bool, about: str) -> list[Finding]:
+def minority_findings(
+    name: str, values: Mapping[str, Hashable], remedy: str, *, fatal: bool, about: str
+) -> list[Finding]:
     """Return a finding for each group of hosts whose value differs from the most frequent one."""
     groups = group(values)
     if len(groups) < 2:

@@ -10,13 +10,15 @@ from pydantic import BaseModel
 
 Location = tuple[str | int, ...]
 """Location of a pydantic error: keys, indices, and the names of union branches."""
+Node = dict[str, Any]
+"""A schema within a JSON Schema, as pydantic makes it."""
 
 
 class SchemaTree:
     """The JSON schema of a model, with look-ups by key."""
 
     def __init__(self, model: type[BaseModel]) -> None:
-        self._schema: dict[str, Any] = model.model_json_schema()
+        self._schema: Node = model.model_json_schema()
 
     def keys_to(self, location: Location) -> list[str]:
         """Return the keys on the path to `location`, without names of union branches."""
@@ -30,7 +32,7 @@ class SchemaTree:
     def paths(self) -> list[str]:
         """Every dotted key that a file can have."""
 
-        def below(at: dict[str, Any], prefix: str) -> Iterator[str]:
+        def below(at: Node, prefix: str) -> Iterator[str]:
             for name, value in at.get("properties", {}).items():
                 yield f"{prefix}{name}"
                 inner = self._dereference(value)
@@ -52,19 +54,19 @@ class SchemaTree:
         nodes = [section["properties"].get(keys[-1], {}) for section in self._sections_at(keys[:-1])]
         return list(dict.fromkeys(value for node in nodes for value in self._constants(node)))
 
-    def _sections_at(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+    def _sections_at(self, keys: Sequence[str]) -> list[Node]:
         sections = [self._schema]
         for key in keys:
             nodes = [section["properties"][key] for section in sections if key in section["properties"]]
             sections = [inner for node in nodes for inner in self._sections(node)]
         return sections
 
-    def _sections(self, node: dict[str, Any]) -> list[dict[str, Any]]:
+    def _sections(self, node: Node) -> list[Node]:
         """Return the sections that a value may be, one per choice."""
         inner = self._dereference(node)
         return [section for section in (inner, *self._branches(inner)) if "properties" in section]
 
-    def _constants(self, node: dict[str, Any]) -> Iterator[str]:
+    def _constants(self, node: Node) -> Iterator[str]:
         for part in (node, *node.get("anyOf", ())):
             if part.get("type") == "boolean":
                 yield from ("true", "false")
@@ -72,7 +74,7 @@ class SchemaTree:
         for section in self._sections(node):
             yield from self._constants(section["properties"].get("name", {}))
 
-    def _walk(self, location: Location) -> tuple[list[str], dict[str, Any]]:
+    def _walk(self, location: Location) -> tuple[list[str], Node]:
         at, keys = self._schema, []
         for part in map(str, location):
             inner = self._step(at, part)
@@ -83,7 +85,7 @@ class SchemaTree:
             at = inner or at
         return keys, at
 
-    def _step(self, at: dict[str, Any], part: str) -> dict[str, Any] | None:
+    def _step(self, at: Node, part: str) -> Node | None:
         """Descend into a property, an item, a value under a name of the user's, or the union branch that `part` names."""
         if part in at.get("properties", {}):
             return self._dereference(at["properties"][part])
@@ -94,19 +96,19 @@ class SchemaTree:
                 return branch
         return self._dereference(at["additionalProperties"]) if _has_named(at) and part != "[key]" else None
 
-    def _branches(self, at: dict[str, Any]) -> list[dict[str, Any]]:
+    def _branches(self, at: Node) -> list[Node]:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
 
-    def _dereference(self, at: dict[str, Any]) -> dict[str, Any]:
+    def _dereference(self, at: Node) -> Node:
         """Follow a `$ref`; for a nullable key, return its other type."""
         if [branch for branch in at.get("anyOf", []) if branch.get("type") == "null"] and len(at["anyOf"]) == 2:
             at = next(branch for branch in at["anyOf"] if branch.get("type") != "null")
         if "$ref" in at:
-            target: dict[str, Any] = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
+            target: Node = self._schema["$defs"][at["$ref"].rpartition("/")[2]]
             return target
         return at
 
 
-def _has_named(at: dict[str, Any]) -> bool:
+def _has_named(at: Node) -> bool:
     """Return whether a mapping has values of one kind under names of the user's, as `validation` has."""
     return isinstance(at.get("additionalProperties"), dict)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from ..config import Config
 from ..contract import UserError, Workdir
 from ..models.pretrained import published_config, with_architecture
-from ..models.weight_files import read_json
+from ..models.weight_files import ConfigJson, read_json
 from ..worker.quiet import without_gloo_lines
 from .messages import broadcast_text
 from .names import META
 from .numbered import path_of, steps_in
 
 
-def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, dict[str, Any] | None]:
+def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, ConfigJson | None]:
     """Return the job with a complete section `model`, and the config.json of the model in `init_from`; None without it.
 
     Called on all processes. Process 0 takes config.json from the newest checkpoint if there is one, so that a run can be
@@ -34,15 +33,15 @@ def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, dict[str
     if jax.process_count() > 1:
         with without_gloo_lines():
             text = broadcast_text(text)
-    published: dict[str, Any] = json.loads(text)
+    published: ConfigJson = json.loads(text)
     return with_architecture(config, published), published
 
 
-def _of_newest(folder: Path) -> dict[str, Any] | None:
+def _of_newest(folder: Path) -> ConfigJson | None:
     """Return the config.json in the metadata of the newest checkpoint that has one. The restore verifies it later."""
     for step in steps_in(folder) if folder.is_dir() else ():
         try:
-            published = read_json(path_of(folder, step) / META / "metadata").get("published")
+            published: object = read_json(path_of(folder, step) / META / "metadata").get("published")
         except UserError:
             continue
         if isinstance(published, dict):

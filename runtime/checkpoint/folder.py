@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import jax
 
+from ..array_names import Arrays
 from ..contract import UserError
 from ..events import Metrics
 from ..ranking import Ranking
@@ -30,7 +31,7 @@ from ..worker.workdir import damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, unreadable
 from .manifest import Verification
 from .memory import large_blocks_returned
-from .names import META, STATE, Arrays
+from .names import META, STATE
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import Retention, best_step, remove_incomplete
 from .save import Saves

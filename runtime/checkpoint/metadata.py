@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .. import ranking
+from ..config import SavedConfig
 from ..data import mixture, saved_tokenizer, streamed
 from ..measure import epochs
+from ..models.weight_files import ConfigJson
 
-Shapes = dict[str, Any]
+Shapes = dict[str, "Shapes | list[int]"]
 """The tree of the state with the shape of each array, a list of numbers, in its place."""
 
 
@@ -24,7 +26,7 @@ class TokenIds(TypedDict):
 class JobMeta(TypedDict):
     """What is saved with the arrays of a state. Keys that older versions of podrun did not write may be absent."""
 
-    config: dict[str, Any]
+    config: SavedConfig
     """The job, as `saved_config` returns it."""
     position: int
     """Number of examples consumed."""
@@ -35,7 +37,7 @@ class JobMeta(TypedDict):
     """None unless the job counts epochs."""
     best: NotRequired[ranking.SavedBest | None]
     """None before the first evaluation."""
-    published: NotRequired[dict[str, Any] | None]
+    published: NotRequired[ConfigJson | None]
     """The config.json of the model that the first weights came from; None for random ones."""
     mixture: NotRequired[list[mixture.SavedStage] | None]
     """Weights of the sources by position, if the data is a mixture."""

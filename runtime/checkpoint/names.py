@@ -2,9 +2,4 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-Arrays = dict[str, Any]
-"""Nested dictionaries of arrays."""
-
 STATE, META, METRICS = "state", "meta", "metrics"

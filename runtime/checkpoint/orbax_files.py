@@ -13,8 +13,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
+from ..array_names import Arrays
 from ..events import Metrics
-from .names import META, METRICS, STATE, Arrays
+from .names import META, METRICS, STATE
 from .placement import own_blocks, placed
 
 _GROUP = 16 << 20

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..array_names import Arrays
 from ..distributed import as_numpy
 from .messages import Bytes, all_gather, from_process_zero
-from .names import Arrays
 from .placement import Block, is_divided, own_blocks, placed
 
 PIECE = 8 << 20

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 import jax
 
+from ..array_names import Arrays
 from ..contract import RefusedError, UserError
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
 from .messages import broadcast_text
-from .names import Arrays
 from .pieces import broadcast_arrays, whole_template
 
 M = TypeVar("M")
@@ -22,6 +22,16 @@ Read = Callable[[int], tuple[M, Arrays]]
 """Reads the checkpoint of a step: (metadata, arrays)."""
 Choose = Callable[[Read[M]], "tuple[int, tuple[M, Arrays]] | None"]
 """Chooses a checkpoint and reads it: (step, result of `Read`); None if there is no checkpoint."""
+
+
+class _Answer(TypedDict, total=False):
+    """What process 0 tells the others; empty: there is no checkpoint."""
+
+    refused: str
+    """Why it cannot use the checkpoints."""
+    step: int
+    meta: object
+    """The metadata as JSON."""
 
 
 def restore_from_process_zero(
@@ -44,7 +54,7 @@ def restore_from_process_zero(
         HostFaultError: process 0's host cannot read at the moment; raised there only.
     """
     arrays: Arrays | None = None
-    answer: dict[str, Any] = {}
+    answer: _Answer = {}
     problem: Exception | None = None
     if jax.process_index() == 0:
         try:

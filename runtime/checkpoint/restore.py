@@ -8,6 +8,7 @@ from typing import TypeVar
 import jax
 import numpy as np
 
+from ..array_names import Arrays
 from ..config import Config
 from ..contract import Phase, UserError
 from ..distributed import gather
@@ -15,7 +16,6 @@ from ..state import StateDict
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
-from .names import Arrays
 from .process_zero import Read, restore_from_process_zero
 from .store import Checkpoints, Restored
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, get_args
 
-from ..config import Config, saved_config
+from ..config import Config, SavedConfig, saved_config
 from ..config.base import name_of
 from ..config.job import tunable_keys
 from ..data.mixture import missing_sources
@@ -101,7 +101,7 @@ def shapes_of(state: StateDict) -> Shapes:
     return {k: shapes_of(v) if isinstance(v, dict) else list(v.shape) for k, v in state.items() if v is not None}
 
 
-def _completed(saved: dict[str, Any]) -> dict[str, Any]:
+def _completed(saved: SavedConfig) -> SavedConfig:
     """Fill in the defaults of keys that were added after the checkpoint was saved."""
     try:
         return saved_config(Config.model_validate(saved))
@@ -117,7 +117,7 @@ def _first_shape(shapes: Shapes | list[int]) -> list[int]:
     return _first_shape(next(iter(shapes.values()))) if isinstance(shapes, dict) else shapes
 
 
-def _identity(config: dict[str, Any], section: str) -> Any:
+def _identity(config: SavedConfig, section: str) -> Any:
     """Return the values of a section that must be equal to resume: all but the tunable ones."""
     value: Any = config.get(section)
     if section == "parallel":  # all strategies have the same state, except ensemble, which has one per member

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from ..array_names import Arrays
 from ..contract import SaveError
 from ..events import Metrics
 from ..storage.base import Storage
@@ -24,7 +25,6 @@ from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
 from .damage import save_failure
 from .manifest import flush, write_manifest
-from .names import Arrays
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
 from .retention import Retention, remove_superseded

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import ValidationError
 
+from ..array_names import Arrays
 from ..config import Config
 from ..contract import UserError
 from ..ranking import LOWEST_LOSS, Ranking
@@ -96,9 +97,9 @@ class SavedModel:
         except Exception as error:
             raise self._with_advice(unreadable(self.step, self._state, error)) from None
 
-    def tree(self, part: str, convert: Callable[[np.ndarray[Any, Any]], Any]) -> dict[str, Any]:
+    def tree(self, part: str, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Arrays:
         """Read a part of the state: nested dictionaries of converted arrays. Raises UserError if one is damaged."""
-        tree: dict[str, Any] = {}
+        tree: Arrays = {}
         for place in self.parts(part):
             *folders, last = place
             inner = tree

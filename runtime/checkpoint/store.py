@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
 from ..events import Metrics
+from ..models.weight_files import ConfigJson
 from ..ranking import LOWEST_LOSS, Ranking
 from ..state import StateDict
 from ..storage.base import Storage
@@ -45,7 +45,7 @@ class Checkpoints(CheckpointFolder):
         in_parts: bool = False,
         tokenizer: Saved | None = None,
         storage: Storage = SHARED_FOLDER,
-        published: dict[str, Any] | None = None,
+        published: ConfigJson | None = None,
         ranking: Ranking = LOWEST_LOSS,
         token_ids: TokenIds | None = None,
     ) -> None:

@@ -16,10 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..array_names import places
+from ..array_names import Arrays, places
 from ..contract import UserError
 from ..distributed import as_numpy
-from .names import Arrays
 from .save import writes_at_once
 
 Leaf = Any

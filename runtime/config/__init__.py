@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .base import PLUGIN_PATTERN, Plugin, Section
     from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
-    from .job import Config, load_config, saved_config, train_schema
+    from .job import Config, SavedConfig, load_config, saved_config, train_schema
     from .launch import Launch
     from .sections import Checkpoint, LaunchSection, Variable
 
@@ -23,7 +23,7 @@ _FILES = {
         *("NamedFiles", "check_files", "check_slice", "files_of"),
         *("shrinking_problem", "with_files", "with_files_beside"),
     ),
-    "job": ("Config", "load_config", "saved_config", "train_schema"),
+    "job": ("Config", "SavedConfig", "load_config", "saved_config", "train_schema"),
     "launch": ("Launch",),
     "sections": ("Checkpoint", "LaunchSection", "Variable"),
 }
@@ -37,6 +37,7 @@ __all__ = [
     "LaunchSection",
     "NamedFiles",
     "Plugin",
+    "SavedConfig",
     "Section",
     "Variable",
     "check_files",

@@ -359,7 +359,11 @@ def load_config(path: Path) -> Config:
     return Config.model_validate_json(path.read_bytes())
 
 
-def saved_config(config: Config) -> dict[str, Any]:
+SavedConfig = dict[str, Any]
+"""A job as JSON: the values of the sections by name. One that was saved may be of another version, with other keys."""
+
+
+def saved_config(config: Config) -> SavedConfig:
     """Return the job as JSON, as it is saved with its results: without `launch`, whose environment may hold secrets."""
     return config.model_dump(mode="json", exclude={"launch"})
 

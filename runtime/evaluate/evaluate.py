@@ -26,7 +26,7 @@ from ..events import Metrics
 from ..measure.validation import validate
 from ..models.pretrained import TOKENIZER, is_published, load_here
 from ..parallel import make_strategy
-from ..parallel.base import Strategy
+from ..parallel.base import Strategy, Sums
 from ..queries import EvaluateAnswer
 from ..state import Batch, Params, StateDict
 from ..tasks import make_task
@@ -136,7 +136,7 @@ def _measure(
     total = sum(batches.count for batches in sets.values())
     numbers = itertools.count(1)
 
-    def sums_of(examples: Examples) -> dict[str, Any]:
+    def sums_of(examples: Examples) -> Sums:
         batches = sets[id(examples)]
         return strategy.sums(state, batches.sharded(strategy, examples, lambda: on_batch(next(numbers), total)))
 

@@ -14,7 +14,7 @@ from ..config.model import DecoderModel
 from ..contract import UserError
 from ..models.families import differences, family_of, family_that_is
 from ..models.families.base import Family, Source, sources
-from ..models.weight_files import INDEX, ONE_FILE
+from ..models.weight_files import INDEX, ONE_FILE, ConfigJson
 from .formats import Described, Read, write_safetensors
 
 SHARD = 5_000_000_000
@@ -109,7 +109,7 @@ class PublishedModel:
     def _shape(self, source: Source, place: tuple[str, ...]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         return source.shape_in_files(self.arrays[place][0]), np.dtype(np.float32)
 
-    def config(self) -> dict[str, Any]:
+    def config(self) -> ConfigJson:
         """Return the config.json: the one that the weights came with, or one made from the job."""
         ends = {"eos_token_id": self._end_of_text}
         given = self._published or {**self.family.config(self.section), **dict.fromkeys(_SPECIAL), **ends}
@@ -159,7 +159,7 @@ class PublishedModel:
 
 def write_shards(folder: Path, arrays: Described, read: Read, most: int = SHARD) -> None:
     """Write arrays to safetensors files with at most so many bytes of arrays, and their index if there are several."""
-    shards: list[dict[str, Any]] = [{}]
+    shards: list[dict[str, tuple[tuple[int, ...], np.dtype[Any]]]] = [{}]
     total = size = 0
     for name, (shape, dtype) in arrays.items():
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

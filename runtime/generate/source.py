@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 
@@ -16,7 +14,7 @@ from ..data.saved_tokenizer import restored_tokenizer
 from ..data.tokenizers import BytePairs
 from ..models import context_length, make_language_model, model_vocabulary
 from ..models.pretrained import CONFIG, TOKENIZER, is_published, load_here
-from ..models.weight_files import read_json
+from ..models.weight_files import ConfigJson, read_json
 from ..state import Variables
 from .text import Source
 
@@ -82,7 +80,7 @@ def _published(folder: Path, file: Path | None) -> tuple[Source, str]:
     return source, f"the published model in {folder}"
 
 
-def _ends(published: Mapping[str, Any]) -> frozenset[int]:
+def _ends(published: ConfigJson) -> frozenset[int]:
     """Return the token ids that end a text, by the keys of config.json and generation_config.json."""
     given = published.get("eos_token_id")
     ends = given if isinstance(given, list) else [given]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +68,7 @@ class Expression:
         return jnp.asarray(_value(self, self.tree, arrays))
 
 
-def parse_expression(text: str, arrays: Mapping[str, Any]) -> Expression:
+def parse_expression(text: str, arrays: Collection[str]) -> Expression:
     """Parse an expression over named arrays.
 
     Raises UserError if it is malformed, or contains anything but arrays, numbers, and the operators and functions above.
@@ -95,7 +95,7 @@ def _depth(tree: ast.AST) -> int:
     return depth
 
 
-def _names(text: str, node: ast.expr, arrays: Mapping[str, Any]) -> list[str]:
+def _names(text: str, node: ast.expr, arrays: Collection[str]) -> list[str]:
     """Return the names of the arrays in an expression. Raises UserError if any part of it is not allowed."""
     match node:
         case ast.Name(id=name) if name in arrays:
@@ -123,7 +123,7 @@ def _names(text: str, node: ast.expr, arrays: Mapping[str, Any]) -> list[str]:
     )
 
 
-def _called(text: str, node: ast.Call, arrays: Mapping[str, Any] | None = None) -> tuple[str, list[ast.expr]]:
+def _called(text: str, node: ast.Call, arrays: Collection[str] | None = None) -> tuple[str, list[ast.expr]]:
     """Return a call's function and operands, without an axis. `sum(A, 0)` and `A.sum(0)` give the same."""
     match node.func:
         case ast.Name(id=name):
@@ -144,7 +144,7 @@ def _called(text: str, node: ast.Call, arrays: Mapping[str, Any] | None = None) 
     return name, operands
 
 
-def _options(text: str, name: str, node: ast.Call) -> dict[str, Any]:
+def _options(text: str, name: str, node: ast.Call) -> dict[str, int | tuple[int, ...]]:
     """Return the arguments `axis` and `keepdims` of a call."""
     allowed = ("axis", "keepdims") if name in _ALONG else ("axis",) if name in _SAME else ()
     given: dict[str, ast.expr] = {}
@@ -156,7 +156,7 @@ def _options(text: str, name: str, node: ast.Call) -> dict[str, Any]:
             may = f"it may have {' and '.join(f'{option}=' for option in allowed)}" if allowed else "it has no options"
             raise UserError(f"--expr {text}: {name} with {keyword.arg or '**'}: {may}, once each")
         given[keyword.arg] = keyword.value
-    options: dict[str, Any] = {}
+    options: dict[str, int | tuple[int, ...]] = {}
     for option, value in given.items():
         try:
             literal = ast.literal_eval(value)
@@ -226,7 +226,7 @@ def _part(text: str, node: ast.expr) -> str:
     return ast.get_source_segment(text.strip(), node) or text
 
 
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
+def _nearest(name: str, known: Collection[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"; did you mean {near[0]}?" if near else ";"
     return f"{hint} there are {', '.join(known)}"

@@ -143,7 +143,7 @@ def _sizes(state: TrainState) -> dict[str, Size]:
     return sizes
 
 
-def _samples(params: Params) -> dict[str, Any]:
+def _samples(params: Params) -> dict[str, jax.Array]:
     """Return the largest matrix and the smallest vector, by name."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     named = {f"params.{row.name}": leaf for row, (_, leaf) in zip(rows(params), leaves, strict=True)}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
 
 from ..data.base import Dataset, Examples
 from ..events import Metrics
-from ..parallel.base import Strategy
+from ..parallel.base import Strategy, Sums
 
 
-def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], dict[str, Any]]) -> Metrics:
+def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], Sums]) -> Metrics:
     """Return the metrics of the validation set, and as NAME/metric those of the sets that have names.
 
     The sources of a mixture are its validation set together: each of them is evaluated once, and the sums are added up.

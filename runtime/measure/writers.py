@@ -16,13 +16,16 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config.sections import Log
 from ..contract import UserError, Workdir
 from ..events import Metrics
 from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 from .samples import Sample
+
+if TYPE_CHECKING:
+    from ..config import SavedConfig
 
 _FLUSH = 10.0  # seconds between flushes of TensorBoard's file, which wait for the disk
 
@@ -196,7 +199,7 @@ def _summary_of(sample: Sample) -> Any:
 class WandB(Writer):
     """Write metrics to Weights & Biases. Raises UserError if its library is missing."""
 
-    def __init__(self, project: str, workdir: Path, config: dict[str, Any]) -> None:
+    def __init__(self, project: str, workdir: Path, config: SavedConfig) -> None:
         try:
             import wandb
         except ImportError:
@@ -248,7 +251,7 @@ def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
 
 
 def make_writers(
-    log: Log, workdir: Workdir, resumed_from: int, note: Callable[[str], None], config: dict[str, Any]
+    log: Log, workdir: Workdir, resumed_from: int, note: Callable[[str], None], config: SavedConfig
 ) -> list[Writer]:
     """Return the writers that are asked for.
 

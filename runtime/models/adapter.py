@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import plugins
-from ..array_names import places
+from ..array_names import Arrays, places
 from ..config.parallel import rule_pattern
 from ..contract import UserError
 from ..state import Params, Variables
@@ -195,12 +195,12 @@ def _is_regex(rule: str) -> bool:
 # --- trees as nested dictionaries ---
 
 
-def named(tree: Any, what: str = "the model") -> dict[str, Any]:
+def named(tree: Any, what: str = "the model") -> Arrays:
     """Convert a tree to nested dictionaries, whose keys are the names along each leaf's path.
 
     Raises UserError, which calls the tree `what`, if two leaves would have the same name.
     """
-    result: dict[str, Any] = {}
+    result: Arrays = {}
     for place, leaf in places(tree, what):
         *folders, last = place or ("array",)
         inner = result
@@ -210,7 +210,7 @@ def named(tree: Any, what: str = "the model") -> dict[str, Any]:
     return result
 
 
-def refilled(like: Any, values: dict[str, Any]) -> Any:
+def refilled(like: Any, values: Arrays) -> Any:
     """Convert `values`, nested dictionaries as `named` returns them, back to a tree with the structure of `like`."""
 
     def leaf(path: Any, _: Any) -> Any:

@@ -24,7 +24,7 @@ _Kind = inspect.Parameter
 _SINGLE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONLY)
 
 
-def flags(training: bool) -> dict[str, Any]:
+def flags(training: bool) -> dict[str, bool]:
     """Return the value of every flag."""
     return {name: value if training else not value for name, value in _IN_TRAINING.items()}
 

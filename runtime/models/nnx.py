@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from .. import plugins
+from ..array_names import Arrays
 from ..state import Params
 from .adapter import Model, name_of, named, refilled
 from .calls import Call
@@ -64,11 +65,11 @@ def _split(module: Any) -> Any:
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
-def _dictionary(state: Any) -> dict[str, Any]:
+def _dictionary(state: Any) -> Arrays:
     return named(nnx.to_pure_dict(state))
 
 
-def _filled(like: Any, values: dict[str, Any]) -> Any:
+def _filled(like: Any, values: Arrays) -> Any:
     """Return a part of a split module, `like`, with other values."""
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(refilled(nnx.to_pure_dict(like), values)))
 

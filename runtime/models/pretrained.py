@@ -17,8 +17,8 @@ from ..contract import UserError
 from ..state import Params
 from . import make_language_model
 from .families import FREE, differences, family_of
-from .families.base import Json, Source, check_names, need, sources
-from .weight_files import StoredArray, read_json, stored_arrays
+from .families.base import SectionKeys, Source, check_names, need, sources
+from .weight_files import ConfigJson, StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -28,7 +28,7 @@ _NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 _SHOWN = 8  # rows of a table in a message
 
 
-def with_architecture(config: Config, published: Json | None = None) -> Config:
+def with_architecture(config: Config, published: ConfigJson | None = None) -> Config:
     """Return the job with a complete section `model`: if it has `init_from`, the other keys are those of its config.json.
 
     Args:
@@ -59,15 +59,15 @@ def with_architecture(config: Config, published: Json | None = None) -> Config:
     return config.model_copy(update={"model": DecoderModel.model_validate(whole)})
 
 
-def published_config(config: Config) -> dict[str, Any] | None:
+def published_config(config: Config) -> ConfigJson | None:
     """Return the config.json of the model that a job begins with; None if it has no `init_from`."""
     section = config.model
     if not isinstance(section, DecoderModel) or section.init_from is None:
         return None
-    return dict(_read_config(section.init_from))
+    return _read_config(section.init_from)
 
 
-def _read_config(given: Path) -> Json:
+def _read_config(given: Path) -> ConfigJson:
     """Return the config.json in `init_from`. Raises UserError if there is none; the message says what the folder is."""
     folder = given.expanduser()
     if (folder / _ADAPTER).is_file():
@@ -83,7 +83,7 @@ def _read_config(given: Path) -> Json:
     return read_json(folder / CONFIG)
 
 
-def _problems(published: DecoderModel, vocabulary: int, values: dict[str, Any], file: Path) -> list[str]:
+def _problems(published: DecoderModel, vocabulary: int, values: SectionKeys, file: Path) -> list[str]:
     """Return why keys of the job cannot be given beside a config.json."""
     others = {key: value for key, value in values.items() if key not in FREE and value is not None}
     lora = {key: value for key, value in values.items() if key in ("lora", "init_from")}
@@ -106,7 +106,7 @@ def _reasons(error: ValidationError) -> str:
     return "; ".join(f"{key}: {reason}" if key else reason for key, reason in rows)
 
 
-def load_weights(section: DecoderModel, published: Json, form: Params, on_array: Callable[[], None]) -> Params:
+def load_weights(section: DecoderModel, published: ConfigJson, form: Params, on_array: Callable[[], None]) -> Params:
     """Return the parameters of the model in `section.init_from`. Each process reads only what its devices need.
 
     Args:

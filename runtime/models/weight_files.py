@@ -18,6 +18,9 @@ import numpy as np
 
 from ..contract import UserError
 
+ConfigJson = Mapping[str, Any]
+"""The contents of a config.json, as `save_pretrained` of transformers writes it; each family of models has other keys."""
+
 ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}

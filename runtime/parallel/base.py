@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +37,9 @@ from .metrics import StepMetrics
 Objective = Callable[[Params], jax.Array]
 """Maps parameters to the loss of the global batch, float32[]. Its gradient is the global one on every device."""
 
+Sums = dict[str, Any]
+"""Sums over the examples of an evaluation by name, float64[]; an ensemble also has `members`, its members' sums by name,
+float64[members]."""
 Loss = tuple[jax.Array, tuple[Scalars, Any]]
 """The loss, float32[], its metrics and the model's new state."""
 
@@ -209,16 +212,17 @@ class Strategy(ABC):
         """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
 
-    def sums(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+    def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
         """Return the results of `evaluate` added up over batches, each as `shard` returns it. All processes must call it.
 
         They are added up in float64 on the host, because float32 cannot count large sets exactly.
         """
-        sums: Any = None
+        sums: Sums | None = None
         for batch in batches:
             wide = jax.tree.map(np.float64, jax.device_get(self.evaluate(state, batch)))
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
-        return cast("dict[str, Any]", sums)
+        assert sums is not None  # an evaluation has a batch
+        return sums
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the step, lowered but not compiled, for a global batch, [B, ...], or its ShapeDtypeStructs."""
@@ -249,7 +253,7 @@ class Strategy(ABC):
         return {name: np.zeros((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
 
     @hook
-    def summarize(self, sums: dict[str, Any]) -> Metrics:
+    def summarize(self, sums: Sums) -> Metrics:
         """Return the metrics of an evaluation. `sums`: the results of `evaluate`, added up over all batches."""
         return self.task.summarize(sums)
 

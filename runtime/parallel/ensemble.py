@@ -21,7 +21,7 @@ from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
 from .arrays import put_global, with_sharding
-from .base import Loss, Results, Strategy
+from .base import Loss, Results, Strategy, Sums
 from .collectives import average
 from .metrics import StepMetrics
 
@@ -150,7 +150,7 @@ class Ensemble(Strategy):
             self._ones = jax.device_put(np.ones((size, *one.shape[1:]), np.float32), self._local_replicated)
         return {**batch, "weights": self._ones}
 
-    def summarize(self, sums: dict[str, Any]) -> Metrics:
+    def summarize(self, sums: Sums) -> Metrics:
         """Return the ensemble's metrics, the members' means, the metrics of the member with the lowest loss, and of each.
 
         Returns:

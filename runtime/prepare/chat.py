@@ -20,6 +20,7 @@ import numpy as np
 
 from ..contract import UserError
 from ..data.tokenizers import BytePairs
+from .documents import Row
 
 Array = np.ndarray[Any, Any]
 Span = tuple[int, int]
@@ -165,7 +166,7 @@ class Conversations:
         self._tokenizer = tokenizer
         self._special = tuple(tokenizer.special_tokens)
 
-    def encode(self, row: dict[str, Any]) -> Conversation:
+    def encode(self, row: Row) -> Conversation:
         """Return a conversation as tokens.
 
         Args:
@@ -177,7 +178,7 @@ class Conversations:
         """
         return self._encoded(_messages(row), _tools(row), 0)
 
-    def encode_pair(self, row: dict[str, Any]) -> tuple[Conversation, Conversation]:
+    def encode_pair(self, row: Row) -> tuple[Conversation, Conversation]:
         """Return the conversation with the chosen answer and the one with the rejected answer, as tokens.
 
         `answers` are 1 only for what follows the messages that both have in common at their beginning.
@@ -284,7 +285,7 @@ def _within(places: Array, spans: list[Span]) -> Array:
     return result
 
 
-def _messages(row: dict[str, Any]) -> list[Message]:
+def _messages(row: Row) -> list[Message]:
     key = "messages" if row.get("messages") is not None else "conversations"
     given = row.get(key)
     if given is None:
@@ -296,7 +297,7 @@ def _messages(row: dict[str, Any]) -> list[Message]:
     return [_message(message, number) for number, message in enumerate(given, 1)]
 
 
-def _pair(row: dict[str, Any]) -> tuple[list[Message], list[Message]]:
+def _pair(row: Row) -> tuple[list[Message], list[Message]]:
     """Return the messages with the chosen answer and those with the rejected answer. Raises ChatError."""
     prompt = _listed(row.get("prompt"), "prompt", "user")
     both = []
@@ -361,7 +362,7 @@ def _content(content: Any, number: int) -> str:
     return "".join(texts)
 
 
-def _tools(row: dict[str, Any]) -> list[Any] | None:
+def _tools(row: Row) -> list[Any] | None:
     tools = row.get("tools")
     if isinstance(tools, str):  # columns of Parquet cannot have objects of various fields
         try:

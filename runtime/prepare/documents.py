@@ -22,6 +22,9 @@ WHOLE = 1 << 18
 _ROWS = 4 << 20  # bytes of rows that are read at a time, about
 _ALL = 1 << 62
 
+Row = Mapping[str, Any]
+"""The values of a line of JSON, or of a row, by column."""
+
 
 class ReadError(Exception):
     """A file cannot be used. The message is for the user."""
@@ -141,7 +144,7 @@ class Selection:
     def _chat_columns(self) -> tuple[str, ...]:
         return PAIR_COLUMNS if self.pairs else CHAT_COLUMNS
 
-    def conversation(self, row: Mapping[str, Any]) -> str:
+    def conversation(self, row: Row) -> str:
         """Return the conversation of a row, or the pair of them, as JSON."""
         fields = {field: row[field] for field in self._chat_columns if row.get(field) is not None}
         return json.dumps(fields, default=lambda value: type(value).__name__)  # such as bytes of an image

@@ -24,6 +24,8 @@ from ...pod.pod import Pod
 from ...pod.slices import Slice
 from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX
 
+Manifest = dict[str, Any]
+"""A mapping in a manifest of Kubernetes, as it is written to YAML."""
 PORT = 8476
 """Port of the coordinator. Each pod has its own network, so it is always free."""
 WORKER = "worker"
@@ -84,10 +86,10 @@ def slice_problem(slice: Slice) -> str | None:
     return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {', '.join(_TPUS)}, gpu-HxD and cpu-HxD"
 
 
-def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str, Any]:
+def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest:
     """Return the manifest of a JobSet. The job's `launch.workdir` is in a bucket or on the volume."""
     slice, job = pod.slice, _with_presets(job, pod.platform)
-    metadata: dict[str, Any] = {"name": cluster.name}
+    metadata: Manifest = {"name": cluster.name}
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace
     if slice.kind == "tpu":  # one node pool for each slice
@@ -125,7 +127,7 @@ def _with_presets(job: Config | Program, platform: str) -> Config | Program:
     return job.model_copy(update={"launch": job.launch.model_copy(update={"env": env})})
 
 
-def _failure_policy(launch: Launch) -> dict[str, Any]:
+def _failure_policy(launch: Launch) -> Manifest:
     """Return the failure policy: a config error ends the run, a saved preemption is free, other failures are counted."""
     rules = [_rule("mistake", "FailJobSet", _code(ExitCode.BAD_CONFIG))]
     if launch.max_preemptions or (launch.max_preemptions is None and launch.max_restarts):
@@ -144,7 +146,7 @@ def _code(code: ExitCode) -> str:
     return rf"exit code {int(code)}\b"
 
 
-def _rule(name: str, action: str, *patterns: str) -> dict[str, Any]:
+def _rule(name: str, action: str, *patterns: str) -> Manifest:
     """Return the rule that maps a container's exit code, which the failed Job's message contains, to an action."""
     return {
         "name": name,
@@ -154,16 +156,16 @@ def _rule(name: str, action: str, *patterns: str) -> dict[str, Any]:
     }
 
 
-def _fail_job(code: ExitCode) -> dict[str, Any]:
+def _fail_job(code: ExitCode) -> Manifest:
     return {
         "action": "FailJob",
         "onExitCodes": {"containerName": WORKER, "operator": "In", "values": [int(code)]},
     }
 
 
-def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[str, Any]:
+def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest:
     slice = pod.slice
-    container: dict[str, Any] = {
+    container: Manifest = {
         "name": WORKER,
         "image": cluster.image,
         "command": list(MEMBER),
@@ -172,7 +174,7 @@ def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> dict[
     }
     if limits := _limits(slice):
         container["resources"] = {"limits": limits}
-    spec: dict[str, Any] = {
+    spec: Manifest = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE_SECONDS,
         "containers": [container],
@@ -218,7 +220,7 @@ def _what_runs(job: Config | Program) -> dict[str, str]:
     return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
 
 
-def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> list[dict[str, Any]]:
+def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> list[Manifest]:
     """Return the container's environment: variables of `WorkerEnv`, and those from which `Member` computes the others."""
     slice, ids = pod.slice, range(pod.slice.devices_per_host)
     coordinator = f"{cluster.name}-{WORKER}-0-0.{cluster.name}"

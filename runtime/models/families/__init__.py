@@ -9,7 +9,8 @@ from typing import Any
 from ...config.base import Tunable
 from ...config.model import DecoderModel
 from ...contract import UserError
-from .base import Family, Json
+from ..weight_files import ConfigJson
+from .base import Family, SectionKeys
 
 _FILES = {
     "llama": "llama",
@@ -27,7 +28,7 @@ FREE = {
 """Keys that may have other values than in a config.json."""
 
 
-def family_of(config: Json) -> Family:
+def family_of(config: ConfigJson) -> Family:
     """Return the family of a model from its config.json. Raises UserError if it is none of these."""
     kind = config.get("model_type")
     if kind not in _FILES:
@@ -59,7 +60,7 @@ def differences(section: DecoderModel, other: DecoderModel) -> dict[str, str]:
     return {key: f"model.{key} is {ours[key]}, not {theirs[key]}" for key in ours if not _same(ours[key], theirs[key])}
 
 
-def _plain(section: DecoderModel) -> dict[str, Any]:
+def _plain(section: DecoderModel) -> SectionKeys:
     """Return the section with values in place of defaults that depend on other keys."""
     values = {key: value for key, value in section.model_dump().items() if key not in FREE}
     slides = "sliding" in section.layer_types

@@ -15,8 +15,11 @@ from flax.traverse_util import unflatten_dict
 
 from ...config.model import AnyRope, DecoderModel, DynamicRope, Llama3Rope, YarnRope
 from ...contract import UserError
+from ...state import Params
+from ..weight_files import ConfigJson
 
-Json = Mapping[str, Any]
+SectionKeys = dict[str, Any]
+"""Keys of train.yaml's section `model`, or of a RoPE in it, before the section is made, which checks them."""
 
 NAMES = {
     "model.embed_tokens.weight": "embed.embedding",
@@ -67,8 +70,8 @@ class Family:
 
     kind: str
     architecture: str
-    section: Callable[[Json], DecoderModel]
-    config: Callable[[DecoderModel], dict[str, Any]]
+    section: Callable[[ConfigJson], DecoderModel]
+    config: Callable[[DecoderModel], ConfigJson]
     names: Mapping[str, str | tuple[str, ...]]
     is_transposed: bool = True
     prefix: str = ""
@@ -198,7 +201,7 @@ def check_names(family: Family, config: DecoderModel, given: Set[str], where: st
             raise UserError(f"{where} does not fit its config.json: {len(wrong)} arrays {problem}: {_few(wrong)}")
 
 
-def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.ndarray]) -> Params:
     """Return the parameters of `Decoder` as nested dictionaries, from the arrays of a published model by name.
 
     Raises:
@@ -221,14 +224,14 @@ def _few(names: Set[str]) -> str:
 # --- reading config.json ---
 
 
-def need(config: Json, key: str) -> Any:
+def need(config: ConfigJson, key: str) -> Any:
     """Return the value of a key. Raises UserError if it is not there."""
     if config.get(key) is None:
         raise UserError(f"config.json: {key} is missing; the file must be complete, as `save_pretrained` writes it")
     return config[key]
 
 
-def require(config: Json, **values: Any) -> None:
+def require(config: ConfigJson, **values: Any) -> None:
     """Raise UserError unless each key that is there has this value, or one of these in a tuple."""
     for key, value in values.items():
         allowed = value if isinstance(value, tuple) else (value,)
@@ -238,7 +241,7 @@ def require(config: Json, **values: Any) -> None:
             raise UserError(f"config.json: {key} is {given!r}, but model decoder has only {expected} in this family")
 
 
-def sizes(config: Json, tied: bool) -> dict[str, Any]:
+def sizes(config: ConfigJson, tied: bool) -> SectionKeys:
     """Return the keys of `DecoderModel` that all families have. `tied`: whether the head is tied if the file does not say."""
     return {
         "layers": need(config, "num_hidden_layers"),
@@ -254,7 +257,7 @@ def sizes(config: Json, tied: bool) -> dict[str, Any]:
     }
 
 
-def windows(config: Json, default: list[bool]) -> dict[str, Any]:
+def windows(config: ConfigJson, default: list[bool]) -> SectionKeys:
     """Return `layer_types` and `window`. `default` is whether each layer slides if the file has no `layer_types`."""
     kinds = {"full_attention": "full", "sliding_attention": "sliding"}
     given = config.get("layer_types")
@@ -278,14 +281,14 @@ _ROPE_KEYS = {
 _ORIGINAL = "original_max_position_embeddings"
 
 
-def rope(config: Json, theta: float = 10_000.0) -> dict[str, Any]:
+def rope(config: ConfigJson, theta: float = 10_000.0) -> SectionKeys:
     """Return the section `rope` of models with one RoPE for all layers. `theta` is theirs if the file does not say it."""
     if given := config.get("rope_parameters"):
         return rope_section(config, given, theta)
     return rope_section(config, config.get("rope_scaling") or {}, config.get("rope_theta") or theta)
 
 
-def rope_section(config: Json, given: Json, theta: float) -> dict[str, Any]:
+def rope_section(config: ConfigJson, given: ConfigJson, theta: float) -> SectionKeys:
     """Return a section `rope` from RoPE's own mapping in config.json, whichever version wrote it."""
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in _ROPE_KEYS:
@@ -307,7 +310,7 @@ def rope_section(config: Json, given: Json, theta: float) -> dict[str, Any]:
 # --- writing config.json ---
 
 
-def common(section: DecoderModel) -> dict[str, Any]:
+def common(section: DecoderModel) -> ConfigJson:
     """Return the keys of config.json that all families have."""
     rope = section.rope
     return {
@@ -326,14 +329,14 @@ def common(section: DecoderModel) -> dict[str, Any]:
     }
 
 
-def window_keys(section: DecoderModel) -> dict[str, Any]:
+def window_keys(section: DecoderModel) -> ConfigJson:
     """Return the keys about sliding layers."""
     kinds = {True: "sliding_attention", False: "full_attention"}
     types = [kinds[section.is_sliding(layer)] for layer in range(section.layers)]
     return {"layer_types": types, "sliding_window": section.window}
 
 
-def rope_keys(section: DecoderModel) -> dict[str, Any]:
+def rope_keys(section: DecoderModel) -> ConfigJson:
     """Return the keys of one RoPE for all layers, as versions 4 and 5 of transformers write them."""
     given = rope_mapping(section.rope)
     scaling = {key: value for key, value in given.items() if key != "rope_theta"}
@@ -341,7 +344,7 @@ def rope_keys(section: DecoderModel) -> dict[str, Any]:
     return {"rope_parameters": given, "rope_theta": section.rope.theta, "rope_scaling": older}
 
 
-def rope_mapping(rope: AnyRope) -> dict[str, Any]:
+def rope_mapping(rope: AnyRope) -> ConfigJson:
     """Return RoPE's own mapping in config.json."""
     values = {key: getattr(rope, key) for key in _ROPE_KEYS[rope.name]}
     given = {"rope_type": rope.name, "rope_theta": rope.theta, **{k: v for k, v in values.items() if v is not None}}

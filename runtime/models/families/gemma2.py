@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
+from ..weight_files import ConfigJson
 from .base import (
     NAMES,
     POST_NORMS,
     Family,
-    Json,
     common,
     need,
     pre_attention_scalar,
@@ -22,7 +20,7 @@ from .base import (
 )
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a Gemma 2."""
     require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     require(config, use_bidirectional_attention=(False, None))
@@ -43,7 +41,7 @@ def section(config: Json) -> DecoderModel:
     )
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a Gemma 2."""
     return {
         **common(section),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
+from ..weight_files import ConfigJson
 from .base import (
     NAMES,
     POST_NORMS,
     QK_NORMS,
     Family,
-    Json,
+    SectionKeys,
     common,
     need,
     pre_attention_scalar,
@@ -23,7 +22,7 @@ from .base import (
 )
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a Gemma 3."""
     require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     require(config, use_bidirectional_attention=(False, None))
@@ -47,9 +46,9 @@ def section(config: Json) -> DecoderModel:
     )
 
 
-def _ropes(config: Json, slides: bool) -> dict[str, Any]:
-    full: Json
-    sliding: Json
+def _ropes(config: ConfigJson, slides: bool) -> SectionKeys:
+    full: ConfigJson
+    sliding: ConfigJson
     given = config.get("rope_parameters")
     if given is None:
         full, theta = config.get("rope_scaling") or {}, config.get("rope_theta") or 1e6
@@ -63,7 +62,7 @@ def _ropes(config: Json, slides: bool) -> dict[str, Any]:
     return ropes
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a Gemma 3."""
     full, sliding = rope_mapping(section.rope), rope_mapping(section.sliding_rope or section.rope)
     return {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
-from .base import Family, Json, need, require
+from ..weight_files import ConfigJson
+from .base import Family, need, require
 
 _NAMES: dict[str, str | tuple[str, ...]] = {
     "transformer.wte.weight": "embed.embedding",
@@ -27,7 +26,7 @@ _NAMES: dict[str, str | tuple[str, ...]] = {
 }
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a GPT-2."""
     require(config, activation_function=("gelu_new", "gelu_pytorch_tanh"), tie_word_embeddings=True)
     require(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
@@ -48,7 +47,7 @@ def section(config: Json) -> DecoderModel:
     )
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a GPT-2."""
     return {
         "n_layer": section.layers,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
-from .base import NAMES, Family, Json, common, require, rope, rope_keys, sizes
+from ..weight_files import ConfigJson
+from .base import NAMES, Family, common, require, rope, rope_keys, sizes
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a Llama."""
     require(config, hidden_act="silu", attention_bias=False, mlp_bias=False)
     return DecoderModel.model_validate({**sizes(config, tied=False), "rope": rope(config)})
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a Llama."""
     return {**common(section), **rope_keys(section), "hidden_act": "silu", "mlp_bias": False}
 

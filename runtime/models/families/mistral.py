@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
-from .base import NAMES, Family, Json, common, need, require, rope, rope_keys, sizes, windows
+from ..weight_files import ConfigJson
+from .base import NAMES, Family, common, need, require, rope, rope_keys, sizes, windows
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a Mistral; later ones have no window."""
     require(config, hidden_act="silu", attention_bias=False)
     slides = config.get("sliding_window") is not None
@@ -16,7 +15,7 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config)})
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a Mistral. If its layers are of several kinds, it is none."""
     return {**common(section), **rope_keys(section), "hidden_act": "silu", "sliding_window": section.window}
 

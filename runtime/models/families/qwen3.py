@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...config.model import DecoderModel
-from .base import NAMES, QK_NORMS, Family, Json, common, need, require, rope, rope_keys, sizes, window_keys, windows
+from ..weight_files import ConfigJson
+from .base import NAMES, QK_NORMS, Family, common, need, require, rope, rope_keys, sizes, window_keys, windows
 
 
-def section(config: Json) -> DecoderModel:
+def section(config: ConfigJson) -> DecoderModel:
     """Return the section of a Qwen 3."""
     require(config, hidden_act="silu", attention_bias=False)
     slides = bool(config.get("use_sliding_window"))
@@ -18,7 +17,7 @@ def section(config: Json) -> DecoderModel:
     return DecoderModel.model_validate({**sizes(config, tied=False), **layers, "rope": rope(config), **parts})
 
 
-def config(section: DecoderModel) -> dict[str, Any]:
+def config(section: DecoderModel) -> ConfigJson:
     """Return the keys of a Qwen 3."""
     slides = section.window is not None
     keys = {"hidden_act": "silu", "use_sliding_window": slides}
