@@ -60,6 +60,9 @@ function pieces(x) {
   return starts.map((start, n) => [start, starts[n + 1] ?? x.length]);
 }
 
+// Curves that the reader has hidden by a click on the legend.
+const hidden = new Set();
+
 class Chart {
   constructor(figure) {
     this.figure = figure;
@@ -73,7 +76,9 @@ class Chart {
     this.spec = spec;
     this.series = spec.series.map((s, number) => {
       const x = places(s.x), y = decode(s.y, Float32Array);
-      return { name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), x, y, pieces: pieces(x), smooth: null,
+      // Of runs that are compared, all curves of one colour are hidden together, in all charts.
+      const key = s.colour === null ? spec.key + " " + s.name : "colour " + s.colour;
+      return { key, name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), x, y, pieces: pieces(x), smooth: null,
         // Of curves that are compared the first are the widest: those that lie on each other are all seen.
         wider: s.colour === null ? 0 : 3 * (1 - number / spec.series.length),
         low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
@@ -94,17 +99,28 @@ class Chart {
     legend.replaceChildren();
     // Dots in the colour of another curve need no name of their own.
     const named = this.series.filter((s, n, all) => s.style !== "dots" || !all.slice(0, n).some((other) => other.colour === s.colour));
-    const entries = named.map((s) => [s.name, s.colour]);
+    const entries = named.map((s) => [s.name, s.colour, s.key]);
     const kinds = new Set(this.spec.marks.map((mark) => mark[1]));
     for (const [kind, name] of [["restart", "down"], ["save", "save"], ["evaluate", "evaluate"]])
       if (kinds.has(kind)) entries.push([kind, name]);
     if (entries.length < 2) return;
-    for (const [text, name] of entries) {
+    for (const [text, name, key] of entries) {
       const item = document.createElement("span"), swatch = document.createElement("i");
       swatch.dataset.colour = name;
       item.append(swatch, text);
+      if (key) {
+        item.setAttribute("role", "button");
+        item.tabIndex = 0;
+        item.title = "Show or hide";
+        item.dataset.curve = key;
+        item.setAttribute("aria-pressed", String(!hidden.has(key)));
+      }
       legend.append(item);
     }
+  }
+
+  get shown() {
+    return this.series.filter((s) => !hidden.has(s.key));
   }
 
   smoothen(weight) {
@@ -126,7 +142,7 @@ class Chart {
   // The lowest and highest value between two places of the axis.
   bounds([from, to]) {
     let low = Infinity, high = -Infinity;
-    for (const s of this.series)
+    for (const s of this.shown)
       for (const [start, end] of s.pieces) {
         const x = s.x.subarray(start, end), last = firstFrom(x, to * (1 + 1e-12) + 1e-9);
         for (let i = start + firstFrom(x, from); i < start + last; i++) {
@@ -165,7 +181,7 @@ class Chart {
     pen.rect(left, top, right - left, bottom - top);
     pen.clip();
     this.drawMarks(pen);
-    for (const s of this.series) this.drawSeries(pen, s);
+    for (const s of this.shown) this.drawSeries(pen, s);
     pen.restore();
     this.still = document.createElement("canvas");
     this.still.width = this.canvas.width;
@@ -299,7 +315,7 @@ class Chart {
     if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) { this.output.textContent = ""; return; }
     const { top, bottom } = this.box, texts = [];
     let at = null;
-    for (const s of this.series) {
+    for (const s of this.shown) {
       const i = this.nearest(s);
       if (i === null) continue;
       at = at ?? s.x[i];

@@ -95,7 +95,7 @@ function applyControls(chart) {
   const smooth = document.getElementById("smooth");
   if (!smooth || chart.spec.axis !== "step") return;
   chart.smoothen(Number(smooth.value));
-  chart.log = document.getElementById("log").checked && chart.spec.key === "loss";
+  chart.log = document.getElementById("log").checked && chart.series.some((s) => s.high.some((value) => value > 0));
 }
 
 // The controls may come later, with the first step.
@@ -104,6 +104,15 @@ document.addEventListener("input", (event) => {
   charts.forEach(applyControls);
   drawCharts("step");
 });
+function toggle(target) {
+  const key = target.closest?.("[data-curve]")?.dataset.curve;
+  if (key === undefined) return;
+  if (!hidden.delete(key)) hidden.add(key);
+  for (const item of document.querySelectorAll("[data-curve]")) item.setAttribute("aria-pressed", String(!hidden.has(item.dataset.curve)));
+  drawCharts();
+}
+document.addEventListener("click", (event) => toggle(event.target));
+document.addEventListener("keydown", (event) => { if (event.key === "Enter") toggle(event.target); });
 document.addEventListener("click", (event) => {
   if (event.target.id !== "reset") return;
   for (const axis of Object.keys(ranges)) delete ranges[axis];

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from podrun.runtime.contract import EventKind, UserError, output_stream
 
@@ -108,6 +109,21 @@ class RunDirectory:
                 f"run {self.run_id}: cannot read {self.path / 'spec.json'} ({str(error).splitlines()[0]}): "
                 "was it written by another version of podrun?"
             ) from None
+
+    def settings(self) -> dict[str, str]:
+        """Return the keys of the job with their values as text, by their paths; of a program its words. Never raises."""
+        try:
+            spec = printable(loads((self.path / "spec.json").read_bytes(), LIMIT))
+        except (OSError, Malformed):
+            return {}
+        job, pod = (spec.get(name) if isinstance(spec, dict) else None for name in ("job", "pod"))
+        shape = (
+            pod.get("slice", {}).get("name") if isinstance(pod, dict) and isinstance(pod.get("slice"), dict) else None
+        )
+        values = _leaves(job) if isinstance(job, dict) else {}
+        if isinstance(job, dict) and isinstance(words := job.get("argv"), list):
+            values = {"program": shlex.join(map(str, words)), **_leaves({"launch": job.get("launch")})}
+        return {"slice": str(shape), **values}
 
     def write_spec(self, spec: RunSpec) -> None:
         """Replace the spec by one with another pod, such as a submitted job's nodes, or new machines. Raises OSError."""
@@ -331,6 +347,17 @@ def start_event(plan: LaunchPlan, logs: Path, time: float) -> StartEvent:
         "python": plan.run.python if isinstance(job, Program) and job.argv[0] in OWN_PYTHON else None,
         "workdir": os.fspath(plan.run.workdir),
         "logs": os.fspath(logs),
+    }
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, str]:
+    """Return the values of a nested dictionary as text, by their paths, such as `optimizer.learning_rate`."""
+    if not isinstance(value, dict) or not value:
+        return {path: json.dumps(value, ensure_ascii=False)}
+    return {
+        key: text
+        for name, inner in value.items()
+        for key, text in _leaves(inner, f"{path}.{name}" if path else str(name)).items()
     }
 
 

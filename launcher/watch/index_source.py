@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import time
 
-from podrun.runtime.contract import UserError
-
 from ..report.encode import drawn_data
 from ..report.write_html import document, section, text_of
 from ..rundir.run_summary import Summary, summarize
 from ..rundir.runs import RunDirectory, all_runs
 from ..rundir.submitted import job_of
-from ..view.times import moment
+from ..view.times import duration, moment
 from .feed import Message
 from .live import live_index
 from .samples import sample_metric
 
-_MAX_RUNS, _PACE = 30, 2.0  # runs listed, and seconds between two polls
+_MAX_RUNS, _PACE = 100, 2.0  # runs listed, and seconds between two polls
 _WIDTH, _HEIGHT = 120, 28
 
 
@@ -54,12 +52,16 @@ class IndexSource:
         if not rows:
             return section("Runs", "<p>There are no runs.</p>")
         self._rows = {run.run_id: self._rows[run.run_id] for run in runs}
-        names = ("", "Run", "Name", "State", "Step", "Last", "So far", "Started")
-        head = "".join(f"<th>{name}</th>" for name in names)
+        names = ("Run", "Name", "State", "Step", "Last", "So far", "Slice", "Started", "Lasted")
+        head = "".join(
+            f'<th><button type="button" data-column="{n}">{name}</button></th>' for n, name in enumerate(names, 1)
+        )
         return section(
             "Runs",
-            f'<form action="overlay"><div class="wide"><table class="runs"><thead><tr>{head}</tr></thead>'
-            f'<tbody>{rows}</tbody></table></div><button type="submit">Overlay the chosen runs</button></form>',
+            '<div class="controls"><label>Search <input id="search" type="search" placeholder="name, tag, state"></label>'
+            '<button type="submit" form="chosen">Compare the chosen runs</button>'
+            '<span class="quiet" id="count"></span></div><form id="chosen" action="overlay"><div class="wide">'
+            f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div></form>',
         )
 
     def _row(self, run: RunDirectory) -> str:
@@ -84,28 +86,24 @@ def _row(run: RunDirectory, summary: Summary) -> str:
     name = text_of(run.run_id)
     step = "" if summary.step is None else f"{summary.step}/{summary.steps}" if summary.steps else str(summary.step)
     code = f" {summary.code}" if summary.code else ""
+    lasted = (summary.ended or time.time()) - summary.started
+    tags = "".join(f' <span class="tag">{text_of(tag)}</span>' for tag in summary.tags)
     cells = "".join(
-        f"<td>{cell}</td>"
-        for cell in (
-            f'<input type="checkbox" name="run" value="{name}" aria-label="{name}">',
-            f'<a href="run/{name}">{name}</a>',
-            text_of(_name(run, summary)),
-            text_of(f"{summary.state}{code}"),
-            step,
-            text_of(f"{metric} {values[-1]:.4g}") if values else "",
-            _sparkline(metric, values),
-            text_of(moment(summary.started)),
+        "<td>" + cell + "</td>" if order is None else f'<td data-order="{order}">{cell}</td>'
+        for order, cell in (
+            (None, f'<input type="checkbox" name="run" value="{name}" aria-label="{name}">'),
+            (None, f'<a href="run/{name}">{name}</a>'),
+            (None, text_of(summary.name or summary.job) + tags),
+            (None, f'<span class="state {summary.state}">{text_of(f"{summary.state}{code}")}</span>'),
+            (summary.step or 0, step),
+            (values[-1] if values else "", text_of(f"{metric} {values[-1]:.4g}") if values else ""),
+            (values[-1] if values else "", _sparkline(metric, values)),
+            (None, text_of(summary.slice)),
+            (summary.started, text_of(moment(summary.started))),
+            (lasted, text_of(duration(lasted))),
         )
     )
     return f'<tr id="run-{name}">{cells}</tr>'
-
-
-def _name(run: RunDirectory, summary: Summary) -> str:
-    try:
-        label = run.spec().label
-    except UserError:  # written by another version
-        return summary.job
-    return (label.name if label else "") or summary.job
 
 
 def _sparkline(metric: str, values: list[float]) -> str:

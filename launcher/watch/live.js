@@ -47,6 +47,35 @@ function replaceParts(parts, order) {
   strips = strips.filter((strip) => strip.canvas.isConnected);
 }
 
+// Keeps the order and the search that the reader has chosen in the list of runs.
+let sortedBy = null;
+function arrange() {
+  const body = document.querySelector(".runs tbody"), words = document.getElementById("search")?.value.toLowerCase().split(/\s+/);
+  if (!body) return;
+  const rows = [...body.rows];
+  for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  document.getElementById("count").textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " runs";
+  if (!sortedBy) return;
+  const { column, sign } = sortedBy;
+  for (const head of document.querySelectorAll(".runs th")) {
+    const own = Number(head.querySelector("button")?.dataset.column) === column;
+    if (own) head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending"); else head.removeAttribute("aria-sort");
+  }
+  const value = (row) => { const cell = row.cells[column]; return cell.dataset.order ?? cell.textContent; };
+  const compare = (a, b) => {
+    if ((a === "") !== (b === "")) return a === "" ? 1 : -1; // runs without a value come last, in any order
+    return sign * (isNaN(a) || isNaN(b) ? a.localeCompare(b) : a - b);
+  };
+  body.append(...rows.sort((a, b) => compare(value(a), value(b))));
+}
+document.addEventListener("input", (event) => { if (event.target.id === "search") arrange(); });
+document.addEventListener("click", (event) => {
+  const column = Number(event.target.dataset?.column);
+  if (!column) return;
+  sortedBy = { column, sign: sortedBy?.column === column ? -sortedBy.sign : 1 };
+  arrange();
+});
+
 function joined(old, added) {
   const all = new old.constructor(old.length + added.length);
   all.set(old);
@@ -98,7 +127,7 @@ function redraw() {
 
 function apply(message) {
   if (message.reload) { location.reload(); return; }
-  if (message.parts) replaceParts(message.parts, message.order);
+  if (message.parts) { replaceParts(message.parts, message.order); arrange(); }
   if (message.data) load(message.data);
   if (message.points) append(message.points);
   if (message.marks) mark(message.marks);
@@ -132,4 +161,5 @@ document.getElementById("stop")?.addEventListener("click", async () => {
     tell(await answer.text());
   } catch { tell("The run could not be stopped: `podrun watch` does not answer.", "lost"); }
 });
+arrange();
 connect();

@@ -15,6 +15,7 @@ from ..report.model import Chart, Series
 from ..report.records import StepRecord
 from ..report.write_html import document, figures, section, text_of
 from ..rundir.run_summary import summarize
+from ..rundir.runs import RunDirectory, label_of
 from ..view.times import moment
 from .feed import Message
 from .follower import Follower
@@ -24,7 +25,7 @@ MAX_RUNS = 8
 """Maximum number of runs: the number of colours."""
 _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
-_MOST_CHARTS = 40
+_MOST_CHARTS, _MOST_KEYS = 40, 60
 _LEFT_OUT = ("learning_rate", "mfu")
 
 
@@ -53,7 +54,11 @@ class OverlaySource:
                 charts = self._charts()
         is_new, self._known = known != self._known, known
         if is_new:
-            self._parts = {"runs": self._table(), "metrics": figures("Metrics", charts, controls=True)}
+            self._parts = {
+                "runs": self._table(),
+                "differs": _differs([follower.directory for follower in self._followers]),
+                "metrics": figures("Metrics", charts, controls=True),
+            }
             self._data = drawn_data(charts, [])
         self._due = time.monotonic() + max(_PACE, _SHARE * (time.thread_time() - begin))
         if not is_new:
@@ -73,23 +78,51 @@ class OverlaySource:
             for chart in curves(thinned(records.steps), evaluations_of(records.events), [], records.is_program):
                 if chart.key not in _LEFT_OUT:
                     known = merged.setdefault(chart.key, replace(chart, series=[]))
-                    known.series.extend(_of_run(chart, follower.directory.run_id, number))
+                    known.series.extend(_of_run(chart, _name(follower.directory), number))
         return [*merged.values()][:_MOST_CHARTS]
 
     def _table(self) -> str:
         rows = ""
-        for follower in self._followers:
+        for number, follower in enumerate(self._followers):
             summary, name = summarize(follower.directory), text_of(follower.directory.run_id)
-            cells = (f'<a href="run/{name}">{name}</a>', text_of(summary.state), text_of(summary.job))
+            link = f'{_swatch(number)}<a href="run/{name}">{name}</a>'
+            state = f'<span class="state {summary.state}">{summary.state}</span>'
+            cells = (link, text_of(summary.name), state, text_of(summary.job))
             rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        return section("Runs", f"<table><tbody>{rows}</tbody></table>")
+        return section("Runs", f'<div class="wide"><table><tbody>{rows}</tbody></table></div>')
 
 
-def _of_run(chart: Chart, run: str, colour: int) -> Iterator[Series]:
+def _swatch(number: int) -> str:
+    return f'<i class="swatch" data-colour="c{number}"></i>'
+
+
+def _name(directory: RunDirectory) -> str:
+    """Return the user's name for a run, or the end of its id."""
+    return label_of(directory).name or directory.run_id[-4:]
+
+
+def _differs(runs: Sequence[RunDirectory]) -> str:
+    """Return a table of what the jobs of the runs differ in."""
+    jobs = [run.settings() for run in runs]
+    keys = [key for key in dict.fromkeys(key for job in jobs for key in job) if len({job.get(key) for job in jobs}) > 1]
+    if not keys:
+        return ""
+    head = "".join(f"<th>{_swatch(number)}{text_of(_name(run))}</th>" for number, run in enumerate(runs))
+    rows = ""
+    for key in keys[:_MOST_KEYS]:
+        values = "".join(f"<td><code>{text_of(job.get(key, '-'))}</code></td>" for job in jobs)
+        rows += f"<tr><td>{text_of(key)}</td>{values}</tr>"
+    return section(
+        "What differs",
+        f'<div class="wide"><table><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div>',
+    )
+
+
+def _of_run(chart: Chart, name: str, colour: int) -> Iterator[Series]:
     """Yield the first curve of a run's chart and its evaluations, in the colour of the run."""
     for number, series in enumerate(chart.series):
         if number == 0 or series.style == "dots":
-            yield replace(series, name=f"{run[-4:]} {series.name}", colour=colour)
+            yield replace(series, name=f"{name} {series.name}", colour=colour)
 
 
 def thinned(steps: Sequence[StepRecord]) -> list[StepRecord]:

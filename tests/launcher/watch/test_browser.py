@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from ..browsers import WAIT, chromium
-from ..rundir.made import ID
+from ..report.made import BEGIN
+from ..rundir.made import ID, event
 from .conftest import LIMIT, Client, LiveRun, live_run
 
 pytestmark = pytest.mark.long
@@ -83,7 +84,7 @@ def test_the_list_leads_to_runs_over_each_other(client: Client, run: LiveRun, pa
     with live_run("20260102-000000-beef") as other:
         other.step(1, 2.0)
         wait_for(page, "document.querySelectorAll('tbody tr').length === 2")
-        assert page.evaluate("[...document.querySelectorAll('input')].map((box) => box.checked)") == [False, True]
+        assert page.evaluate("[...document.querySelectorAll('tbody input')].map((box) => box.checked)") == [False, True]
         page.locator("tbody input").first.check()
         page.locator("button[type=submit]").click()
         page.locator("h1", has_text="Runs over each other").wait_for()
@@ -91,3 +92,50 @@ def test_the_list_leads_to_runs_over_each_other(client: Client, run: LiveRun, pa
         assert page.evaluate("charts[0].series.map((s) => s.name)") == ["abcd training", "beef training"]
         other.step(2, 1.0)
         wait_for(page, "charts[0].series[1].x.length === 2")
+
+
+def test_the_list_is_searched_and_sorted(client: Client, run: LiveRun, page: Any) -> None:
+    """Also after an update; a failure is red; a phone shows all of it without scrolling to the side."""
+    shown = "[...document.querySelectorAll('tbody tr')].filter((r) => !r.hidden).map((r) => r.id.slice(-4))"
+    run.step(1, 3.0)
+    with live_run("20260102-000000-beef") as other:
+        other.step(2, 1.0)
+        other.record(event("end", time=BEGIN + 9, code=3, host="host-0", message="failed: boom"))
+        page.goto(client.server.url)
+        assert page.evaluate(shown) == ["beef", "abcd"]
+        page.locator("th button", has_text="Step").click()
+        assert page.evaluate(shown) == ["abcd", "beef"]
+        page.locator("th button", has_text="Step").click()
+        assert page.evaluate(shown) == ["beef", "abcd"]
+        run.step(5, 0.5)
+        wait_for(page, f"({shown}).join() === 'abcd,beef'")
+        page.locator("#search").fill("Failed beef")
+        assert page.evaluate(shown) == ["beef"] and page.locator("#count").inner_text() == "1 of 2 runs"
+        colours = "['.state.failed', 'th'].map((one) => getComputedStyle(document.querySelector(one)).color)"
+        red, quiet = page.evaluate(colours)
+        assert red == "rgb(179, 38, 30)" and red != quiet
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert page.evaluate(
+            "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
+        )
+        assert page.locator("tbody tr:not([hidden])").inner_text().count("failed 3") == 1
+
+
+def test_a_run_is_hidden_by_its_name(client: Client, run: LiveRun, page: Any) -> None:
+    """In all charts, by a click or a key; the log axis is that of all charts with values above zero."""
+    for step in (1, 2):
+        run.step(step, 100.0, f1=-1.0)
+    with live_run("20260102-000000-beef") as other:
+        for step in (1, 2):
+            other.step(step, 1.0, f1=0.5, bleu=10.0**step)
+        page.goto(f"{client.server.url}overlay?run={ID}&run=20260102-000000-beef")
+        page.locator("#chart-loss .legend span", has_text="abcd").click()
+        assert page.evaluate("charts.map((c) => c.shown.map((s) => s.name))") == [["beef training"]] * 3
+        assert page.evaluate("charts[0].bounds([1, 2])[1]") < 2
+        pressed = page.locator(".legend [aria-pressed='false']")
+        assert pressed.all_inner_texts() == ["abcd training", "abcd training"]
+        pressed.first.press("Enter")
+        assert page.evaluate("charts[0].shown.length") == 2
+        page.locator("#log").check()
+        assert page.evaluate("charts.map((c) => c.log)") == [True] * 3

@@ -15,7 +15,7 @@ from podrun.launcher.watch import overlay_source
 from podrun.launcher.watch.overlay_source import MAX_RUNS, thinned
 from podrun.launcher.watch.samples import sample_metric
 
-from ..rundir.made import ID, make
+from ..rundir.made import ID, event, make, record
 from .conftest import Client, LiveRun, data_of, live_run
 
 OTHER = "20260102-000000-beef"
@@ -59,6 +59,46 @@ def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
         news = client.messages(f"overlay/news?run={ID}&run={OTHER}&after={after}")
         other.step(2, 1.0)
         assert len(next(news)["data"]["charts"][0]["series"]) == 2
+
+
+def test_the_list_says_what_a_run_is(client: Client) -> None:
+    """Its name and tags, its slice, when it began and how long it lasted."""
+    directory = make()
+    spec = json.loads((directory.path / "spec.json").read_text())
+    spec["label"] = {"name": "lr=1e-3", "tags": ["sweep", "<b>"], "note": ""}
+    (directory.path / "spec.json").write_text(json.dumps(spec))
+    record(directory, event("start", time=1000.0, slice="cpu-2x2"), event("end", time=1090.0, code=1, host="host-0"))
+    row = rows(client.ask("").text)[ID]
+    for part in ("lr=1e-3", ">sweep<", "&lt;b&gt;", "failed 1", "cpu-2x2", "1970", '<td data-order="90.0">1m 30s</td>'):
+        assert part in row, part
+
+
+def test_what_runs_differ_in_is_on_top(client: Client) -> None:
+    """By the paths of keys; what they have in common is left out, and a run's name stands for its id."""
+    for run_id, name, words in ((ID, "small", ["python", "a.py"]), (OTHER, "", ["python", "a.py", "--lr", "1 e"])):
+        directory = make(run_id)
+        spec = json.loads((directory.path / "spec.json").read_text())
+        spec["job"]["argv"], spec["label"]["name"] = words, name
+        (directory.path / "spec.json").write_text(json.dumps(spec))
+        record(directory, event("start"))
+    page = client.ask(f"overlay?run={ID}&run={OTHER}").text
+    assert page.index("<h2>What differs</h2>") < page.index('id="data"')
+    differs = page.partition("<h2>What differs</h2>")[2].partition("</section>")[0]
+    assert "</i>small</th>" in differs and "</i>beef</th>" in differs
+    assert differs.count("<tr><td>") == 1 and "<td>program</td>" in differs
+    assert "<code>python a.py --lr &#x27;1 e&#x27;</code>" in differs
+
+
+def test_nested_keys_of_a_job() -> None:
+    """They are paths; a damaged record has none."""
+    directory = make()
+    spec = json.loads((directory.path / "spec.json").read_text())
+    spec["job"] = {"optimizer": {"learning_rate": 0.1}, "steps": 5, "eval": {}}
+    (directory.path / "spec.json").write_text(json.dumps(spec))
+    assert directory.settings() == {"slice": "cpu-2x2", "optimizer.learning_rate": "0.1", "steps": "5", "eval": "{}"}
+    for text in ("{", "[]", '{"job": 1, "pod": {"slice": 2}}'):
+        (directory.path / "spec.json").write_text(text)
+        assert directory.settings().keys() <= {"slice"}
 
 
 @pytest.mark.parametrize("path", ["overlay", "overlay?" + "&".join(f"run={n}" for n in range(MAX_RUNS + 1))])
