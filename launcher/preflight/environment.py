@@ -1,4 +1,4 @@
-"""Rules about a virtual environment that the run will build: missing requirements and disk space. PURE."""
+"""Rules about a virtual environment that the run will build: requirements, disk space, package index. PURE."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def check_environment(pod: Pod, facts: FactsByHost, requirements: str | None, *,
         *([] if program else _lack(pod, hosts, requirements)),
         *_too_new_for_python(pod, {host: facts[host]["interpreter"] for host in hosts}, requirements),
         *_space(facts, hosts, space_needed(requirements)),
+        *_unbuildable({host: facts[host]["interpreter"] for host in hosts}),
     ]
 
 
@@ -49,6 +50,16 @@ def _too_new_for_python(pod: Pod, interpreters: Mapping[str, Interpreter], requi
             )
     remedy = f"choose a newer Python with `python:` in the pod file, or pin older versions in {pod.requirements}"
     return [Finding(hosts, what, remedy, True, "python") for what, hosts in group(refused)]
+
+
+def _unbuildable(interpreters: Mapping[str, Interpreter]) -> list[Finding]:
+    """Report hosts that cannot build the environment, for lack of venv or of a way to the package index."""
+    reasons = {host: why for host, i in interpreters.items() if (why := i.get("cannot_build"))}
+    return [
+        Finding(hosts, f"the environment cannot be built: {what}", remedy, True, "packages")
+        for why, hosts in group(reasons)
+        for what, _, remedy in [why.partition("; ")]
+    ]
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:

@@ -75,10 +75,20 @@ def gather_facts(
     workdir: str | None,
     requirements: str | None = None,
     say: Say = lambda *_: None,
+    python: str | None = None,
 ) -> Report:
-    """Ask all hosts at once for their facts. The only findings are the hosts that cannot be reached. Raises UserError."""
+    """Ask all hosts at once for their facts. The only findings are the hosts that cannot be reached. Raises UserError.
+
+    Args:
+        transport: reaches the hosts.
+        pod: its `env` is that of the workers.
+        workdir: folder on the hosts whose disk is looked at, if any.
+        requirements: text of the pod's requirements, if any.
+        say: shows the progress.
+        python: interpreter of the workers; None: that of the pod.
+    """
     report = Report(pod)
-    python = worker_python(pod)
+    python = python or worker_python(pod)
     request: FactsRequest = {
         "python": python,
         # without requirements no environment is built from another interpreter

@@ -94,6 +94,11 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
     """
     last = _last_line(stderr_tail)
     words = _last_line(noise.decode(errors="replace"))
+    if code == 126 and "ermission denied" in last:
+        return (
+            f"this user may not run {pod.agent_python} ({last}); name a Python in a folder that it may read, with "
+            "`python:` in the pod file"
+        )
     if code in (126, 127) or "not found" in last:
         return f"no Python at {pod.agent_python!r} ({last}); give its absolute path with `python:` in the pod file"
     if "UnsafeError: " in last:

@@ -71,9 +71,11 @@ def stage_hosts(
 def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Failure]:
     """Check hosts that have code and environment already. Returns the failures that prevent the start."""
     run = plan.run
-    pod = replace(run.pod.with_python(run.python), env={**run.pod.env, **plan.launch.env})
-    report = gather_facts(transport, pod, None if plan.is_program else os.fspath(run.workdir))
-    return _judge([*report.findings, *apply_rules(pod, report.facts, program=plan.is_program)], note)
+    pod = replace(run.pod, env={**run.pod.env, **plan.launch.env})
+    workdir = None if plan.is_program else os.fspath(run.workdir)
+    report = gather_facts(transport, pod, workdir, python=run.python)
+    findings = apply_rules(pod.with_python(run.python), report.facts, program=plan.is_program)
+    return _judge([*report.findings, *findings], note)
 
 
 def _judge(findings: Sequence[Finding], note: Note) -> list[Failure]:

@@ -150,7 +150,8 @@ class LaunchSection(Section, Launch):
         description="Interpreter on the hosts, for example /opt/venv/bin/python; without it the one of the pod file.",
     )
     process_per: Literal["host", "device"] = Field(
-        Launch.process_per, description="Start one process per host, or one per GPU (not on TPU)."
+        Launch.process_per,
+        description="Start one process per host, or one per device: a GPU, or a CPU device. A TPU host has one.",
     )
     env: dict[Variable, str] = Field(
         default={},

@@ -216,3 +216,9 @@ def test_a_python_without_the_packages(sandbox: Sandbox) -> None:
     done = sandbox.podrun("--local", "--slice", "gpu-1x1", "small.yaml")
     assert done.returncode == 69
     assert "no jax[cuda12] or jax[cuda13] for" in done.stderr and f"`{sys.executable} -m pip install`" in done.stderr
+
+
+def test_a_python_that_does_not_work(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("--local", "small.yaml", "launch.python=/bin/true")
+    assert done.returncode == 69
+    assert "failed: local: the workers' Python cannot be used: /bin/true does not work" in done.stderr

@@ -258,6 +258,8 @@ class _Interpreter(Message):
 
 class Interpreter(_Interpreter, total=False):
     extends: bool
+    cannot_build: str
+    """Why its environment, which is missing, cannot be built; after `; ` the remedy."""
 
 
 class Memory(Message):

@@ -69,7 +69,7 @@ class Environments:
         wanted = folder + ".txt"
         _write(wanted, text)
         inside = os.path.join(folder, "bin", "python")
-        uv = _find_uv(self._env)
+        uv = find_uv(self._env)
         install = [uv, "pip", "install", "--python", inside] if uv else [inside, "-m", "pip", "install"]
         smaller = self._smaller(text, version)
         if smaller is not None:
@@ -80,7 +80,7 @@ class Environments:
             check_space(self._folder, space, "the virtual environment")
             self._say("building the virtual environment with %s" % ("uv" if uv else "pip"))
             make = [uv, "venv", "--python", python, folder] if uv else [python, "-m", "venv", folder]
-            self._step("cannot make a virtual environment with %s" % python, make, _REMEDY_VENV)
+            self._step("cannot make a virtual environment with %s" % python, make, REMEDY_VENV)
         self._step("cannot install the requirements", [*install, "-r", wanted], _REMEDY_INSTALL)
         os.replace(wanted, os.path.join(folder, "requirements.txt"))
 
@@ -104,12 +104,12 @@ class Environments:
                 )
             text = str(error)
             if any(sign in text for sign in _NO_INDEX):
-                text, remedy = _unreachable(text), _REMEDY_INDEX
+                text, remedy = _unreachable(text), REMEDY_INDEX
             raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), text), remedy)
 
 
-_REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
-_REMEDY_INDEX = (
+REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
+REMEDY_INDEX = (
     "this host does not reach the package index; name a Python that has the packages (`python:` in the pod file), a mirror "
     "(`env: {PIP_INDEX_URL: ...}` in it), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
 )
@@ -152,7 +152,7 @@ def _no_python(python: str) -> Problem:
     return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in the pod file")
 
 
-def _find_uv(env: Dict[str, str]) -> Optional[str]:
+def find_uv(env: Dict[str, str]) -> Optional[str]:
     """Return the path of uv; None if it is not installed. Its install folders may be missing from a non-interactive PATH."""
     install_folders = [os.path.expanduser(folder) for folder in ("~/.local/bin", "~/.cargo/bin")]
     return shutil.which("uv", path=os.pathsep.join([env.get("PATH", os.defpath), *install_folders]))

@@ -17,6 +17,7 @@ from ..host.devices import device_nodes, holders, lock_file
 from ..host.gpus import read_gpus
 from ..host.links import read_links
 from ..host.lock import claimed_by_others, current_holder
+from .buildable import why_not_buildable
 from .packages import InterpreterError, ask_interpreter
 from .store import is_complete
 
@@ -97,7 +98,8 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     """Return version, executable and packages of the workers' interpreter.
 
     `packages` is None if the environment is missing, unfinished, or of another Python, so that a run will build it.
-    `extends`: a run will build it from an environment with fewer requirements. Raises InterpreterError.
+    `extends`: a run will build it from an environment with fewer requirements. `cannot_build`: why it cannot.
+    Raises InterpreterError.
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
@@ -106,7 +108,11 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     built = _ask_environment(python, env)
     if built is not None and built["version"] == base["version"]:
         return built
-    return {**base, "packages": None, "extends": _can_extend(request, base["version"])}
+    missing: Interpreter = {**base, "packages": None, "extends": _can_extend(request, base["version"])}
+    why = why_not_buildable(base["executable"], request.get("requirements") or "", dict(os.environ, **env))
+    if why is not None:
+        missing["cannot_build"] = why
+    return missing
 
 
 def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Interpreter]:

@@ -41,7 +41,13 @@ def plain(name):
 
 def by_pip(folder):
     names = {}
-    for entry in os.listdir(folder):
+    try:
+        entries = os.listdir(folder)
+    except EnvironmentError as error:
+        if error.errno == 13:
+            sys.exit("this user may not read " + folder)
+        raise
+    for entry in entries:
         stem, kind = os.path.splitext(entry)
         name, _, release = stem.rpartition("-")
         if kind in (".egg", ".egg-info", ".egg-link"):
@@ -125,6 +131,9 @@ def _find(python: str, container: Optional[Container], env: Dict[str, str]) -> T
 def _missing_reason(path: str) -> str:
     if os.sep not in path:
         return "there is no %r in PATH" % path
+    hidden = _unreadable_folder(path)
+    if hidden is not None:
+        return "%s cannot be used: this user may not look into %s" % (path, hidden)
     if os.path.isdir(path):
         return "%s is a folder" % path
     if os.path.exists(path):
@@ -132,6 +141,19 @@ def _missing_reason(path: str) -> str:
     if os.path.islink(path):
         return "%s is a link to %s, which does not exist" % (path, os.path.realpath(path))
     return "%s does not exist" % path
+
+
+def _unreadable_folder(path: str) -> Optional[str]:
+    """Return the first folder on the way to `path`, or to what it links to, that this user may not enter."""
+    for target in (os.path.abspath(path), os.path.realpath(path)):
+        folder = os.sep
+        for name in target.split(os.sep)[1:]:
+            if not os.path.isdir(folder):
+                break
+            if not os.access(folder, os.X_OK):
+                return folder
+            folder = os.path.join(folder, name)
+    return None
 
 
 def _error_line(process: "subprocess.CompletedProcess[bytes]") -> str:

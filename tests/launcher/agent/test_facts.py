@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -18,6 +19,7 @@ from podrun.launcher.agent.prepare import facts
 from podrun.launcher.agent.prepare import packages as packages_module
 
 from ...pythons import other_python
+from ..powerless import POWERLESS
 from ..preflight.pods import VERSION, healthy
 
 
@@ -144,3 +146,30 @@ def test_a_fact_that_hangs_costs_only_itself(monkeypatch: pytest.MonkeyPatch) ->
     assert found["memory"] == {"error": "no answer within 1 s"}
     assert found["huge_pages"] == {"error": "division by zero"}
     assert found["limits"]["nofile"] > 0
+
+
+def test_a_python_that_this_user_may_not_reach(tmp_path: Path) -> None:
+    """A venv in another user's folder exists, and so do its packages: neither is called missing."""
+    venv = tmp_path / "hidden" / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    ask = (
+        "import json, sys; from podrun.launcher.agent.prepare import facts; "
+        "print(json.dumps(facts.gather({'python': sys.argv[1]})))"
+    )
+
+    def told() -> str:
+        command = [*POWERLESS, sys.executable, "-c", ask, str(venv / "bin" / "python")]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        return str(json.loads(done.stdout)["interpreter"].get("error"))
+
+    for folder, why in (
+        (venv.parent, f"{venv}/bin/python cannot be used: this user may not look into {venv.parent}"),
+        (site, f"{venv}/bin/python does not work: this user may not read {site}"),
+    ):
+        folder.chmod(0)
+        try:
+            assert told() == why
+        finally:
+            folder.chmod(0o700)
+    assert told() == "None"

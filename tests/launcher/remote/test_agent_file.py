@@ -253,7 +253,7 @@ def test_a_python_that_may_not_be_run(tmp_path: Path) -> None:
     (tmp_path / "python").write_text("")
     pod = pod_of(tmp_path, python=f"{tmp_path}/python")
     reason = fail(Counting(pod, ["sh", "-c", 'exec "$@"', "sh"]), pod)
-    assert reason.startswith(f"no Python at '{tmp_path}/python' (")
+    assert reason.startswith(f"this user may not run {tmp_path}/python (")
     assert "Permission denied" in reason
 
 
