@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
@@ -80,7 +81,8 @@ def step_flops(task: Task, params: Params, batch: Batch, parts: int = 1, names: 
     batch = {name: jax.ShapeDtypeStruct((x.shape[0] // parts, *x.shape[1:]), x.dtype) for name, x in batch.items()}
     shapes = _shapes((given, state, batch, jax.eval_shape(lambda: jax.random.key(0))))
     part = select(shapes[0], trained(shapes[0], names))
-    traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest)))(*shapes)
+    step = {"step": jnp.int32(0)} if task.loss_takes_step else {}
+    traced = jax.make_jaxpr(of_one_share(lambda p, s, *rest: task.loss(variables(p, s), *rest, **step)))(*shapes)
 
     def gradients(program: Jaxpr) -> float:
         loss = jaxpr_as_fun(traced.replace(jaxpr=program))

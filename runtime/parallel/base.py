@@ -345,6 +345,13 @@ class Strategy(ABC):
         key = jax.random.fold_in(jax.random.key(self.seed), 1)
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
+    def inputs(self, state: TrainState) -> Any:
+        """Return what a loss depends on beside parameters and batch: the model's state, with the step if the loss takes it.
+
+        It is the argument `model_state` of the functions below.
+        """
+        return (state.model_state, state.step) if self.task.loss_takes_step else state.model_state
+
     @hook
     def loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the loss of a batch, [B, ...], which `gradients` differentiates."""
@@ -352,8 +359,11 @@ class Strategy(ABC):
 
     def share_loss(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         """Return the task's loss of examples, [B, ...], that share a key, with its metrics and the model's new state."""
+        step = {}
+        if self.task.loss_takes_step:
+            model_state, step["step"] = model_state
         given = variables(params, model_state)
-        loss, metrics = self.task.loss(given, batch, key)
+        loss, metrics = self.task.loss(given, batch, key, **step)
         return loss, (metrics, new_state(given))
 
     @hook

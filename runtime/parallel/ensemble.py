@@ -174,7 +174,7 @@ class Ensemble(Strategy):
         key = self.step_key(state.step, member)
 
         def objective(params: Params) -> jax.Array:
-            return self.loss(params, state.model_state, batch, key)[0]
+            return self.loss(params, self.inputs(state), batch, key)[0]
 
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self._member_results(state, member, batch)
@@ -182,7 +182,7 @@ class Ensemble(Strategy):
         return self.update(state, grads, metrics, objective, after)
 
     def _member_results(self, state: TrainState, member: jax.Array, batch: Batch) -> Results:
-        return self.gradients(state.params, state.model_state, batch, self.step_key(state.step, member))
+        return self.gradients(state.params, self.inputs(state), batch, self.step_key(state.step, member))
 
     def _all_members_step(self, state: TrainState, members: jax.Array, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Compute the gradients by pmap, and update all members outside of it by `vmap` (see `update_outside`)."""

@@ -89,10 +89,10 @@ class GlobalProgram(MeshStrategy):
             key = self.place_shares(jax.vmap(lambda i: self.step_key(state.step, i))(jnp.arange(self.shares)))
 
         def objective(params: Params) -> jax.Array:
-            return self.loss(params, state.model_state, batch, key)[0]
+            return self.loss(params, self.inputs(state), batch, key)[0]
 
         (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
+            state, objective, lambda: self.gradients(state.params, self.inputs(state), batch, key)
         )
         grads = self.constrain(grads, self.trained(self.layout.params))
         after = self.constrain(after, self.layout.model_state)

@@ -75,7 +75,7 @@ class Pmap(Strategy):
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         batch, key = self._device_batch(state.step, batch)
         objective = averaged_objective(
-            lambda params: self.loss(params, state.model_state, batch, key)[0], AXIS, self.pod
+            lambda params: self.loss(params, self.inputs(state), batch, key)[0], AXIS, self.pod
         )
         (grads, metrics), after = self.step_gradients(
             state, objective, lambda: self._average_gradients(state, batch, key)
@@ -91,7 +91,7 @@ class Pmap(Strategy):
         return all_gather(batch, AXIS) if self.task.whole_batch else batch, key
 
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        return average_results(self.gradients(state.params, state.model_state, batch, key), AXIS, self.pod)
+        return average_results(self.gradients(state.params, self.inputs(state), batch, key), AXIS, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:

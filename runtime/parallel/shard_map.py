@@ -48,7 +48,7 @@ class ShardMap(MeshStrategy):
 
     def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         batch, key = self._device_batch(state.step, batch)
-        model_state = self.mark_varying(state.model_state)
+        model_state = self.mark_varying(self.inputs(state))
         objective = averaged_objective(
             lambda params: self.loss(params, model_state, batch, key)[0], BATCH_AXES, self.pod, self.mark_varying
         )
@@ -66,7 +66,7 @@ class ShardMap(MeshStrategy):
         return all_gather(batch, BATCH_AXES) if self.task.whole_batch else batch, key
 
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        params, model_state = self.mark_varying((state.params, state.model_state))
+        params, model_state = self.mark_varying((state.params, self.inputs(state)))
         return average_results(self.gradients(params, model_state, batch, key), BATCH_AXES, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:

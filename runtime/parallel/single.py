@@ -49,9 +49,9 @@ class Single(Strategy):
         key = self.step_key(state.step, 0)
 
         def objective(params: Any) -> jax.Array:
-            return self.loss(params, state.model_state, batch, key)[0]
+            return self.loss(params, self.inputs(state), batch, key)[0]
 
         (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: self.gradients(state.params, state.model_state, batch, key)
+            state, objective, lambda: self.gradients(state.params, self.inputs(state), batch, key)
         )
         return self.update(state, grads, metrics, objective, after)

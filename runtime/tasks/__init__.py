@@ -27,6 +27,8 @@ def make_task(config: Config, data: Dataset) -> Task:
     if ":" in config.task:
         chosen = plugins.call(config.task, "task", config=config, data=data)
         if isinstance(chosen, Task):
+            words = ["step"] if chosen.loss_takes_step else []
+            plugins.check_call(chosen.loss, config.task, "task", ["params", "batch", "key"], words, part="loss")
             return chosen
         if getattr(chosen, "step", None) is None:
             plugins.refuse(

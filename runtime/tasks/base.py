@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from ..array_names import check_parameters
 from ..config import Config
 from ..data.base import Dataset
 from ..models import draws_random
-from ..plugins import hook
+from ..plugins import hook, signature_of
 from ..state import Batch, Params, parts
 from ..worker.progress import Reporter
 
@@ -86,7 +87,15 @@ class Task(ABC):
             batch: arrays [B, ...]. If the batch is padded, or is the whole training set, it has `weights`, float32[B], by
                 which the loss of each example must be multiplied: 0 on padding, and 1 on average over all devices.
             key: random key, for example for dropout.
+
+        A subclass may take `step` as well, int32[]: the number of steps done before.
         """
+
+    @cached_property
+    def loss_takes_step(self) -> bool:
+        """Return whether `loss` has a parameter named `step`."""
+        signature = signature_of(self.loss)
+        return signature is not None and "step" in signature.parameters
 
     @property
     @hook
