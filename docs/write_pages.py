@@ -186,9 +186,9 @@ def _kind(node: Node) -> str:
         return f"`{node['const']}`"
     if "enum" in node:
         return " or ".join(f"`{value}`" for value in node["enum"])
-    match node["type"]:
+    match node.get("type", "section"):
         case "array":
-            items = node.get("prefixItems") or [node["items"]]
+            items = node.get("prefixItems") or node["items"].get("anyOf") or [node["items"]]
             if "enum" in items[0]:
                 return f"list of {_kind(items[0])}"
             inner = dict.fromkeys(_kind(item) for item in items)

@@ -14,9 +14,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 
+from .callbacks import Callbacks
 from .checkpoint.first_model import with_first_model
 from .checkpoint.messages import gather_texts
 from .checkpoint.metadata import Counters
@@ -164,6 +166,7 @@ class Trainer:
         self._finite = FiniteCheck(
             config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None, self._task.has_step
         )
+        self._callbacks = Callbacks(config)
         self._stop = StopRequest()
         self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
@@ -294,6 +297,7 @@ class Trainer:
             else:
                 self._reporter.nothing_left(self._step, self._steps)
             return
+        self._callbacks.call("on_start", self._step)
         self._reporter.phase(Phase.COMPILE)
         first = self._step + 1
         for step in range(first, (until or self._steps) + 1):
@@ -344,6 +348,8 @@ class Trainer:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
+        if self._batches is not None:
+            self._call_back("on_end", self._step, self._state)
         if self._task.uses_result:
             if self._stop.reached():  # everything is saved, and sampling may take longer than the grace period
                 raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
@@ -397,6 +403,7 @@ class Trainer:
                 self._reporter.shown = tuple(values)[:_NAMED]
             self._results.write(done.step, "train", record)
             self._reporter.progress(done.step, self._steps, record)
+            self._call_back("on_step", done.step, dict(record))
         if self._means is not None:
             self._count_in_epoch(self._means, done, values if is_finite else {})
 
@@ -438,7 +445,17 @@ class Trainer:
         if is_ranked:
             self._best.add(self._step, numbers)
         self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
+        self._call_back("on_evaluation", self._step, dict(metrics), self._state)
         self._reporter.phase(Phase.TRAIN)
+
+    def _call_back(self, moment: str, step: int, *rest: Any) -> None:
+        """Call the callbacks that have this moment, on all processes; their time is no part of a step."""
+        if not self._callbacks:
+            return
+        given = [self._task.users_state(one.best) if isinstance(one, TrainState) else one for one in rest]
+        with self._clock.paused("callbacks"):
+            self._callbacks.call(moment, step, *given)
+        self._progress.part()
 
     @property
     def _ends_early(self) -> bool:

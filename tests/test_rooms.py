@@ -60,6 +60,7 @@ FLOORS = {
             "plugins",
             "ranking",
             "config",
+            "callbacks",
             "worker",
             "distributed",
             "devices",

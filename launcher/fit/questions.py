@@ -17,7 +17,7 @@ from ..request.kept_answers import interpreter, keep_answer, kept_answer, settin
 from ..request.query_process import query_environment
 from .compilers import ANSWER, Compilers
 
-_NOT_OF_THE_STEP = {"launch", "log", "eval", "checkpoint", "sample"}
+_NOT_OF_THE_STEP = {"launch", "log", "eval", "checkpoint", "sample", "callbacks"}
 """Sections that do not change the training step."""
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 FOLDER = "programs"
-_NOT_COMPILED = {"launch", "log", "checkpoint", "sample"}
+_NOT_COMPILED = {"launch", "log", "checkpoint", "sample", "callbacks"}
 """Sections of a job that do not change its programs."""
 
 

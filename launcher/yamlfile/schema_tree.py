@@ -90,7 +90,8 @@ class SchemaTree:
         if part in at.get("properties", {}):
             return self._dereference(at["properties"][part])
         if "items" in at and part.isdigit():
-            return self._dereference(at["items"])
+            item = at["items"]
+            return self._dereference(next(iter(self._sections(item)), item))  # `callbacks` also takes names alone
         for branch in self._branches(at):
             if branch.get("properties", {}).get("name", {}).get("const", "plugin") == part:
                 return branch

@@ -110,6 +110,10 @@ def named(value: Any) -> Any:
 Named = BeforeValidator(named)
 
 
+AnyPlugin = Annotated[Plugin, BeforeValidator(named, json_schema_input_type=str | Plugin)]
+"""A plug-in, or its name alone."""
+
+
 def nearest_multiples(number: int, of: int) -> str:
     """Return the multiples of `of` just below and above `number`, as in "8 or 12"."""
     below = number // of * of

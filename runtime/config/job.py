@@ -11,7 +11,18 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 from ..contract import UserError
 from ..ranking import Ranking
 from .attention import named_conflict
-from .base import Natural, NaturalFloat, Plugin, Positive, PositiveFloat, Probability, Section, Tunable, name_of
+from .base import (
+    AnyPlugin,
+    Natural,
+    NaturalFloat,
+    Plugin,
+    Positive,
+    PositiveFloat,
+    Probability,
+    Section,
+    Tunable,
+    name_of,
+)
 from .data import Data, MixtureData, PreparedData, PythonSourceData, SourceName, TextData, TextSource
 from .model import LORA_PARAMETERS, DecoderModel, GPT2Model, Model
 from .optimizer import AdamW, Cosine, Curve, FirstOrder, Optimizer, Schedule, checked_regex
@@ -84,6 +95,11 @@ class Config(Section):
     eval: Eval = Field(Eval(), description="When to validate, and on how much.")
     checkpoint: Checkpoint = Field(Checkpoint(), description="When to save, and how much to keep.")
     sample: Sample = Field(Sample(), description="Text to sample after training a language model.")
+    callbacks: tuple[AnyPlugin, ...] = Field(
+        (),
+        description="Your own objects that are called at the start, after a step that is logged, after an evaluation and at "
+        "the end: package.module:attribute, or sections with this `name` and `options` (docs/plugins.md).",
+    )
     launch: LaunchSection = Field(
         LaunchSection(), description="How the run is launched; most keys have a command-line option as well."
     )

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-PAUSES = ("evaluation", "checkpoints")
+_CALLBACKS = "callbacks"
+PAUSES = ("evaluation", "checkpoints", _CALLBACKS)
 """Work between steps, whose time is not counted as step time."""
 _WAITING = "waiting_for_data"
 
@@ -90,7 +91,8 @@ class Clock:
 
     def _shares(self) -> dict[str, float]:
         total = self._now() - self._started
-        names = {_WAITING: f"share_{_WAITING}", **{name: f"share_in_{name}" for name in PAUSES}}
+        pauses = [name for name in PAUSES if name != _CALLBACKS or self._spans[name].seconds]  # few jobs have callbacks
+        names = {_WAITING: f"share_{_WAITING}", **{name: f"share_in_{name}" for name in pauses}}
         return {key: self._spans[name].seconds / total for name, key in names.items()}
 
 

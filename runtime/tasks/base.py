@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -130,6 +131,11 @@ class Task(ABC):
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
         """Return the metrics of a training step to report, computed from those of `loss`."""
         return metrics
+
+    @hook
+    def users_state(self, best: Any) -> Any:
+        """Return what a callback gets as the state: the variables that are evaluated, or the state of a step of its own."""
+        return best
 
     @property
     @hook

@@ -101,7 +101,7 @@ class OwnStep(Task):
         Raises:
             UserError: the step returns something else, or a state of another form.
         """
-        result = self._code.step(self._state(given), batch, key)
+        result = self._code.step(self.users_state(given), batch, key)
         if not isinstance(result, tuple) or len(result) != 2:
             self._refuse(f"its `step` returns {plugins.short(result)}, expected (state, metrics)")
         state, metrics = result
@@ -123,7 +123,7 @@ class OwnStep(Task):
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         values: Scalars = {}
         if self.evaluates:
-            values = self._metrics("evaluate", self._code.evaluate(self._state(params), batch))
+            values = self._metrics("evaluate", self._code.evaluate(self.users_state(params), batch))
         weights = batch["weights"]
         if weights.ndim > 1:  # those of tokens: an example counts if any token of it does
             weights = (weights != 0).reshape(len(weights), -1).any(1).astype(jnp.float32)
@@ -138,13 +138,13 @@ class OwnStep(Task):
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         return {name: value / sums[_COUNT] for name, value in sums.items() if name != _COUNT}
 
-    def _state(self, arrays: Params) -> Any:
+    def users_state(self, best: Any) -> Any:
         """Return the state as the user's code has it."""
 
         def whole(form: _Form, array: jax.Array) -> jax.Array:
             return array if form.key is None else jax.random.wrap_key_data(array, impl=form.key)
 
-        return jax.tree.map(whole, self._like, refilled(self._like, arrays))
+        return jax.tree.map(whole, self._like, refilled(self._like, best))
 
     def _arrays(self, function: str, state: Any) -> Any:
         """Return the state with an array for each number. Raises UserError if it has other leaves."""

@@ -27,6 +27,20 @@ TRAIN_YAML = [
         "another choice of data.name; allowed here: skip, name, tokenizer",
         yaml="steps: 3\nbatch_size: 8\ndata: {name: python_source, path: a.txt}\n",
     ),
+    Case(
+        "unknown key in a list of sections",
+        "there is no such key",
+        "line 3: callbacks.0.option:",
+        "did you mean callbacks.0.options?",
+        yaml="steps: 3\nbatch_size: 8\ncallbacks: [{name: 'a:B', option: {}}]\n",
+    ),
+    Case(
+        "a callback that is no code",
+        "(it is 'early_stop')",
+        "line 3: callbacks.0.name:",
+        "must be package.module:attribute",
+        yaml="steps: 3\nbatch_size: 8\ncallbacks: [early_stop]\n",
+    ),
     Case("wrong type", "(it is 'many')", "line 1: steps:", "a whole number", yaml="steps: many\nbatch_size: 8\n"),
     Case(
         "unknown preset of flags",
