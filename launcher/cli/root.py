@@ -312,7 +312,9 @@ def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path), default="pod.yaml", metavar="[FILE]")
 @click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="Shape of the pod: v3-32, gpu-2x8.")
-@click.option("--hosts", metavar="LIST", help="Hosts: names, addresses, ranges (tpu-[0-3]), a hostfile, or local.")
+@click.option(
+    "--hosts", metavar="LIST", help="Hosts: names, addresses, ranges (tpu-[0-3]), a hostfile; or local, simulate."
+)
 @click.option("--user", metavar="NAME", help="User on the hosts.  [default: from your SSH configuration]")
 @click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
 @click.option("--workdir", "-w", metavar="DIR", help="Folder for the results, shared by the hosts or on the first one.")

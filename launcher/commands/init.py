@@ -15,6 +15,7 @@ import yaml
 
 from podrun.runtime.contract import UserError
 
+from ..inventory.base import LOCAL
 from ..inventory.fits import misfit
 from ..inventory.hostfile import read_hostfile
 from ..inventory.pod_checks import check_pod
@@ -24,7 +25,7 @@ from ..staging.runtime_packages import pinned
 from ..yamlfile.yaml_file import parse
 from .new_file import check_target, write_file
 
-LOCAL = "local"
+SIMULATE = "simulate"
 """Answer that means processes on this machine."""
 
 
@@ -41,12 +42,42 @@ class Question:
 
 
 QUESTIONS = (
-    Question("slice", "What is the pod? A TPU type (v3-32, v5litepod-16, ...), or gpu-HxD, cpu-HxD", required=True),
-    Question("hosts", f"Its hosts: names, addresses, ranges (tpu-[0-3]), a hostfile, or {LOCAL}", required=True),
-    Question("user", "User there (empty: as in your SSH configuration)", remote=True),
-    Question("key", "Private key (empty: your SSH agent and configuration)", remote=True),
-    Question("workdir", "Folder for checkpoints; the hosts need not share it (empty: say it later)", remote=True),
-    Question("python", "Python 3.11+ with JAX and flax there (empty: podrun makes an environment)", remote=True),
+    Question(
+        "slice",
+        "How many machines do you have, and which GPUs or TPUs?\n"
+        "  gpu-2x8    2 machines with 8 GPUs each\n"
+        "  h100-16    16 H100, in machines of 8\n"
+        "  v5e-16     a TPU slice, by its type (`podrun slices` lists them)\n"
+        "  cpu-4x1    4 machines without either\n"
+        "Machines",
+        required=True,
+    ),
+    Question(
+        "hosts",
+        "Where are they?\n"
+        "  gpu-a,10.0.0.7    their names or addresses, or entries of your ~/.ssh/config\n"
+        "  tpu-[0-3]         a range: tpu-0, tpu-1, tpu-2, tpu-3\n"
+        "  hosts.txt         a file with a line for each\n"
+        f"  {LOCAL:<16}  this machine, with its own devices\n"
+        f"  {SIMULATE:<16}  processes on this machine, with virtual CPU devices\n"
+        "Hosts",
+        required=True,
+    ),
+    Question("user", "Your user name there, such as me (empty: as in your SSH configuration)", remote=True),
+    Question(
+        "key", "Your private key, such as ~/.ssh/id_ed25519 (empty: your SSH agent and configuration)", remote=True
+    ),
+    Question(
+        "workdir",
+        "Folder for checkpoints there, such as /mnt/runs; the machines need not share it (empty: say it later)",
+        remote=True,
+    ),
+    Question(
+        "python",
+        "A Python 3.11+ there that has JAX and flax, such as /opt/venv/bin/python (empty: podrun builds an environment, for "
+        "which the machines need a way to the package index)",
+        remote=True,
+    ),
 )
 
 
@@ -56,7 +87,7 @@ class Answers:
 
     slice: str | None = None
     hosts: str | list[str] | None = None
-    """`LOCAL`, names or ranges, or the names in a hostfile."""
+    """`LOCAL`, `SIMULATE`, names or ranges, or the names in a hostfile."""
     user: str | None = None
     key: str | None = None
     workdir: str | None = None
@@ -65,8 +96,9 @@ class Answers:
     """Not asked: a requirements.txt beside the pod file."""
 
     @property
-    def is_local(self) -> bool:
-        return self.hosts == LOCAL
+    def is_here(self) -> bool:
+        """True if the hosts are this machine."""
+        return self.hosts in (LOCAL, SIMULATE)
 
     @property
     def ssh(self) -> dict[str, str]:
@@ -75,7 +107,7 @@ class Answers:
 
     def pod_file(self) -> dict[str, Any]:
         """Return the content of the pod file, as it is parsed from YAML."""
-        where = {"transport": "local"} if self.is_local else {"hosts": self.hosts}
+        where = {"transport": "local"} if self.hosts == SIMULATE else {"hosts": self.hosts}
         rest = {"slice": self.slice, **where, "ssh": self.ssh or None, "workdir": self.workdir, "python": self.python}
         values = {**rest, "requirements": self.requirements}
         return {name: value for name, value in values.items() if value is not None}
@@ -116,7 +148,7 @@ def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
 
     An existing requirements.txt is used unchanged. Returns the answers with it, and a message; empty if it is not needed.
     """
-    if answers.is_local or answers.python is not None:
+    if answers.is_here or answers.python is not None:
         return answers, ""
     path = file.with_name("requirements.txt")
     answers = replace(answers, requirements=path.name)
@@ -159,7 +191,7 @@ def _check_required(answers: Answers) -> None:
 def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answers:
     """Ask the remaining questions. An invalid answer is explained, and the question repeated."""
     for question in QUESTIONS:
-        if given.get(question.name) is not None or (question.remote and answers.is_local):
+        if given.get(question.name) is not None or (question.remote and answers.is_here):
             continue
         while True:
             default = None if question.required else ""
@@ -185,7 +217,7 @@ def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answ
 
 
 def _hosts(answer: str) -> str | list[str]:
-    if answer != LOCAL and ("/" in answer or Path(answer).is_file()):
+    if answer not in (LOCAL, SIMULATE) and ("/" in answer or Path(answer).is_file()):
         return [host.name for host in read_hostfile(Path(answer)).hosts]
     return answer
 
@@ -222,8 +254,11 @@ def render(file: Path, answers: Answers) -> str:
         f"slice: {answers.slice}    # {hosts} x {slice.devices_per_host} devices; `podrun slices` lists the TPU types",
         "",
     ]
-    if answers.is_local:
-        return "\n".join([*lines, "transport: local    # the hosts are processes on this machine", ""])
+    if answers.is_here:
+        simulated = "transport: local    # the hosts are processes on this machine, with virtual CPU devices"
+        where = simulated if answers.hosts == SIMULATE else f"hosts: [{LOCAL}]    # this machine, with its own devices"
+        given = {name: getattr(answers, name) for name in ("workdir", "python")}
+        return "\n".join([*lines, where, *(f"{key}: {_scalar(text)}" for key, text in given.items() if text), ""])
     return "\n".join([*lines, *_hosts_lines(answers.hosts or ""), "", *_ssh_lines(answers.ssh), "", *_rest(answers)])
 
 

@@ -75,10 +75,13 @@ class Dialogue:
 def test_questions(sandbox: Sandbox) -> None:
     """A wrong answer is explained at once, and the question comes again; the file that is written can be read."""
     dialogue = Dialogue(sandbox)
-    dialogue.until("What is the pod?").say("v3-33").until("nearest: v3-8, v3-32").until("What is the pod?").say("v3-32")
-    dialogue.until("Its hosts").say("tpu-[0-2]").until("3 hosts, but v3-32 has 4").until("Its hosts").say("tpu-[0-3]")
-    dialogue.until("User").say("me").until("Private key").say("no").until("No such file").until("Private key").say("")
-    dialogue.until("Folder").say("/mnt/runs").until("Python").say("")
+    dialogue.until("2 machines with 8 GPUs each").until("Machines:").say("v3-33").until("nearest: v3-8, v3-32")
+    dialogue.until("Machines:").say("v3-32").until("Where are they?").until("a range: tpu-0, tpu-1, tpu-2, tpu-3")
+    dialogue.until("Hosts:").say("tpu-[0-2]").until("3 hosts, but v3-32 has 4").until("Hosts:").say("tpu-[0-3]")
+    dialogue.until("user name").say("me").until("private key").say("no").until("No such file").until("private key").say(
+        ""
+    )
+    dialogue.until("Folder").say("/mnt/runs").until("A Python 3.11+").say("")
     assert dialogue.end() == 0, dialogue.text
     assert dialogue.text.splitlines()[-1].strip() == "podrun --pod pod.yaml train.yaml"
     assert "podrun check --pod pod.yaml" in dialogue.text
@@ -90,7 +93,7 @@ def test_questions(sandbox: Sandbox) -> None:
 def test_ctrl_c_leaves_no_file(sandbox: Sandbox) -> None:
     before = sorted(sandbox.path.iterdir())
     dialogue = Dialogue(sandbox, "--slice", "v3-32")
-    assert dialogue.until("Its hosts").interrupt().end() == 130
+    assert dialogue.until("Hosts:").interrupt().end() == 130
     assert "Traceback" not in dialogue.text
     assert sorted(sandbox.path.iterdir()) == before
 
@@ -100,7 +103,9 @@ def test_ctrl_c_leaves_no_file(sandbox: Sandbox) -> None:
     [
         (("-s", "gpu-2x8", "--hosts", "n[01-02]"), ["n01", "n02"], "ssh"),
         (("-s", "gpu-2x8", "--hosts", "hostfile", "--key", "id", "--python", "python3"), ["a", "b"], "ssh"),
-        (("-s", "cpu-1x2", "--hosts", "local"), ["host-0"], "local"),
+        (("-s", "cpu-1x2", "--hosts", "simulate"), ["host-0"], "local"),
+        (("-s", "cpu-1x2", "--hosts", "local"), ["local"], "this_machine"),
+        (("-s", "gpu-1x2", "--hosts", "local", "--workdir", "/a: #b", "--python", "/py"), ["local"], "this_machine"),
         (("-s", "cpu-1x2", "--hosts", "fe80::1", "--user", "yes", "--workdir", "/a: #b"), ["fe80::1"], "ssh"),
     ],
 )
@@ -116,7 +121,7 @@ def test_options(sandbox: Sandbox, in_process: Podrun, args: tuple[str, ...], ho
     assert (pod.ssh.user, pod.workdir, pod.python) == (
         given.get("--user"),
         given.get("--workdir"),
-        given.get("--python", sys.executable if transport == "local" else None),
+        given.get("--python", sys.executable if transport != "ssh" else None),
     )
     assert pod.ssh.key == (sandbox.path / "id" if "--key" in given else None)
     again = in_process("init", "my.yaml", "--yes", *args)
