@@ -70,7 +70,7 @@ def ps(show_all: bool, name: str | None, tag: str | None, state: str | None, as_
 def status(run: str | None, as_json: bool) -> None:
     """Show what every process of a run is doing, or how the run ended.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; without it, the newest run.
 
     \b
     Example: podrun status 4f2a
@@ -110,7 +110,7 @@ def logs(
 ) -> None:
     """Show the output of a run's processes, in the order of its arrival.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; without it, the newest run.
     Colours stay; other control characters are shown as text, such as \\x1b.
 
     \b
@@ -135,7 +135,7 @@ def logs(
 def attach(run: str | None, as_json: bool) -> None:
     """Watch a run from any shell; Ctrl-C does not stop the run.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; without it, the newest run.
 
     \b
     Example: podrun attach 4f2a
@@ -155,7 +155,7 @@ def attach(run: str | None, as_json: bool) -> None:
 def stop(run: str | None, now: bool) -> None:
     """Stop a run; it saves a checkpoint first, as after Ctrl-C.
 
-    RUN is the beginning or the end of a run's id; without it, the only run that is going.
+    RUN is the name of a run, or a part of its id; without it, the only run that is going.
 
     \b
     Example: podrun stop 4f2a
@@ -194,7 +194,7 @@ def _complete_results(ctx: click.Context, param: click.Parameter, incomplete: st
 def pull(words: tuple[str, ...], to: Path | None) -> None:
     """Download the results of a run: all, or only metrics, samples, checkpoints, logs, or the checkpoints of some steps.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run. The run may still be going.
+    RUN is the name of a run, or a part of its id; without it, the newest run. The run may still be going.
     URL is a workdir in a bucket, of any run: gs://BUCKET/PATH or s3://BUCKET/PATH.
     Every digest is verified. A further call downloads only what is missing, also after an interruption.
     files: what a program wrote beside its code on each host, to files/HOST.
@@ -273,7 +273,7 @@ def report(target: str | None, output: Path | None) -> None:
     """Write a report on a run: one HTML file that loads nothing from elsewhere.
 
     It shows how the run ended and why, curves, where the time went, slow processes, what was run, and the last lines of the
-    logs. RUN is the beginning or the end of a run's id; without it, the newest run. The report on a WORKDIR has the steps of
+    logs. RUN is the name of a run, or a part of its id; without it, the newest run. The report on a WORKDIR has the steps of
     all its runs.
 
     \b
@@ -299,7 +299,7 @@ def report(target: str | None, output: Path | None) -> None:
 def watch(run: str | None, port: int | None, open_browser: bool) -> None:
     """Serve a live page of a run, which shows each step within a second. Ctrl-C ends the page, not the run.
 
-    RUN is the beginning or the end of a run's id; without it, the newest run. The page leads to all other runs, and to
+    RUN is the name of a run, or a part of its id; without it, the newest run. The page leads to all other runs, and to
     plots of several runs. Only this machine can connect, and only with the token in the printed address.
 
     \b
@@ -334,7 +334,7 @@ def watch(run: str | None, port: int | None, open_browser: bool) -> None:
 def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None) -> None:
     """Record a profiler trace of the next steps of a run, and download it.
 
-    The traced steps take longer, but their results do not change. RUN is the beginning or the end of a run's id; without it,
+    The traced steps take longer, but their results do not change. RUN is the name of a run, or a part of its id; without it,
     the newest run. Ctrl-C cancels the trace; the run continues.
 
     \b

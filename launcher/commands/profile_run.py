@@ -26,7 +26,7 @@ class ProfileRequest:
     """Command line of `podrun profile`."""
 
     run: str | None
-    """The beginning or the end of a run's id; None: the newest run."""
+    """The name of a run, or a part of its id; None: the newest run."""
     steps: int
     hosts: tuple[str, ...]
     """Hosts as in `--host`; empty: the host of process 0."""

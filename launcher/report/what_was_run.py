@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -83,4 +84,6 @@ def _changed(section: BaseModel, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, str) and (not value.isprintable() or value != value.strip()):
+        return json.dumps(value, ensure_ascii=False)  # a line break as \n
     return "none" if value is None else str(value)

@@ -111,7 +111,10 @@ class RunDirectory:
             ) from None
 
     def settings(self) -> dict[str, str]:
-        """Return the keys of the job with their values as text, by their paths; of a program its words. Never raises."""
+        """Return the keys of the job with their values as text, by their paths; of a program its words. Never raises.
+
+        Environment variables are left out: their values may be secrets.
+        """
         try:
             spec = printable(loads((self.path / "spec.json").read_bytes(), LIMIT))
         except (OSError, Malformed):
@@ -123,7 +126,7 @@ class RunDirectory:
         values = _leaves(job) if isinstance(job, dict) else {}
         if isinstance(job, dict) and isinstance(words := job.get("argv"), list):
             values = {"program": shlex.join(map(str, words)), **_leaves({"launch": job.get("launch")})}
-        return {"slice": str(shape), **values}
+        return {"slice": str(shape), **{key: text for key, text in values.items() if not key.startswith("launch.env")}}
 
     def write_spec(self, spec: RunSpec) -> None:
         """Replace the spec by one with another pod, such as a submitted job's nodes, or new machines. Raises OSError."""

@@ -83,7 +83,7 @@ class JsonLines(Writer):
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
         if kind == "eval" and _evaluation({"step": step, **metrics}) in self._evaluated:
             return
-        times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 3)}
+        times = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self._began, 6)}
         self._file.write(json.dumps({"step": step, "kind": kind, **times, **metrics}) + "\n")
 
     def sample(self, step: int, sample: Sample) -> None:

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from array import array
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from podrun.launcher.report.curves import key_of
 from podrun.launcher.report.encode import numbers
 from podrun.launcher.report.make_page import page_of_run, page_of_workdir
 from podrun.launcher.report.records import MAX_STEPS, read_metrics, read_records
+from podrun.launcher.report.what_was_run import tables_of
 from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.rundir.work_tree import WorkTree
+from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
-from ..rundir.made import event, make, record
+from ..rundir.made import event, make, record, spec_of
 from .elements import Elements
 from .made import BEGIN, hostile_run, phase, run_with_restart, run_with_samples, start, steps
 
@@ -57,6 +60,13 @@ def test_the_page_of_a_run_with_a_restart() -> None:
     assert floats("d", data["places"][validation["x"]]) == [4.0] and floats("f", validation["y"]) == [1.5]
     assert charts["loss"]["marks"] == [[4, "evaluate"], [4, "save"], [12, "save"], [4, "restart"]]
     assert floats("f", charts["cpu"]["series"][0]["y"]) == [50.0] * 3
+
+
+def test_white_space_in_a_value_is_seen() -> None:
+    """A line break is no line break in the table of the config."""
+    job = Config.model_validate({"steps": 9, "batch_size": 8, "sample": {"prompt": "def "}})
+    (_, config) = tables_of("r", replace(spec_of(), job=job), None, [])
+    assert ("sample.prompt", '"def "  (default: "\\n")') in config.rows
 
 
 def test_nothing_is_loaded_and_no_other_script_may_run() -> None:

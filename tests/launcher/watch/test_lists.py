@@ -93,7 +93,7 @@ def test_nested_keys_of_a_job() -> None:
     """They are paths; a damaged record has none."""
     directory = make()
     spec = json.loads((directory.path / "spec.json").read_text())
-    spec["job"] = {"optimizer": {"learning_rate": 0.1}, "steps": 5, "eval": {}}
+    spec["job"] = {"optimizer": {"learning_rate": 0.1}, "steps": 5, "eval": {}, "launch": {"env": {"KEY": "s"}}}
     (directory.path / "spec.json").write_text(json.dumps(spec))
     assert directory.settings() == {"slice": "cpu-2x2", "optimizer.learning_rate": "0.1", "steps": "5", "eval": "{}"}
     for text in ("{", "[]", '{"job": 1, "pod": {"slice": 2}}'):
