@@ -19,19 +19,22 @@ _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
 )
-_NUMBERS = range(1, 9)
+_LOSSES = (4, 5)
+"""Columns of the losses, counted after the variant's name."""
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
     """Return the tables and their legend. If the first is wider than `width`, each variant's name and state get a line."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
-    values = column_texts(rows)
-    table = text_table([*_HEADER, *zip(names, *values, states, strict=True)], right=_NUMBERS)
+    headers, values = _with_values(column_texts(rows))
+    numbers_at = range(1, len(values) + 1)
+    table = text_table([*headers, *zip(names, *values, states, strict=True)], right=numbers_at)
     notes = notes_of(rows)
     if width is not None:
         notes = [line for note in notes for line in wrap(note, width, rest="  ")]
         if max(map(len, table.splitlines())) > width:
-            table = _narrow([shorten(f"{n}: {s}", width) for n, s in zip(names, states, strict=True)], values)
+            titles = [shorten(f"{n}: {s}", width) for n, s in zip(names, states, strict=True)]
+            table = _narrow(titles, headers, values)
     return "\n".join([table, "", *_metrics(rows, width), *notes])
 
 
@@ -64,9 +67,17 @@ def metric_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     return [(in_one_line(name), numbers([row.metrics.get(name) for row in rows], digits=4)) for name in names]
 
 
-def _narrow(titles: Sequence[str], values: Sequence[Sequence[str]]) -> str:
-    header = [("", *cells[1:-1]) for cells in _HEADER]
-    lines = text_table([*header, *(("", *row) for row in zip(*values, strict=True))], right=_NUMBERS).splitlines()
+def _with_values(columns: list[list[str]]) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the header lines and the columns, without those of losses that no variant has: a program names its own."""
+    kept = [n for n, cells in enumerate(columns) if n not in _LOSSES or any(cell != "-" for cell in cells)]
+    headers = [[cells[0], *(cells[n + 1] for n in kept), cells[-1]] for cells in _HEADER]
+    return headers, [columns[n] for n in kept]
+
+
+def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Sequence[Sequence[str]]) -> str:
+    header = [("", *cells[1:-1]) for cells in headers]
+    rows = [*header, *(("", *row) for row in zip(*values, strict=True))]
+    lines = text_table(rows, right=range(1, len(values) + 1)).splitlines()
     body = [text for both in zip(titles, lines[2:], strict=True) for text in both]
     return "\n".join([*lines[:2], *body])
 

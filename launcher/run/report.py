@@ -66,7 +66,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
     """Print the paths of the results. After a failure print the first cause, its evidence, and the cause again."""
     if outcome.cause is None:
         if outcome.interrupted_by is None:
-            view.say(_result_paths(plan, directory))
+            view.say(_result_paths(outcome, plan, directory))
         view.say(f"podrun: {last_line(outcome, plan)}")
         _print_left_behind(outcome.left_behind, plan)
         return
@@ -76,11 +76,13 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
     print(Mask(plan.secrets.values()).text(text), file=sys.stderr, flush=True)
 
 
-def _result_paths(plan: LaunchPlan, directory: RunDirectory) -> str:
+def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -> str:
     """Return the paths of the results as lines."""
     logs = f"logs         {directory.logs}"
     if isinstance(plan.run.job, Program):
-        return logs
+        if outcome.saved_step is None or plan.pod.traits.files_are_here:
+            return logs
+        return f"results      `podrun pull {plan.run.run_id}` brings metrics and checkpoints here\n{logs}"
     workdir = Workdir(plan.run.workdir)
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
     if plan.run.job.log.tensorboard:

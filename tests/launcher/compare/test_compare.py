@@ -297,6 +297,15 @@ def test_repeated_runs_have_an_interval_over_the_runs() -> None:
     assert low < 1 < (two.speedup or 0.0) < high
 
 
+def test_losses_that_nobody_has_are_no_columns() -> None:
+    """A program may call its loss train/loss."""
+    times = tuple(Step(n, seconds=0.1) for n in (1, 2))
+    one = replace(measured("a", []), steps=times, metrics={"train/loss": ((2, 0.5),)})
+    for width in (None, 60):
+        text = as_text(compare_variants([one, replace(one, variant=find_variants(["a=1,2"])[0])]), width)
+        assert "TRAIN  " not in text and "train/loss" in text and "STEP ms" in text
+
+
 def test_further_metrics_have_tables_as_wide_as_the_terminal() -> None:
     """All columns are there, below each other."""
     values = {f"val/metric{n}": ((1, n / 7),) for n in range(9)}

@@ -14,18 +14,34 @@ from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.attempt.view import View
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.plan import LaunchPlan, make_plan
+from podrun.launcher.plan.program import Program
 from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run.report import last_line, report
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.view.console import PlainConsole
-from podrun.runtime.config import Config
+from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import ExitCode
 
 
 def plan_of(job: Config) -> LaunchPlan:
     pod = simulated_pod(parse_slice("cpu-1x2"))
     return make_plan(RunSpec("r", pod, job, Path("/w"), Path("/")))
+
+
+def test_results_of_a_program_on_other_machines() -> None:
+    """The command that brings them is named, if the program has saved."""
+    plan = make_plan(
+        RunSpec("r", simulated_pod(parse_slice("cpu-1x2")), Program(("a",), Launch()), Path("/w"), Path("/"))
+    )
+    remote = replace(plan, run=replace(plan.run, pod=replace(plan.run.pod, transport="ssh")))
+    for outcome, wanted in ((Outcome(0, saved_step=5), True), (Outcome(0), False)):
+        out = io.StringIO()
+        report(outcome, remote, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+        assert ("results      `podrun pull r` brings" in out.getvalue()) is wanted
+    out = io.StringIO()
+    report(Outcome(0, saved_step=5), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
+    assert "podrun pull" not in out.getvalue()
 
 
 @pytest.mark.parametrize("installed", [True, False])
