@@ -49,7 +49,7 @@ check: $(VENV)/installed
 	rm -rf build .typecheck
 
 site: docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 docs: $(VENV)/installed
 	$(BIN)/python docs/write_pages.py
