@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -76,6 +76,7 @@ def gather_facts(
     requirements: str | None = None,
     say: Say = lambda *_: None,
     python: str | None = None,
+    modules: Iterable[str] = (),
 ) -> Report:
     """Ask all hosts at once for their facts. The only findings are the hosts that cannot be reached. Raises UserError.
 
@@ -86,6 +87,7 @@ def gather_facts(
         requirements: text of the pod's requirements, if any.
         say: shows the progress.
         python: interpreter of the workers; None: that of the pod.
+        modules: modules that the user's program imports.
     """
     report = Report(pod)
     python = python or worker_python(pod)
@@ -99,6 +101,7 @@ def gather_facts(
         "workdir": workdir,
         "requirements": requirements,
         "platform": pod.platform,
+        "modules": [*modules],
     }
 
     def question(host: Host) -> Facts:

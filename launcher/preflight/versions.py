@@ -88,6 +88,23 @@ def _missing(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Findi
     return findings
 
 
+def check_imports(pod: Pod, facts: FactsByHost, imports: Mapping[str, str]) -> list[Finding]:
+    """Return the findings for hosts that lack modules of a user's program.
+
+    Args:
+        pod: the pod.
+        facts: facts of its hosts, which were asked for these modules.
+        imports: `file:line` of the import, by module.
+    """
+    missing = {}
+    for host, f in facts.items():
+        names = [name for name in f["lacks"] if name in imports] if is_known(f, "lacks") else []
+        if names and is_known(f, "interpreter"):
+            what = ", ".join(f"{name} ({imports[name]})" for name in names)
+            missing[host] = f"no module {what} for {f['interpreter']['executable']}"
+    return [Finding(hosts, what, _install(pod), False, "packages") for what, hosts in group(missing)]
+
+
 def _too_old(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
     old = {}
     for host, i in interpreters.items():

@@ -35,7 +35,7 @@ def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[s
             f"{job} stands before the `--`: with a program of your own only options and launch.key=value may; "
             "a train.yaml and a program are two runs, so leave one of them out"
         )
-    script = _script(program) if _is_python(program[0]) else program[0]
+    script = script_of(program) if _is_python(program[0]) else program[0]
     if script and Path(script).suffix in SUFFIXES and not os.access(script, os.X_OK):
         keys = [word for word in program[program.index(script) + 1 :] if "=" in word]
         raise UserError(
@@ -64,7 +64,7 @@ def misplaced_options(program: Sequence[str]) -> str | None:
 
 def check_sent_script(program: Program) -> None:
     """Raise UserError if a program for other machines runs a script of this folder that does not exist."""
-    name, script = program.argv[0], _script(program.argv)
+    name, script = program.argv[0], script_of(program.argv)
     if _is_python(name) and script and not os.path.isabs(script) and not script.startswith("~"):
         _check_script(script)
 
@@ -79,7 +79,7 @@ def check_program(program: Program, env: Mapping[str, str] = os.environ) -> None
     path = os.pathsep.join(folder for folder in folders if folder)  # same PATH as the agent builds
     if name not in OWN_PYTHON:
         _check_executable(name, path)
-    if _is_python(name) and (script := _script(program.argv)):
+    if _is_python(name) and (script := script_of(program.argv)):
         _check_script(script)
 
 
@@ -124,7 +124,7 @@ def _is_python(name: str) -> bool:
     return _PYTHON.fullmatch(os.path.basename(name)) is not None
 
 
-def _script(argv: Sequence[str]) -> str | None:
+def script_of(argv: Sequence[str]) -> str | None:
     """Return the script that an interpreter would run; None if it runs a module, a command, or standard input."""
     words = iter(argv[1:])
     for word in words:

@@ -12,10 +12,13 @@ from podrun.runtime.contract import ExitCode
 from ..attempt.cause import Failure
 from ..plan.data_set import count_files, megabytes
 from ..plan.plan import LaunchPlan
+from ..plan.program import Program
 from ..pod.errors import HostError
 from ..preflight.base import Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
 from ..preflight.run_preflight import gather_facts
+from ..preflight.versions import check_imports
+from ..request.imports import imported_packages
 from ..staging.bundle import Bundle
 from ..staging.prepare import EndedError, Prepared, prepare_hosts
 from ..staging.project_files import shown
@@ -44,7 +47,11 @@ def stage_hosts(
         project=plan.run.code.project.rpartition("/")[2],
         subfolder=plan.run.code.subfolder,
         env=env,
-        facts={"platform": pod.platform, "workdir": None if plan.is_program else str(plan.run.workdir)},
+        facts={
+            "platform": pod.platform,
+            "workdir": None if plan.is_program else str(plan.run.workdir),
+            "modules": [*(imports := _imports(plan))],
+        },
         tell=tell,
     )
     failures = [
@@ -65,7 +72,8 @@ def stage_hosts(
             "are too long)"
         )
     facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
-    return _judge(apply_rules(pod, facts, program=plan.is_program), note) or _bring(plan, transport, tell, note)
+    findings = [*apply_rules(pod, facts, program=plan.is_program), *check_imports(pod, facts, imports)]
+    return _judge(findings, note) or _bring(plan, transport, tell, note)
 
 
 def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Failure]:
@@ -73,9 +81,20 @@ def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Fail
     run = plan.run
     pod = replace(run.pod, env={**run.pod.env, **plan.launch.env})
     workdir = None if plan.is_program else os.fspath(run.workdir)
-    report = gather_facts(transport, pod, workdir, python=run.python)
-    findings = apply_rules(pod.with_python(run.python), report.facts, program=plan.is_program)
-    return _judge([*report.findings, *findings], note)
+    imports = _imports(plan)
+    report = gather_facts(transport, pod, workdir, python=run.python, modules=imports)
+    pod = pod.with_python(run.python)
+    findings = apply_rules(pod, report.facts, program=plan.is_program)
+    return _judge([*report.findings, *findings, *check_imports(pod, report.facts, imports)], note)
+
+
+def _imports(plan: LaunchPlan) -> dict[str, str]:
+    """Return the modules that the user's program imports, by name with their line; empty if they are unknown."""
+    job, pod = plan.run.job, plan.pod
+    env = {**(os.environ if pod.traits.files_are_here else {}), **pod.env, **job.launch.env}
+    if not isinstance(job, Program) or env.get("PYTHONPATH"):  # its folders may be relative to the program's
+        return {}
+    return imported_packages(job, plan.run.cwd) or {}
 
 
 def _judge(findings: Sequence[Finding], note: Note) -> list[Failure]:

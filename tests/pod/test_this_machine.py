@@ -222,3 +222,20 @@ def test_a_python_that_does_not_work(sandbox: Sandbox) -> None:
     done = sandbox.podrun("--local", "small.yaml", "launch.python=/bin/true")
     assert done.returncode == 69
     assert "failed: local: the workers' Python cannot be used: /bin/true does not work" in done.stderr
+
+
+def test_packages_that_a_program_imports_are_named_before_its_start(
+    sandbox: Sandbox, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (sandbox.path / "needs.py").write_text("import json\nimport helper\n")
+    (sandbox.path / "helper.py").write_text("import no_such_package\n")
+    run = start("--local", "--", "python", "needs.py")
+    assert run.end() == 1
+    kinds = [(e["event"], e.get("phase")) for e in run.events]
+    (note,) = (
+        n
+        for n, e in enumerate(run.events)
+        if "no_such_package (helper.py:1)" in e.get("message", "") and kinds[n][0] == "note"
+    )
+    assert note < kinds.index(("host", "started"))

@@ -393,6 +393,8 @@ class Facts(_Facts, total=False):
     proxies: Proxies
     huge_pages: str
     limits: Limits
+    lacks: List[str]
+    """Those of the requested modules that the workers' interpreter does not find."""
 
 
 _REQUIRED, _OPTIONAL = fields_of(Facts)

@@ -227,6 +227,8 @@ class FactsRequest(Message, total=False):
     platform: str
     internal: Optional[str]
     """Address of this host for the others, if it is known."""
+    modules: List[str]
+    """Modules that the user's program imports."""
 
 
 class ExecuteRequest(Program):

@@ -8,7 +8,7 @@ import resource
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from ..base.address import is_own, peer_address, resolve_or_raise
 from ..base.boot import boot_id
@@ -18,7 +18,7 @@ from ..host.gpus import read_gpus
 from ..host.links import read_links
 from ..host.lock import claimed_by_others, current_holder
 from .buildable import why_not_buildable
-from .packages import InterpreterError, ask_interpreter
+from .packages import InterpreterError, ask_interpreter, missing_modules
 from .store import is_complete
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def gather(
         "proxies": lambda: _proxies(dict(os.environ, **env)),
         "huge_pages": _huge_pages,
         "limits": _limits,
+        "lacks": lambda: _lacks(request, env),
     }
     facts: Any = _ask_all(questions)
     facts["clock"] = {"received": received, "answered": time.time()}
@@ -131,6 +132,17 @@ def _can_extend(request: FactsRequest, version: str) -> bool:
     envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
     versions = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
     return any(words[:1] == [version] for words in versions)
+
+
+def _lacks(request: FactsRequest, env: Dict[str, str]) -> List[str]:
+    """Return the modules of the user's program that the workers' interpreter does not find; empty if that is unknown."""
+    modules = request.get("modules")
+    if not modules:
+        return []
+    try:
+        return missing_modules(request.get("python") or "python3", env, request.get("container"), modules)
+    except InterpreterError:
+        return []  # another fact tells what is wrong with the interpreter
 
 
 def _system() -> System:

@@ -79,6 +79,21 @@ print("")
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": packages}))
 """
 
+_MODULES = """
+import json, sys
+from importlib.util import find_spec
+
+def lacks(name):
+    try:
+        return find_spec(name) is None
+    except Exception:
+        return False
+
+missing = [name for name in sys.argv[1:] if lacks(name)]
+print("")
+print(json.dumps(missing))
+"""
+
 
 class InterpreterError(Exception):
     """The interpreter does not work; the message says why."""
@@ -89,12 +104,29 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Contai
 
     Raises InterpreterError.
     """
+    process = _run(python, env, container, [_SCRIPT, *PACKAGES])
+    try:
+        answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
+        return {
+            "version": answer["version"],
+            "executable": answer["executable"],
+            "packages": dict(answer["packages"]),
+        }
+    except (ValueError, IndexError, KeyError, TypeError):
+        program = _find(python, container, dict(os.environ, **env))[1]
+        raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
+
+
+def _run(
+    python: str, env: Dict[str, str], container: Optional[Container], script: List[str]
+) -> "subprocess.CompletedProcess[bytes]":
+    """Run a script, followed by its arguments, with the interpreter. Raises InterpreterError if it does not start or end."""
     full_env = dict(os.environ, **env)
     command, program = _find(python, container, full_env)
     try:
         # From /, because Python also imports from its current folder.
-        process = subprocess.run(
-            [*command, "-c", _SCRIPT, *PACKAGES],
+        return subprocess.run(
+            [*command, "-c", *script],
             cwd="/",
             env=container_env(container, full_env, env),
             stdin=subprocess.DEVNULL,
@@ -106,15 +138,16 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Contai
         raise InterpreterError("%s cannot be started: %s" % (program, error.strerror))
     except subprocess.TimeoutExpired:
         raise InterpreterError("%s does not answer within %g s" % (program, _LIMIT))
+
+
+def missing_modules(python: str, env: Dict[str, str], container: Optional[Container], modules: List[str]) -> List[str]:
+    """Return the top-level modules that `python` does not find, without importing any. Raises InterpreterError."""
+    answer = _run(python, env, container, [_MODULES, *modules])
     try:
-        answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
-        return {
-            "version": answer["version"],
-            "executable": answer["executable"],
-            "packages": dict(answer["packages"]),
-        }
-    except (ValueError, IndexError, KeyError, TypeError):
-        raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
+        missing = json.loads(answer.stdout.decode(errors="replace").splitlines()[-1])
+        return [name for name in modules if name in missing]
+    except (ValueError, IndexError, TypeError):
+        raise InterpreterError("%s does not work: %s" % (python, _error_line(answer)))
 
 
 def _find(python: str, container: Optional[Container], env: Dict[str, str]) -> Tuple[List[str], str]:

@@ -69,6 +69,7 @@ def healthy(kind: str = "cpu") -> Facts:
         "host_name": {"name": "m", "addresses": ["10.0.0.5"], "used": "10.0.0.5"},
         "proxies": {"set": [], "no_proxy": None},
         "huge_pages": "always",
+        "lacks": [],
         "limits": {"nofile": 65536, "memlock": None},
         "clock": {"received": 1000.0, "answered": 1000.1, "skew": 0.01, "uncertain": 0.02},
     }
