@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
-import numpy as np
-
 from ..data.base import Dataset, Examples
 from ..events import Metrics
 from ..parallel.base import Strategy, Sums
@@ -23,9 +20,7 @@ def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], Su
         sums_of: returns the value of `Strategy.sums` for a set.
     """
     sums = {name: sums_of(examples) for name, examples in data.validations.items()}
-    if data.sources:
-        whole = jax.tree.map(lambda *each: np.sum(each, axis=0), *(sums[name] for name in data.sources))
-    else:
-        whole = sums_of(data.validation)
+    of_sources = [sums[name] for name in data.sources]
+    whole = strategy.together(of_sources) if of_sources else sums_of(data.validation)
     of_sets = {f"{name}/{key}": value for name, part in sums.items() for key, value in strategy.summarize(part).items()}
     return {**strategy.summarize(whole), **of_sets}

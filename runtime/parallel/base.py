@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -212,8 +212,13 @@ class Strategy(ABC):
         """Return the task's sums over the global batch, float32[] each, the same in all processes."""
         return self._evaluate(state.best, batch)
 
+    @hook
     def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
-        """Return the results of `evaluate` added up over batches, each as `shard` returns it. All processes must call it.
+        """Return the results of `evaluate` for batches together, each as `shard` returns it. All processes must call it."""
+        return self.added(state, batches)
+
+    def added(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return the results of `evaluate` added up over batches.
 
         They are added up in float64 on the host, because float32 cannot count large sets exactly.
         """
@@ -223,6 +228,12 @@ class Strategy(ABC):
             sums = wide if sums is None else jax.tree.map(np.add, sums, wide)
         assert sums is not None  # an evaluation has a batch
         return sums
+
+    @hook
+    def together(self, sets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the results of `sums` for several sets as those of all their examples."""
+        whole: dict[str, Any] = jax.tree.map(lambda *each: np.sum(each, axis=0), *sets)
+        return whole
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:
         """Return the step, lowered but not compiled, for a global batch, [B, ...], or its ShapeDtypeStructs."""

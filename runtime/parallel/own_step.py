@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from ..config import Config
@@ -64,6 +68,16 @@ class OwnStepProgram(MeshStrategy):
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
         key = jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
         return TrainState(jnp.int32(0), self.task.init(key), ())
+
+    def sums(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+        """Return the sums over batches, or the arrays of all examples if the task collects them."""
+        if self.task.collects:
+            return self.task.collected([jax.device_get(self.evaluate(state, batch)) for batch in batches])
+        return self.added(state, batches)
+
+    def together(self, sets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        join = np.concatenate if self.task.collects else partial(np.sum, axis=0)
+        return {name: join([each[name] for each in sets]) for name in sets[0]}
 
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         after, metrics = self.task.step(state.params, batch, self.step_key(state.step, 0))

@@ -19,7 +19,7 @@ RESULTS = ("critic_loss", "generator_loss")
 def gan(sandbox: Sandbox) -> Sandbox:
     """A sandbox with the job and the code of the documentation."""
     text = DOCS.read_text()
-    section = text[text.index("## A step of your own") : text.index("## Models")]
+    section = text[text.index("## A step of your own") : text.index("## Callbacks")]
     job, code = re.findall(r"```(?:yaml|python)\n(.*?)```", section, re.DOTALL)
     (sandbox.path / "train.yaml").write_text(job)
     (sandbox.path / "my_gan.py").write_text(code)
@@ -51,6 +51,31 @@ def test_the_gan_of_the_documentation(gan: Sandbox) -> None:
     answer = gan.podrun("evaluate", "runs/whole")
     assert answer.returncode == 0, answer.stderr
     assert f"real  {evaluations[STEPS]['real']:.4f}"[:-1] in answer.stdout
+
+
+def test_metrics_of_gathered_arrays(gan: Sandbox) -> None:
+    """The processes gather what `evaluate` returns for each example; a metric is the same as of one process."""
+    code = (gan.path / "my_gan.py").read_text()
+    returned = "{'median': np.median(values['real']), 'n': len(values['real'])}"
+    code = f"import numpy as np\n{code}\n    def summarize(self, values):\n        return {returned}\n"
+    (gan.path / "my_gan.py").write_text(code)
+    metrics = []
+    for slice in ("cpu-2x2", "cpu-1x1"):
+        run = (
+            "--slice",
+            slice,
+            "--simulate",
+            "train.yaml",
+            "--workdir",
+            f"runs/{slice}",
+            "steps=4",
+            "checkpoint.every=0",
+        )
+        done = gan.podrun(*run)
+        assert done.returncode == 0, done.stderr
+        evaluation = gan.metrics(f"runs/{slice}", "eval")[4]
+        metrics.append({name: evaluation[name] for name in ("median", "n")})
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4) and metrics[0]["n"] == 359
 
 
 @pytest.mark.long

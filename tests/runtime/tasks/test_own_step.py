@@ -116,6 +116,49 @@ def test_an_evaluation_is_the_mean_over_all_examples(module: Path, tmp_path: Pat
     assert task.summarize({k: float(v) for k, v in sums.items()}) == pytest.approx(answer.metrics, rel=1e-6)
 
 
+COLLECTING = """
+    def summarize(self, values):
+        assert all(type(value) is np.ndarray for value in values.values())
+        return {"median": np.median(values["error"]), "examples": len(values["x"]), "largest": values["x"].max()}
+"""
+
+
+def test_metrics_that_are_no_means(module: Path, tmp_path: Path) -> None:
+    """`summarize` gets the arrays of all examples, in their order and without padding, here and by `podrun evaluate`."""
+    code = CODE.replace('"one": 1.0', '"x": batch["x"]')
+    module.write_text(code + COLLECTING)
+    train(tmp_path / "run", steps=3, **{**KEYS, "eval": {"every": 0, "batches": "all", "best": "min median"}})
+    metrics = records(tmp_path / "run", "eval")[3]
+    data = load_dataset(config())
+    examples = np.arange(data.validation.size)
+    batch = data.validation.gather(examples, np.zeros_like(examples))
+    w = saved(tmp_path / "run")["w"]["first"]
+    expected = {
+        "median": np.median((batch["x"] @ w - batch["y"][:, 0]) ** 2),
+        "examples": data.validation.size,
+        "largest": batch["x"].max(),
+    }
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    assert evaluate(tmp_path / "run", None, None, None, lambda *_: None).metrics == pytest.approx(expected, rel=1e-5)
+    for old, new, reason in (
+        ('"x": batch["x"]}', '"x": 1.0}', "its `evaluate` returns x [], expected [8, ...], a row for each example"),
+        ('"x": batch["x"]}', '"weights": errors}', "its `evaluate` returns an array called 'weights'; give it another"),
+        ("summarize(self, values)", "summarize(self)", "its `summarize` takes (), but is called with (values)"),
+    ):
+        module.write_text((code + COLLECTING).replace(old, new))
+        sys.modules.pop("mine", None)
+        assert reason in refusal()
+    for new, reason in (
+        ("values", "its `summarize` returns the metric error as numpy.ndarray, expected a number"),
+        ("5", "its `summarize` returns metrics as int, expected a dict of numbers"),
+        ("{'kind': 3}", "its `summarize` returns a metric called kind, which is a field of podrun's own records"),
+    ):
+        module.write_text(f"{code}    def summarize(self, values): return {new}")
+        sys.modules.pop("mine", None)
+        with pytest.raises(UserError, match=re.escape(reason)):
+            train(tmp_path / f"run{len(new)}", steps=1, **{**KEYS, "eval": {"every": 0}})
+
+
 def saved(workdir: Path) -> dict[str, Any]:
     from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 
