@@ -63,7 +63,7 @@ def step_line(event: StepEvent) -> str:
     parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event)]
     if "elapsed" in event:
         parts.append(f"elapsed {clock(event['elapsed'])}")
-    return "  ".join([*parts, f"eta {clock(event.get('seconds_left'))}"])
+    return "  ".join([*filter(None, parts), f"eta {clock(event.get('seconds_left'))}"])
 
 
 def out_of(step: int, steps: int | None) -> str:

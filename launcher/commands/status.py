@@ -151,7 +151,7 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
     if details.step is None:
         return []
     step = details.step
-    facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}")]
+    facts = [("step", f"{out_of(step['step'], step['steps'])}  {describe_step(step)}".rstrip())]
     if not summary.program and (pace := describe_pace(step)):
         facts.append(("pace", pace))
     told = {*shown_metrics(step), *(() if summary.program else _TOLD)}

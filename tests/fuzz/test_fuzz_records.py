@@ -151,8 +151,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 def commands(directory: RunDirectory) -> list[Callable[[], object]]:
     return [
-        lambda: ps.ps(show_all=True, as_json=False),
-        lambda: ps.ps(show_all=True, as_json=True),
+        lambda: ps.ps(ps.PsRequest(show_all=True)),
+        lambda: ps.ps(ps.PsRequest(show_all=True, json=True, tag="x")),
         lambda: status.status(None, as_json=False),
         lambda: status.status(None, as_json=True),
         lambda: logs.logs(logs.LogsRequest()),
@@ -163,6 +163,8 @@ def commands(directory: RunDirectory) -> list[Callable[[], object]]:
         lambda: clean.clean(clean.CleanRequest(PodRequest(), older_than="1s", dry_run=True)),
         lambda: clean.clean(clean.CleanRequest(PodRequest(), RUN, dry_run=True)),
         lambda: collect(Variant("v", "v", ()), RunSpec.from_json(json.dumps(SPEC).encode()), directory, LocalFiles()),
+        directory.settings,
+        directory.kept_files,
         lambda: directory.adoption(make_plan(directory.spec(), 0)),
     ]
 

@@ -44,6 +44,9 @@ def test_a_small_loss_has_as_many_digits(loss: float, shown: str) -> None:
         {"event": "step", "step": 2, "steps": 3, "loss": loss, "accuracy": 0.41, "elapsed": 1.0, "seconds_left": 1.0}
     )
     assert f"loss {shown}  accuracy 0.410  " in line
+    assert step_line({"event": "step", "step": 2, "steps": 3, "elapsed": 1.0, "seconds_left": 1.0}) == (
+        "step 2/3  elapsed 0:01  eta 0:01"
+    )
 
 
 def test_steps_without_metrics_have_a_line_now_and_then(
