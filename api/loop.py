@@ -90,6 +90,30 @@ def steps(
     return Steps(total, state, save_every, keep, ranking, patience, iterator)
 
 
+class _AssignedState(Generic[S]):
+    """The state of the program, which may have forgotten to assign it."""
+
+    def __init__(self, value: S) -> None:
+        self.value = value
+        self.set_in: int | None = None
+        """Step in which the program last assigned it; None: in none of the loop."""
+        self._first: Snapshot | None = None
+        """The state before the first step; None after the first save."""
+
+    def begin(self) -> None:
+        """Remember the state before the first step."""
+        self._first, self.set_in = Snapshot(self.value), None
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Return whether it was never assigned, and is the state before the first step."""
+        return self.set_in is None and self._first is not None and self._first.is_of(self.value)
+
+    def forget_first(self) -> None:
+        """Compare no more."""
+        self._first = None
+
+
 class Steps(Generic[S]):
     """The remaining steps. Iterate over it, and assign the new state to `state` in each step."""
 
@@ -104,9 +128,6 @@ class Steps(Generic[S]):
         iterator: Any = None,
     ) -> None:
         self.total = total
-        self._state = state
-        self._set_in: int | None = None
-        """Step in which the program last assigned the state; None: not in the loop yet."""
         self._running = 0
         self._ends = False
         self.step = 0
@@ -117,8 +138,7 @@ class Steps(Generic[S]):
         self._session.metrics.total = total
         self._reporter = self._session.reporter
         checkpoints = self._session.workdir.checkpoints
-        self._best = None if ranking is None else BestSoFar(ranking)
-        self._patience = patience
+        self._best = None if ranking is None else BestSoFar(ranking, patience)
         self._session.metrics.watched = ranking.metric if ranking else None
         retention = Retention(keep, keep_best=1 if ranking else 0, ranking=ranking or LOWEST_LOSS)
         self._checkpoints = ProgramCheckpoints(checkpoints, state, retention, storage)
@@ -127,7 +147,7 @@ class Steps(Generic[S]):
             warn_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
         self._iterator = None if iterator is None else IteratorState.of(iterator, "podrun.steps")
         if newest is not None:
-            self.step, self._state = newest[0], newest[1].state
+            self.step, state = newest[0], newest[1].state
             self._restore_iterator(newest[1].iterators)
             if self._best is not None:
                 self._best.restore(newest[1].best)
@@ -137,20 +157,19 @@ class Steps(Generic[S]):
         self._iterator_text = "" if self._iterator is None else self._iterator.text()
         """State of the iterator after the last step that is complete."""
         self._saved = self.step
-        self._before: Snapshot | None = None
-        """Snapshot of the state before the first step; None after the first save."""
+        self._state = _AssignedState(state)
         self._told = 0.0
         self._session.metrics.resume(self.step)
 
     @property
     def state(self) -> S:
         """The state after `step` steps. Assign the new state in each step."""
-        return self._state
+        return self._state.value
 
     @state.setter
     def state(self, state: S) -> None:
-        self._state = state
-        self._set_in = self._running
+        self._state.value = state
+        self._state.set_in = self._running
 
     def stop(self) -> None:
         """End the loop after the current step, and save it. Call it on all processes in the same step."""
@@ -198,7 +217,7 @@ class Steps(Generic[S]):
             elif not self._is_exhausted:
                 self._reporter.phase(Phase.COMPILE)
             first = self.step + 1
-            self._before, self._set_in = Snapshot(self._state), None
+            self._state.begin()
             for step in range(first, self.step + 1 if self._is_exhausted else self.total + 1):
                 self._reporter.begin_step(step)
                 self._running = step
@@ -238,7 +257,7 @@ class Steps(Generic[S]):
             return
         try:
             # A program that never assigns the state may change its arrays in place.
-            if self._set_in == step or (self._set_in is None and not self._is_forgotten()):
+            if self._state.set_in == step or (self._state.set_in is None and not self._state.is_forgotten):
                 self._complete(step)
             self._finish()
             self._report_end()
@@ -264,20 +283,17 @@ class Steps(Generic[S]):
     def _check_first(self, step: int) -> None:
         """Raise UserError after the first step, before more work is done, if the state cannot be saved."""
         self._checkpoints.check(step, self.state)
-        if self._is_forgotten():
+        if self._state.is_forgotten:
             self._note(f"step {step} has not changed the state: assign the new state to `state` of podrun.steps")
-
-    def _is_forgotten(self) -> bool:
-        return self._set_in is None and self._before is not None and self._before.is_of(self._state)
 
     def _check_forgotten(self) -> None:
         """Raise UserError at the first save if the state has not changed."""
-        if self._is_forgotten():
+        if self._state.is_forgotten:
             raise UserError(
                 f"podrun.steps: the state has not changed up to step {self.step}, so a resumed run would begin with the "
                 "first one; assign the new state to `train.state` in each step (`train = podrun.steps(...)`)"
             )
-        self._before = None
+        self._state.forget_first()
 
     def _complete(self, step: int) -> None:
         on_cpu = jax.default_backend() == "cpu"
@@ -324,13 +340,13 @@ class Steps(Generic[S]):
         for step, numbers in sorted(evaluations.items()):
             if metric in numbers:
                 self._best.add(step, numbers)
-        if self._patience is not None:
+        if self._best.patience is not None:
             # Process 0 decides, for all processes: not all of them may report.
             self._ends = bool(gather([self._is_exhausted])[0, 0]) or self._ends
 
     @property
     def _is_exhausted(self) -> bool:
-        return self._best is not None and self._patience is not None and self._best.since >= self._patience
+        return self._best is not None and self._best.is_exhausted
 
     def _report_best(self) -> None:
         """Say at the end which evaluation was the best, or that there was none."""

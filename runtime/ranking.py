@@ -60,6 +60,8 @@ class BestSoFar:
     """The best evaluation of a training so far."""
 
     ranking: Ranking
+    patience: int | None = None
+    """Number of evaluations without a better one after which training ends; None: it goes on."""
     step: int = 0
     value: float | None = None
     """The value of the metric; None before the first evaluation that has a finite one."""
@@ -74,6 +76,11 @@ class BestSoFar:
             self.step, self.value, self.since = step, value, 0
         else:
             self.since += 1
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether so many evaluations were not better that training ends."""
+        return self.patience is not None and self.since >= self.patience
 
     def saved(self) -> SavedBest | None:
         """Return this as a value that JSON represents without loss; None before the first evaluation."""

@@ -177,7 +177,7 @@ class Trainer:
         self._step = 0
         self._position = 0
         self._evaluated: tuple[int, dict[str, float]] | None = None  # step and metrics of the last evaluation
-        self._best = BestSoFar(Ranking.parse(config.eval.best))
+        self._best = BestSoFar(Ranking.parse(config.eval.best), config.eval.patience)
 
     def _make_step(self) -> None:
         """Make the task and the strategy for `self._steps` steps."""
@@ -203,7 +203,7 @@ class Trainer:
         if isinstance(schedule, Curve) and (short := schedule.cut_short(self._steps)) and self._process == 0:
             self._reporter.note(short)
         self._results.open(self._step)
-        if self._step < self._steps and not self._ends_early:
+        if self._step < self._steps and not self._best.is_exhausted:
             self._batches = self._train_batches(restored.counters.streams if restored else None)
 
     def _begin(self) -> None:
@@ -292,7 +292,7 @@ class Trainer:
         """Run the remaining steps, up to step `until` if it is given."""
         config = self._config
         if self._batches is None:
-            if self._ends_early:
+            if self._best.is_exhausted:
                 self._tell_early_end()
             else:
                 self._reporter.nothing_left(self._step, self._steps)
@@ -329,7 +329,7 @@ class Trainer:
             self._results.report_save()
             if _due(step, config.eval.every):
                 self._evaluate()
-                if self._ends_early and step < self._steps:
+                if self._best.is_exhausted and step < self._steps:
                     break
             if _due(step, config.checkpoint.every) and step < self._steps:
                 self._save()
@@ -337,7 +337,7 @@ class Trainer:
                 self._save_and_stop()
         self._profiler.end()
         self._drain()
-        if self._ends_early and self._step < self._steps:
+        if self._best.is_exhausted and self._step < self._steps:
             self._tell_early_end()
 
     def finish(self) -> None:
@@ -456,11 +456,6 @@ class Trainer:
         with self._clock.paused("callbacks"):
             self._callbacks.call(moment, step, *given)
         self._progress.part()
-
-    @property
-    def _ends_early(self) -> bool:
-        patience = self._config.eval.patience
-        return patience is not None and self._best.since >= patience
 
     def _tell_early_end(self) -> None:
         best, text = self._best, f"training ends early at step {self._step} of {self._steps}"

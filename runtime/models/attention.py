@@ -72,15 +72,25 @@ def in_shards(shards: Shards) -> Iterator[None]:
 # --- the kernels ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Scores:
+    """How the scores of pairs of tokens follow from queries and keys."""
+
+    scale: float
+    """Their factor."""
+    window: int | None = None
+    """Number of last tokens that a token attends to, itself among them; None: all."""
+    soft_cap: float | None = None
+    """Their limit; not by `cudnn`."""
+
+
 def attend(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     kernel: str,
+    scores: Scores,
     *,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
     drop: Callable[[jax.Array], jax.Array] | None = None,
     places: jax.Array | None = None,
     segments: jax.Array | None = None,
@@ -92,32 +102,30 @@ def attend(
         key: [B, S, K, D].
         value: [B, S, K, D].
         kernel: `xla`, `cudnn` or `splash`; `auto` means `xla`, where nobody has chosen (`resolve`).
-        scale: factor of the scores.
-        window: number of last tokens that a token attends to, itself among them; None: all.
-        soft_cap: limit of the scores; not by `cudnn`.
+        scores: how they are computed.
         drop: dropout of the weights, [B, H, T, S]; only by `xla`.
         places: places of the T tokens among the S, int32[B, T], if there are earlier ones; always by `xla`.
         segments: number of each token's document, int32[B, T]; it attends to tokens of its own only. Not by `cudnn`.
     """
     if places is not None:
-        return _by_xla(query, key, value, scale, _seen(places, key.shape[1], window), soft_cap, drop)
+        return _by_xla(query, key, value, scores, _seen(places, key.shape[1], scores.window), drop)
     if kernel == "splash":
         assert drop is None
-        splash = partial(by_splash, scale=scale, window=window, soft_cap=soft_cap)
+        splash = partial(by_splash, scores)
         return _of_each_device(splash)(query, key, value, *([] if segments is None else [segments]))
     if kernel == "cudnn":
-        assert soft_cap is None and drop is None
+        assert scores.soft_cap is None and drop is None
         if segments is not None:  # of a user's data source: for podrun's own, `job_conflict` says so before
             raise UserError(f"model.attention: {NO_SEGMENTS}; take attention: xla")
         # JAX counts the tokens before a token, without itself.
-        local = None if window is None else (window - 1, 0)
+        local = None if scores.window is None else (scores.window - 1, 0)
         return jax.nn.dot_product_attention(
-            query, key, value, scale=scale, is_causal=True, local_window_size=local, implementation="cudnn"
+            query, key, value, scale=scores.scale, is_causal=True, local_window_size=local, implementation="cudnn"
         )
-    seen = _seen(jnp.arange(query.shape[1]), key.shape[1], window)
+    seen = _seen(jnp.arange(query.shape[1]), key.shape[1], scores.window)
     if segments is not None:
         seen = seen & (segments[:, :, None] == segments[:, None, :])
-    return _by_xla(query, key, value, scale, seen, soft_cap, drop)
+    return _by_xla(query, key, value, scores, seen, drop)
 
 
 def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -139,9 +147,8 @@ def _by_xla(
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
-    scale: float,
+    form: Scores,
     seen: jax.Array,
-    soft_cap: float | None,
     drop: Callable[[jax.Array], jax.Array] | None,
 ) -> jax.Array:
     batch, length, heads, size = query.shape
@@ -152,9 +159,9 @@ def _by_xla(
         products, mixture = "bthd,bshd->bhts", "bhts,bshd->bthd"
     else:
         query = query.reshape(batch, length, groups, heads // groups, size)
-    scores = jnp.einsum(products, query, key).astype(jnp.float32) * scale
-    if soft_cap is not None:
-        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    scores = jnp.einsum(products, query, key).astype(jnp.float32) * form.scale
+    if form.soft_cap is not None:
+        scores = form.soft_cap * jnp.tanh(scores / form.soft_cap)
     seen = seen if seen.ndim == 2 else jnp.expand_dims(seen, tuple(range(1, scores.ndim - 2)))
     weights = jax.nn.softmax(jnp.where(seen, scores, _LOWEST)).astype(query.dtype)
     if drop is not None:
@@ -163,20 +170,18 @@ def _by_xla(
 
 
 def by_splash(
+    scores: Scores,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
     segments: jax.Array | None = None,
     *,
-    scale: float,
-    window: int | None = None,
-    soft_cap: float | None = None,
     interpret: bool = False,
 ) -> jax.Array:
     """Return the same as `attend`, by JAX's splash attention in Pallas. `interpret` runs it on CPUs, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-    length = query.shape[1]
+    length, window = query.shape[1], scores.window
     shape = (length, length)
     mask = splash.CausalMask(shape) if window is None else splash.LocalMask(shape, (window - 1, 0), 0)
     block = largest_block(length)
@@ -192,10 +197,10 @@ def by_splash(
         ),
         head_shards=1,
         q_seq_shards=1,
-        attn_logits_soft_cap=soft_cap,
+        attn_logits_soft_cap=scores.soft_cap,
         interpret=interpret,
     )
-    query = (query.astype(jnp.float32) * scale).astype(query.dtype)  # the kernel itself does not scale
+    query = (query.astype(jnp.float32) * scores.scale).astype(query.dtype)  # the kernel itself does not scale
     arrays = [jnp.swapaxes(x, 1, 2) for x in (query, key, value)]
     out = jax.vmap(kernel)(*arrays, None if segments is None else splash.SegmentIds(segments, segments))
     return jnp.swapaxes(out, 1, 2)
@@ -320,7 +325,7 @@ def _cudnn_problem(size: int, length: int) -> str:
     x = jax.ShapeDtypeStruct((1, length, 1, size), jnp.bfloat16)
 
     def loss(x: jax.Array) -> jax.Array:
-        return attend(x, x, x, "cudnn", scale=1.0).astype(jnp.float32).sum()
+        return attend(x, x, x, "cudnn", Scores(1.0)).astype(jnp.float32).sum()
 
     try:
         jax.eval_shape(jax.grad(loss), x)

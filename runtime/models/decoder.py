@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, Lora, YarnRope
-from .attention import attend, positions_in
+from .attention import Scores, attend, positions_in
 from .dropout import Dropout
 from .layers import Layers
 
@@ -165,9 +165,7 @@ class Attention(nn.Module):
             key,
             value,
             c.attention,
-            scale=c.attention_scale or c.size**-0.5,
-            window=c.window if self.sliding else None,
-            soft_cap=c.attention_soft_cap,
+            Scores(c.attention_scale or c.size**-0.5, c.window if self.sliding else None, c.attention_soft_cap),
             drop=partial(dropout, deterministic=deterministic) if c.dropout else None,
             places=places,
             segments=segments,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..config.model import GPT2Model, Remat
-from .attention import attend, positions_in
+from .attention import Scores, attend, positions_in
 from .layers import saved
 
 _EPSILON = 1e-5
@@ -44,7 +44,7 @@ class Attention(nn.Module):
         dropout = nn.Dropout(self.dropout)
         drop = partial(dropout, deterministic=deterministic) if self.dropout else None
         scale = query.shape[-1] ** -0.5
-        mixed = attend(query, key, value, self.kernel, scale=scale, drop=drop, segments=segments)
+        mixed = attend(query, key, value, self.kernel, Scores(scale), drop=drop, segments=segments)
         mixed = mixed.reshape(batch, length, width)
         out = nn.Dense(width, dtype=self.dtype, kernel_init=_normal(self.residual_std), name="c_proj")(mixed)
         return nn.Dropout(self.dropout)(out, deterministic)

@@ -242,6 +242,46 @@ def _write_error(folder: Path, number: int | None, reason: str, room: tuple[int,
     )
 
 
+class _Progress:
+    """What was read and written of each unit, which the launcher is told from time to time.
+
+    Args:
+        size: bytes of all units.
+        say: sends it.
+    """
+
+    def __init__(self, size: int, say: Say) -> None:
+        self._size, self._say = size, say
+        self._read, self._tokens = {}, {}  # type: dict[int, int], dict[int, int]
+        self._started, self._said = time.monotonic(), 0.0
+
+    @property
+    def read(self) -> int:
+        """Return the bytes of all units that were read."""
+        return sum(self._read.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(self._tokens.values())
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def begin(self, complete: dict[int, tuple[int, int]]) -> None:
+        """Begin to count the time. `complete`: bytes and tokens of the units that are complete already, by number."""
+        self._read = {number: read for number, (read, _) in complete.items()}
+        self._tokens = {number: tokens for number, (_, tokens) in complete.items()}
+        self._started = time.monotonic()
+
+    def report(self, number: int, read: int, tokens: int) -> None:
+        """Note how far a unit is."""
+        self._read[number], self._tokens[number] = read, tokens
+        if time.monotonic() - self._said >= _EVERY:
+            self._said = time.monotonic()
+            self._say({"progress": (self.read, self._size, self.tokens, self.seconds)})
+
+
 class _Work:
     """The units of a plan, and what is known of their shards."""
 
@@ -260,13 +300,12 @@ class _Work:
         self._template, self._strict, self._say = template, strict, say
         self._workers = workers or len(os.sched_getaffinity(0))
         self._sizes = [sum(piece.size for piece in unit) for unit in plan.units]
-        self._read, self._tokens = {}, {}  # type: dict[int, int], dict[int, int]
-        self._started, self._said = time.monotonic(), 0.0
+        self._progress = _Progress(plan.size, say)
         self._width = 2
 
     def room(self) -> tuple[int, int]:
         """Return about how many bytes are still to be written, and how many are free."""
-        read, tokens = sum(self._read.values()), sum(self._tokens.values())
+        read, tokens = self._progress.read, self._progress.tokens
         by_byte = tokens * self._width / read if read else float(self._width)
         return int(by_byte * (self._plan.size - read)), shutil.disk_usage(self._folder).free
 
@@ -281,7 +320,7 @@ class _Work:
         self._run(
             range(len(self._plan.units)), self._job(None, 0, ""), lambda _, done: points.update(done["code_points"])
         )
-        self._read.clear()
+        self._progress.begin({})  # they are read again
         return {"name": "char", "code_points": sorted(points)}
 
     def finish(self, saved: Saved, eos: int | None) -> PrepareAnswer:
@@ -301,13 +340,13 @@ class _Work:
                     "line": f"{len(numbers) - len(missing):,} of {len(numbers):,} parts are there; going on with the others"
                 }
             )
-        for number, record in records.items():
-            if record is not None:
-                self._check_strict(number, record)
-                self._read[number], self._tokens[number] = self._sizes[number], record.tokens
-        read, written = sum(self._read.values()), sum(self._tokens.values())
-        self._started = time.monotonic()
-        self._before = read
+        complete_before = {number: record for number, record in records.items() if record is not None}
+        for number, record in complete_before.items():
+            self._check_strict(number, record)
+        self._progress.begin(
+            {number: (self._sizes[number], record.tokens) for number, record in complete_before.items()}
+        )
+        read, written = self._progress.read, self._progress.tokens
         self._remove_temporary()
         self._run(missing, self._job(saved, eos, dtype), lambda number, _: None)
         done = [self._record(number) for number in numbers]
@@ -324,7 +363,7 @@ class _Work:
             )
         manifest = replace(manifest, shards=self._with_origins(manifest.shards, complete, bases))
         write_manifest(self._folder, manifest)
-        seconds = time.monotonic() - self._started
+        seconds = self._progress.seconds
         report = _report(manifest, shown_bad, self._plan.size - read, manifest.tokens - written, seconds, False)
         if self._template is None:
             return report
@@ -363,13 +402,13 @@ class _Work:
         """Have units worked on. Raises UserError."""
 
         def done(number: int, unit: Done) -> None:
-            self._on_report(number, self._sizes[number], unit["written"])
+            self._progress.report(number, self._sizes[number], unit["written"])
             on_done(number, unit)
 
         orders = ((number, self._order(number)) for number in numbers)
         try:
             if len(numbers):
-                work_on(orders, job, min(self._workers, len(numbers)), self._on_report, done)
+                work_on(orders, job, min(self._workers, len(numbers)), self._progress.report, done)
         except WorkerError as error:
             raise self._explained(error.unit, error.failure) from None
 
@@ -397,13 +436,6 @@ class _Work:
                 }
             )
         return {"name": shard_name(number), "inputs": inputs}
-
-    def _on_report(self, number: int, read: int, tokens: int) -> None:
-        self._read[number], self._tokens[number] = read, tokens
-        if time.monotonic() - self._said >= _EVERY:
-            self._said = time.monotonic()
-            read_in_all, written = sum(self._read.values()), sum(self._tokens.values())
-            self._say({"progress": (read_in_all, self._plan.size, written, self._said - self._started)})
 
     def _explained(self, number: int, failure: Failure) -> Exception:
         """Return the error of a unit as one for the user."""

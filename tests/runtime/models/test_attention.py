@@ -22,6 +22,7 @@ from podrun.runtime.devices import Devices
 from podrun.runtime.measure.flops import step_flops
 from podrun.runtime.models import attention
 from podrun.runtime.models.attention import (
+    Scores,
     Setting,
     Shards,
     attend,
@@ -131,9 +132,9 @@ def test_splash_computes_what_xla_does() -> None:
     shapes = ((1, 128, 4, 8), (1, 128, 2, 8), (1, 128, 2, 8), (1, 128, 4, 8))
     keys = jax.random.split(jax.random.key(0), len(shapes))
     given = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
-    parts = {"scale": 0.5, "window": 50, "soft_cap": 3.0}
-    expected = of_both(partial(attend, kernel="xla", **parts), *given)
-    for one, other in zip(of_both(partial(by_splash, interpret=True, **parts), *given), expected, strict=True):
+    scores = Scores(0.5, 50, 3.0)
+    expected = of_both(partial(attend, kernel="xla", scores=scores), *given)
+    for one, other in zip(of_both(partial(by_splash, scores, interpret=True), *given), expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -145,10 +146,10 @@ def test_splash_of_divided_arrays(monkeypatch: pytest.MonkeyPatch, in_shares: bo
     shapes = ((2, 1, 128, 4, 8), (2, 1, 128, 2, 8), (2, 1, 128, 2, 8), (2, 1, 128, 4, 8))
     keys = jax.random.split(jax.random.key(0), len(shapes))
     whole = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
-    expected = of_both(jax.vmap(partial(attend, kernel="xla", scale=0.5)), *whole)
+    expected = of_both(jax.vmap(partial(attend, kernel="xla", scores=Scores(0.5))), *whole)
     spec = PartitionSpec("batch", None, None, "model", None)
     given = [jax.device_put(x, NamedSharding(mesh, spec)) for x in whole]
-    splash = partial(attend, kernel="splash", scale=0.5)
+    splash = partial(attend, kernel="splash", scores=Scores(0.5))
     of_shares = jax.vmap(splash, spmd_axis_name="batch")
 
     def of_all(*arrays: jax.Array) -> jax.Array:

@@ -18,7 +18,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.packing import PackedRows, pack
 from podrun.runtime.data.windows import Source
-from podrun.runtime.models.attention import attend, by_splash, positions_in
+from podrun.runtime.models.attention import Scores, attend, by_splash, positions_in
 from podrun.runtime.tasks import make_task
 
 CONTEXT, VOCABULARY = 32, 64
@@ -128,11 +128,11 @@ def test_splash_attention() -> None:
     shape = (2, 128, 2, 64)
     query, key, value = (jax.random.normal(jax.random.key(n), shape) for n in range(3))
     segments = jnp.array([[1] * 50 + [2] * 70 + [0] * 8, [1] * 128])
-    expected = attend(query, key, value, "xla", scale=0.1, segments=segments)
-    found = by_splash(query, key, value, segments, scale=0.1, interpret=True)
+    expected = attend(query, key, value, "xla", Scores(0.1), segments=segments)
+    found = by_splash(Scores(0.1), query, key, value, segments, interpret=True)
     np.testing.assert_allclose(found, expected, atol=2e-6)
     with pytest.raises(UserError, match="cudnn has no segments"):
-        attend(query, key, value, "cudnn", scale=0.1, segments=segments)
+        attend(query, key, value, "cudnn", Scores(0.1), segments=segments)
     assert positions_in(segments, segments)[0, 45:55].tolist() == [45, 46, 47, 48, 49, 0, 1, 2, 3, 4]
 
 
