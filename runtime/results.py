@@ -13,7 +13,7 @@ import jax
 import yaml
 
 from .checkpoint.messages import connect
-from .checkpoint.metadata import Counters
+from .checkpoint.metadata import Counters, JobInputs
 from .checkpoint.missing import warn_of_missing
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
@@ -93,11 +93,13 @@ class Results:
             workdir.checkpoints,
             config.checkpoint,
             in_parts,
-            saved_form(data.tokenizer),
             storage,
-            published,
             Ranking.parse(config.eval.best),
-            {"vocabulary": data.vocabulary, "end": data.end_of_text} if data.vocabulary else None,
+            JobInputs(
+                saved_form(data.tokenizer),
+                {"vocabulary": data.vocabulary, "end": data.end_of_text} if data.vocabulary else None,
+                published,
+            ),
         )
         self.saved: int | None = None
         """Step of the restored checkpoint, or of the last save that was started."""

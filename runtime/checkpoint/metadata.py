@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from .. import ranking
@@ -21,6 +22,18 @@ class TokenIds(TypedDict):
     """How many there are."""
     end: int | None
     """The one after each document; None if there is none."""
+
+
+@dataclass(frozen=True)
+class JobInputs:
+    """What a job is made from besides its config. It is saved with each checkpoint."""
+
+    tokenizer: saved_tokenizer.Saved | None = None
+    """The tokenizer of its data, which is compared with that of a restored checkpoint; None for a user's, and without one."""
+    token_ids: TokenIds | None = None
+    """The ids of its data; None if that has no tokens."""
+    published: ConfigJson | None = None
+    """The config.json of the model that it begins with; None for random weights."""
 
 
 class JobMeta(TypedDict):

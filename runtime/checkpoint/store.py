@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
 from ..events import Metrics
-from ..models.weight_files import ConfigJson
 from ..ranking import LOWEST_LOSS, Ranking
 from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from .folder import CheckpointFolder, Target
-from .metadata import Counters, JobMeta, TokenIds, job_meta
+from .metadata import Counters, JobInputs, JobMeta, job_meta
 from .retention import Retention
 from .same_job import changes, obstacles, refusal, shapes_of
 
@@ -43,11 +42,9 @@ class Checkpoints(CheckpointFolder):
         directory: Path,
         section: Checkpoint,
         in_parts: bool = False,
-        tokenizer: Saved | None = None,
         storage: Storage = SHARED_FOLDER,
-        published: ConfigJson | None = None,
         ranking: Ranking = LOWEST_LOSS,
-        token_ids: TokenIds | None = None,
+        inputs: JobInputs = JobInputs(),  # noqa: B008 (immutable)
     ) -> None:
         """Open the directory.
 
@@ -55,16 +52,12 @@ class Checkpoints(CheckpointFolder):
             directory: folder of the checkpoints, created if it does not exist.
             section: the job's section `checkpoint`, which says how many to keep.
             in_parts: the state is divided over the processes; otherwise process 0 has all of it.
-            tokenizer: this job's tokenizer, saved with each checkpoint and compared with that of a restored one.
             storage: the storage that the folder belongs to.
-            published: config.json of the model that the job begins with, saved with each checkpoint.
             ranking: what makes an evaluation the best.
-            token_ids: the ids of this job's data, saved with each checkpoint; None if it has no tokens.
+            inputs: what this job is made from.
         """
         super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage)
-        self._tokenizer = tokenizer
-        self._published = published
-        self._token_ids = token_ids
+        self._inputs = inputs
 
     def save(
         self,
@@ -97,9 +90,9 @@ class Checkpoints(CheckpointFolder):
             "mixture": counters.mixture,
             "skipped": counters.skipped,
             "streams": counters.streams,
-            "published": self._published,
-            "token_ids": self._token_ids,
-            "tokenizer": self._tokenizer,
+            "published": self._inputs.published,
+            "token_ids": self._inputs.token_ids,
+            "tokenizer": self._inputs.tokenizer,
         }
         self.write(step, state, meta, metrics)
 
@@ -122,17 +115,18 @@ class Checkpoints(CheckpointFolder):
 
         def accept(step: int, meta: JobMeta, arrays: StateDict) -> None:
             try:
-                rows = obstacles(meta, config, fingerprint, shapes_of(arrays), self._tokenizer)
-                changes(meta, config, self._tokenizer)
+                rows = obstacles(meta, config, fingerprint, shapes_of(arrays), self._inputs.tokenizer)
+                changes(meta, config, self._inputs.tokenizer)
             except (KeyError, TypeError, AttributeError, StopIteration, IndexError) as error:
                 raise self.no_metadata(step, error) from None
             if rows:
                 raise UserError(refusal(self.directory.parent, step, rows))
 
         def build(step: int, meta: JobMeta, state: StateDict) -> Restored:
-            changed = changes(meta, config, self._tokenizer)
-            self._tokenizer = self._tokenizer or meta.get("tokenizer")  # later checkpoints must not lose it
-            self._published = meta.get("published")
+            changed = changes(meta, config, self._inputs.tokenizer)
+            # Later checkpoints must not lose them.
+            tokenizer = self._inputs.tokenizer or meta.get("tokenizer")
+            self._inputs = replace(self._inputs, tokenizer=tokenizer, published=meta.get("published"))
             counters = Counters(*(meta.get(name) for name in Counters._fields))  # type: ignore[arg-type]
             return Restored(step, state, meta["position"], changed, counters, meta.get("tokenizer"))
 

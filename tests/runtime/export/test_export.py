@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podrun.runtime.checkpoint.metadata import JobInputs
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.store import Checkpoints
@@ -38,7 +39,7 @@ def save(folder: Path, name: str = "single", tokenizer: Saved | None = None, **k
     state = one.init()
     if state.ema is not None:
         state = state.replace(ema=jax.tree.map(lambda x: x * 1.5, state.ema))  # type: ignore[attr-defined]
-    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(), one.saves_in_parts, tokenizer)
+    checkpoints = Checkpoints(folder / "checkpoints", Checkpoint(), one.saves_in_parts, inputs=JobInputs(tokenizer))
     checkpoints.save(3, one.savable(state), 0, strategies.job(name, **keys), b"", None)
     checkpoints.close()
     return state

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 
+from podrun.runtime.checkpoint.metadata import JobInputs
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
@@ -34,7 +35,7 @@ def job(**model: Any) -> Config:
 
 def save(workdir: Path, config: Config, params: Any, tokenizer: Saved | None = None) -> Path:
     checkpoints = Checkpoints(
-        workdir / "checkpoints", Checkpoint(), tokenizer=tokenizer, published=published_config(config)
+        workdir / "checkpoints", Checkpoint(), inputs=JobInputs(tokenizer, None, published_config(config))
     )
     state = {"step": np.int32(3), "params": jax.tree.map(np.ascontiguousarray, params)}
     checkpoints.save(3, state, 0, config, b"", None)

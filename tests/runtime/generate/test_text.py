@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from podrun.runtime.checkpoint.metadata import JobInputs
 from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
@@ -47,7 +48,9 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     workdir = tmp_path_factory.mktemp("saved") / "train"
     job = {"steps": 1, "batch_size": 4, "model": section.model_dump()}
     points = sorted(map(ord, LETTERS))
-    checkpoints = Checkpoints(workdir / "checkpoints", Checkpoint(), tokenizer={"name": "char", "code_points": points})
+    checkpoints = Checkpoints(
+        workdir / "checkpoints", Checkpoint(), inputs=JobInputs({"name": "char", "code_points": points})
+    )
     params = params_from(family, section, arrays_of("llama"))
     checkpoints.save(3, {"step": np.int32(3), "params": params}, 0, Config.model_validate(job), b"", None)
     checkpoints.close()
@@ -98,8 +101,9 @@ def test_the_end_of_documents(workdir: Path, tmp_path: Path) -> None:
     checkpoints = Checkpoints(
         tmp_path / "train/checkpoints",
         Checkpoint(),
-        tokenizer={"name": "char", "code_points": points},
-        token_ids={"vocabulary": len(LETTERS), "end": len(LETTERS) - 1},
+        inputs=JobInputs(
+            {"name": "char", "code_points": points}, {"vocabulary": len(LETTERS), "end": len(LETTERS) - 1}
+        ),
     )
     params = saved.tree("params", np.asarray)
     favoured = params["lm_head"]["kernel"].copy()

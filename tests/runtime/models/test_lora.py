@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from podrun.runtime.checkpoint.metadata import JobInputs
 from podrun.runtime.checkpoint.same_job import obstacles
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config, saved_config
@@ -143,7 +144,9 @@ def test_as_peft(folder: Path) -> None:
     for key in (key for key in wanted if "_lora" in key):
         closely(of_lora[key], wanted[key], key)
 
-    checkpoints = Checkpoints(folder.parent / "run/checkpoints", Checkpoint(), published=published_config(config))
+    checkpoints = Checkpoints(
+        folder.parent / "run/checkpoints", Checkpoint(), inputs=JobInputs(published=published_config(config))
+    )
     checkpoints.save(3, {"step": np.int32(3), "params": jax.tree.map(np.array, params)}, 0, config, b"", None)
     checkpoints.close()
     made = folder.parent / "adapter"
@@ -169,7 +172,9 @@ def test_some_matrices_of_one_that_is_fused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "gpt2", config_of("gpt2"), arrays_of("gpt2"))
     config = job(folder, {"rank": 3, "alpha": 1.5, "targets": ["v_proj", "o_proj"]})
     state = start(make(config, load_dataset(config)))
-    checkpoints = Checkpoints(tmp_path / "run/checkpoints", Checkpoint(), published=published_config(config))
+    checkpoints = Checkpoints(
+        tmp_path / "run/checkpoints", Checkpoint(), inputs=JobInputs(published=published_config(config))
+    )
     params = jax.tree.map(lambda x: np.asarray(x) + 1, state.params)
     checkpoints.save(3, {"step": np.int32(3), "params": params}, 0, config, b"", None)
     checkpoints.close()
@@ -255,7 +260,7 @@ def test_base_in_bfloat16(llama: Path, tmp_path: Path) -> None:
     others = {leaf.dtype.name for path, leaf in jax.tree.leaves_with_path(state.params) if "lora" not in name_of(path)}
     assert (kinds, others) == ({"float32"}, {"bfloat16"})
     folder, published = tmp_path / "run" / "checkpoints", published_config(config)
-    checkpoints = Checkpoints(folder, Checkpoint(), one.saves_in_parts, None, published=published)
+    checkpoints = Checkpoints(folder, Checkpoint(), one.saves_in_parts, inputs=JobInputs(published=published))
     checkpoints.save(1, one.savable(state), 0, config, b"", None)
     checkpoints.close()
     for form in ("hf", "peft"):
