@@ -217,7 +217,7 @@ class Strategy(ABC):
         """Return the results of `evaluate` for batches together, each as `shard` returns it. All processes must call it."""
         return self.added(state, batches)
 
-    def added(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+    def added(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
         """Return the results of `evaluate` added up over batches.
 
         They are added up in float64 on the host, because float32 cannot count large sets exactly.
@@ -230,9 +230,9 @@ class Strategy(ABC):
         return sums
 
     @hook
-    def together(self, sets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def together(self, sets: Sequence[Sums]) -> Sums:
         """Return the results of `sums` for several sets as those of all their examples."""
-        whole: dict[str, Any] = jax.tree.map(lambda *each: np.sum(each, axis=0), *sets)
+        whole: Sums = jax.tree.map(lambda *each: np.sum(each, axis=0), *sets)
         return whole
 
     def lowered(self, batch: Batch) -> jax.stages.Lowered:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +16,7 @@ from ..contract import UserError
 from ..devices import Devices
 from ..state import Batch, TrainState
 from ..tasks.own_step import OwnStep
+from .base import Sums
 from .global_program import MeshProgram
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
@@ -69,13 +69,13 @@ class OwnStepProgram(MeshStrategy):
         key = jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
         return TrainState(jnp.int32(0), self.task.init(key), ())
 
-    def sums(self, state: TrainState, batches: Iterable[Batch]) -> dict[str, Any]:
+    def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
         """Return the sums over batches, or the arrays of all examples if the task collects them."""
         if self.task.collects:
             return self.task.collected([jax.device_get(self.evaluate(state, batch)) for batch in batches])
         return self.added(state, batches)
 
-    def together(self, sets: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def together(self, sets: Sequence[Sums]) -> Sums:
         join = np.concatenate if self.task.collects else partial(np.sum, axis=0)
         return {name: join([each[name] for each in sets]) for name in sets[0]}
 
