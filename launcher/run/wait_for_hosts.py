@@ -19,7 +19,7 @@ from ..remote.conversation import deadline, drain
 from ..transport.base import Transport
 from .host_assignment import Job, assign_hosts
 
-LIMIT = 600.0  # seconds for a host to come back; documented in docs/hosts.md
+LIMIT = 600.0  # seconds for a host to come back; documented in docs/faults.md
 SHORT_LIMIT = 20.0  # seconds, if the run can continue without the host
 ANSWER = 30.0  # seconds for a login shell to run one command; it may wait for a file system
 _SILENCE = 3.0  # seconds without an answer after which the user is told which hosts are awaited

@@ -342,7 +342,7 @@ def test_a_state_that_changes_its_form(fresh: Fresh) -> None:
 def test_what_is_reported_must_be_a_number(fresh: Fresh) -> None:
     with pytest.raises(TypeError, match=r"podrun.report: loss is not a number, but float64\[2\]"):
         podrun.report(1, loss=np.zeros(2))
-    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+    with pytest.raises(TypeError, match=r"podrun.report: step is '1', expected a whole number"):
         podrun.report("1", loss=1)  # type: ignore[arg-type]
 
 

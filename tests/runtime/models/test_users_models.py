@@ -26,7 +26,8 @@ from ..strategies import FEATURES, assert_identical, copies, dataset, job, make,
 pytest.importorskip("equinox", reason="the extra `test` has it")
 
 DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"
-EXAMPLES = {m[1]: m[0] for m in re.finditer(r"# (my_\w+)\.py\n.*?(?=```)", DOCS.read_text(), re.S) if "Net" in m[0]}
+MODELS = DOCS.read_text().partition("\n## Models\n")[2]
+EXAMPLES = {m[1]: m[0] for m in re.finditer(r"# (my_\w+)\.py\n.*?(?=```)", MODELS, re.S) if "Net" in m[0]}
 LAYERS = re.search(r"# my_layers\.py\n.*?(?=```)", DOCS.read_text(), re.S)[0]  # type: ignore[index]
 OPTIONS = {"inputs": FEATURES, "width": 32}
 SOURCE = """
