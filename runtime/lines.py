@@ -138,7 +138,9 @@ def _values(event: EvalEvent | EpochEvent) -> str:
 
 
 def decimals(value: float) -> str:
-    """Return a number with 4 decimals, `2.3146`, or with 4 significant digits if it is small: `0.0001234`."""
+    """Return a number with 4 decimals, `2.3146`; small ones have 4 significant digits, large ones 6: `0.0001234`, `29232`."""
+    if abs(value) >= 1000:
+        return f"{value:.6g}"
     return f"{value:.4f}" if abs(value) >= 0.1 or value == 0 else f"{value:#.4g}"
 
 

@@ -37,9 +37,11 @@ def test_what_is_left_is_estimated_from_the_steps_of_this_process(
         (0.00012346, "0.0001235"),
         (0.0, "0.0000"),
         (-3.0, "-3.0000"),
+        (29232.0, "29232"),
+        (-12345.678, "-12345.7"),
     ],
 )
-def test_a_small_loss_has_as_many_digits(loss: float, shown: str) -> None:
+def test_small_and_large_numbers_have_as_many_digits(loss: float, shown: str) -> None:
     line = step_line(
         {"event": "step", "step": 2, "steps": 3, "loss": loss, "accuracy": 0.41, "elapsed": 1.0, "seconds_left": 1.0}
     )
