@@ -34,6 +34,7 @@ from ..rundir.runs import Recorder, RunDirectory, start_event
 from ..rundir.saved import saved_on_record
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
+from ..view.terminal import write_in_handler
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, recorded_attempts, restart_event
 from .host_assignment import can_do_without, describe_change, why_not_fewer
@@ -81,7 +82,7 @@ def run_attempts(
     with ExitStack() as stack:
         more = () if job_time is None else (job_time.signal,)
         signals = stack.enter_context(
-            Signals(*more)
+            Signals(*more, on_early_interrupt=partial(write_in_handler, "podrun: stopping\n"))
         )  # entered first, so that a Ctrl-C during the cleanup changes nothing
         stack.enter_context(directory.supervise())
         secrets = read_secrets(spec.pod)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -16,9 +14,15 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Signals:
     """Collects the signals that arrive while it is open, and forwards them."""
 
-    def __init__(self, *more: int) -> None:
-        """`more`: further signals to collect."""
+    def __init__(self, *more: int, on_early_interrupt: Callable[[], None] | None = None) -> None:
+        """Collect nothing yet.
+
+        Args:
+            more: further signals to collect.
+            on_early_interrupt: called by Ctrl-C while there is no receiver, to say that it was noticed.
+        """
         self._numbers = (*_NUMBERS, *more)
+        self._on_early_interrupt = on_early_interrupt
         self.received: list[int] = []
         self._receiver: Callable[[int], None] | None = None
         self._before: dict[int, Any] = {}
@@ -41,9 +45,8 @@ class Signals:
             self._receiver(number)
 
     def _handle(self, number: int, _: object) -> None:
-        if self._receiver is None and number == signal.SIGINT:  # nobody else says so before the next pause
-            with suppress(OSError):
-                os.write(sys.stderr.fileno(), b"podrun: stopping\n")
+        if self._receiver is None and self._on_early_interrupt and number == signal.SIGINT:
+            self._on_early_interrupt()
         self.note(number)
 
     def __enter__(self) -> Signals:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any, TextIO, cast
 
 from .printable import printable, without_colours
@@ -34,6 +35,12 @@ def overwrite_line(stream: TextIO, text: str) -> None:
     behind = unguarded(stream)
     behind.write(f"\r\x1b[K{without_colours(text)}")
     behind.flush()
+
+
+def write_in_handler(text: str) -> None:
+    """Write a text of podrun's own to stderr in the handler of a signal, which may have interrupted a write to the stream."""
+    with suppress(OSError, ValueError):  # ValueError: it is closed
+        os.write(sys.stderr.fileno(), text.encode())
 
 
 def _guarded(stream: TextIO) -> TextIO:

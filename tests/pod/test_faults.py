@@ -41,7 +41,7 @@ def test_first_cause_is_named(start: Start, sandbox: Sandbox) -> None:
     """Host, process and cause come first, the exit code is the first failure's, and no process is left."""
     run = start(*faulty("raise"))
     assert run.end() == 1
-    cause = "RuntimeError: the disk of my dreams is broken in step 5"
+    cause = "RuntimeError: the disk of my dreams is broken (faulty.py:44) in step 5"
     assert run.last_line.startswith(f"failed: host-1 (process 1): {cause}"), run.last_line
     assert run.last_line.endswith("[exit code 1]")
     assert run.stderr.splitlines()[-1] == f"podrun: {run.last_line}"

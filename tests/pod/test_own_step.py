@@ -31,6 +31,7 @@ def results(sandbox: Sandbox, run: str, kind: str = "train") -> dict[int, dict[s
     return {step: {name: each[name] for name in names} for step, each in sandbox.metrics(run, kind).items()}
 
 
+@pytest.mark.long
 def test_the_gan_of_the_documentation(gan: Sandbox) -> None:
     """Killed on 2x2 it resumes bit for bit; its losses are those of one process; it is evaluated afterwards."""
     for run, *options in (

@@ -34,7 +34,7 @@ def fails_in(step: int, process: int) -> str:
 def test_a_run_that_fails_in_the_same_step_each_time_ends(start: Start) -> None:
     run = start("--slice=cpu-2x1", *JOB, fails_in(5, process=1))
     assert run.end() == 1
-    assert "host-1 (process 1): RuntimeError: the disk of my dreams is broken in step 5" in run.last_line
+    assert "host-1 (process 1): RuntimeError: the disk of my dreams is broken (faulty.py:44) in step 5" in run.last_line
     assert attempts(run) == [0, 1]
     assert reasons(run) == ["the same failure came twice, with no new checkpoint in between"]
 

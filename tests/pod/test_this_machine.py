@@ -133,6 +133,7 @@ def test_a_pod_file_of_this_machine(sandbox: Sandbox, monkeypatch: pytest.Monkey
     assert (sandbox.path / "results" / "small" / "metrics.jsonl").exists() and not (sandbox.path / "runs").exists()
 
 
+@pytest.mark.long
 def test_a_second_run_is_told_who_has_the_machine(sandbox: Sandbox, start: Start) -> None:
     """At once, by run, user and pid; and `check` says so too. After the end of the first, the machine is free."""
     first = asleep(start)
@@ -174,6 +175,7 @@ def test_ctrl_c_saves(sandbox: Sandbox, start: Start) -> None:
     assert_nothing_is_left(sandbox)
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_restarted(sandbox: Sandbox, start: Start) -> None:
     """From its last checkpoint."""
     job = ("small.yaml", "steps=3000", "log.every=100", "checkpoint.every=100", "launch.max_restarts=1")

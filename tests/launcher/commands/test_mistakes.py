@@ -18,7 +18,7 @@ from .conftest import HERE, Podrun
         (["exec", "--simulate", "--", "ls"], "no slice"),
         (["exec", "--hosts", "a,b", "--timeout", "0", "--", "ls"], "0.0 is not in the range"),
         (["ssh", "x"], "no hosts: say which, for example podrun ssh"),
-        (["ssh", *HERE, "host-0"], "processes on this machine: there is nothing to log in to"),
+        (["ssh", *HERE, "host-0"], "simulated by the CPU of this machine: there is nothing to log in to"),
         (["ssh", "--hosts", "tpu-[0-3]", "gpu-1"], "there is no host 'gpu-1'; the pod has tpu-[0-3]"),
         (["logs", "--since", "yesterday"], "--since yesterday: that is no time; write how long ago"),
         (["export", "zzzz"], "there is no folder "),

@@ -120,10 +120,11 @@ def test_there_is_no_other_way_out() -> None:
             around := ways_out(ast.parse(path.read_text()))
         ):  # an agent's stdout is the connection
             found[str(where)] = around
-    allowed = {"view/terminal.py", "view/live_console.py", "view/waiting.py", "commands/logs.py"}
-    assert {
-        path: around for path, around in found.items() if around - ({"unguarded"} if path in allowed else set())
-    } == {}
+    allowed = {
+        "view/terminal.py": {"unguarded", "os.write(sys.stderr.fileno())"},
+        **{path: {"unguarded"} for path in ("view/live_console.py", "view/waiting.py", "commands/logs.py")},
+    }
+    assert {path: around for path, around in found.items() if around - allowed.get(path, set())} == {}
 
 
 @pytest.fixture(scope="module")
