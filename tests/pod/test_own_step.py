@@ -54,6 +54,7 @@ def test_the_gan_of_the_documentation(gan: Sandbox) -> None:
     assert f"real  {evaluations[STEPS]['real']:.4f}"[:-1] in answer.stdout
 
 
+@pytest.mark.long
 def test_metrics_of_gathered_arrays(gan: Sandbox) -> None:
     """The processes gather what `evaluate` returns for each example; a metric is the same as of one process."""
     code = (gan.path / "my_gan.py").read_text()

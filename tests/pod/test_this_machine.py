@@ -153,6 +153,7 @@ def test_a_second_run_is_told_who_has_the_machine(sandbox: Sandbox, start: Start
     assert_nothing_is_left(sandbox)
 
 
+@pytest.mark.long
 def test_a_killed_launcher_leaves_nothing(sandbox: Sandbox, start: Start) -> None:
     run = asleep(start)
     assert is_alive(run.worker(0))

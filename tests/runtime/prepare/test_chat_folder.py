@@ -65,6 +65,7 @@ def test_a_folder_has_the_conversations_of_every_format(tmp_path: Path, model: P
     assert run_prepare(tmp_path / "tokens", corpus, tokenizer=str(model), chat=True).was_complete
 
 
+@pytest.mark.long
 def test_more_workers_write_the_same_bytes(tmp_path: Path, model: Path) -> None:
     text = lines(many(12_000))
     assert len(text) > 2 << 20  # several parts
