@@ -96,7 +96,7 @@ class _AssignedState(Generic[S]):
     def __init__(self, value: S) -> None:
         self.value = value
         self.set_in: int | None = None
-        """Step in which the program last assigned it; None: in none of the loop."""
+        """Step of the loop in which the program last assigned it; None if it has not."""
         self._first: Snapshot | None = None
         """The state before the first step; None after the first save."""
 
