@@ -126,8 +126,8 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
         return 0, 1  # what has failed by itself meanwhile comes first
     if failed.kind is FailureKind.ASKED and failed.process is None:  # its machine asked for the stop of all
         return 3, -1
-    if failed.kind is FailureKind.ASKED and who in evidence.signalled:
-        return 3, evidence.signalled.index(who)
+    if failed.kind is FailureKind.ASKED:  # one that saved for all ends first, and those that wait for it lose a peer
+        return 3, evidence.signalled.index(who) if who in evidence.signalled else len(evidence.signalled)
     if failed.kind in (FailureKind.EXITED, FailureKind.ABORTED):
         elsewhere = any(
             (other.kind is FailureKind.SILENT and other.host != failed.host)
@@ -139,7 +139,7 @@ def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
                 other.kind is FailureKind.EXITED for other in evidence.failures
             )  # a user program may abort by itself
             return (1 if failed.kind is FailureKind.ABORTED and not program else 0), 0
-    elif failed.kind not in (FailureKind.ASKED, FailureKind.PEER_LOST):
+    elif failed.kind is not FailureKind.PEER_LOST:
         return 0, 0
     return 4, 0
 

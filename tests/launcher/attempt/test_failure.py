@@ -89,6 +89,8 @@ UNHEARD = from_lost_agent("host-1", "its agent stopped: no word from the launche
         (Evidence([saved(1), saved(0)], signalled=[("host-0", 0), ("host-1", 1)]), saved(0)),
         (Evidence([saved(1), saved(0)]), saved(1)),
         (Evidence([PEER_LOST, saved(0)], signalled=[("host-0", 0)]), saved(0)),
+        (Evidence([PEER_LOST, saved(1)], signalled=[("host-0", 0)]), replace(saved(1), host="host-0", process=0)),
+        (Evidence([PEER_LOST, saved(1)]), saved(1)),
         (Evidence([saved(0), DOWN], signalled=[("host-0", 0)]), DOWN),
         (Evidence([ABORTED, PEER_LOST], peer_loss_reporters=[("host-3", 3)]), ABORTED),
         (Evidence([PEER_LOST, ABORTED], peer_loss_reporters=[("host-3", 3)]), PEER_LOST),

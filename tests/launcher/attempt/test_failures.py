@@ -135,9 +135,9 @@ def test_the_cause_is_judged_by_all_that_is_known() -> None:
     """Signals, last words, the number of hosts and the launcher's sleep reach the judgement."""
     failures = collected(LOST, SAVED)
     assert failures.only_consequences
-    assert failures.cause(2, 0.0, nothing) == LOST
-    failures.signalled.append(("host-0", 0))
     assert failures.cause(2, 0.0, nothing) == SAVED
+    failures.signalled.append(("host-1", 1))
+    assert failures.cause(2, 0.0, nothing) == replace(SAVED, host="host-1", process=1)
     silent = collected(DOWN, replace(DOWN, host="host-2"))
     assert not silent.only_consequences
     assert silent.cause(2, 0.0, nothing).host == "the launcher"
