@@ -89,9 +89,10 @@ def compiler_package(platform: str) -> CompilerPackage:
 
 
 def use_kept(platform: str) -> None:
-    """Let this process import the compiler that podrun keeps, if it has no other of the right version.
+    """Let this process import the compiler that `podrun install-compiler` stored, if none of the right version is installed.
 
-    JAX decides when it is imported which libtpu it will load, so this comes before. Raises PackageNotFoundError as above.
+    Call it before JAX is imported, because JAX then decides which libtpu it loads.
+    Raises PackageNotFoundError if this interpreter has no JAX.
     """
     assert "jax" not in sys.modules
     package = compiler_package(platform)

@@ -95,7 +95,7 @@ class Supervisor:
         self._interrupts: list[int] = []
 
     def interrupt(self, number: int) -> None:
-        """Note that the user wants to stop. Called from a signal handler."""
+        """Record that the user wants to stop. `number` is the signal that a handler received."""
         self._interrupts.append(number)
         self._pending.put(Step.INTERRUPTED_AGAIN if len(self._interrupts) > 1 else Step.INTERRUPTED)
 

@@ -17,9 +17,10 @@ ASLEEP = 5.0  # seconds between two looks at a clock after which this process mu
 
 
 class SuspendClock:
-    """A clock that must be read all the time: after more than `limit` seconds without, its reader was asleep.
+    """A clock that notices when this process was suspended. It must be read all the time.
 
-    Not thread-safe: each thread would hide a sleep from the others.
+    If more than `limit` seconds pass between two readings, the process was suspended meanwhile, and they are not counted.
+    Not thread-safe: each thread would hide a suspension from the others.
     """
 
     def __init__(self, limit: float, clock: Callable[[], float] = boottime) -> None:

@@ -514,8 +514,8 @@ def _step_range(ctx: click.Context, param: click.Parameter, value: str | None) -
 def batches(target: str, steps: tuple[int, int] | None, around_spike: bool, full: bool, as_json: bool) -> None:
     """Print the examples that steps of a run have seen: source, document, place and text.
 
-    They follow from the run's seed and its data, which must be on this machine at the same path. What is found can be left
-    out with `data.skip`, from a checkpoint before it.
+    They are computed again from the run's seed and its data, which must be on this machine at the same path. To train without
+    them, resume from an earlier checkpoint with these steps in `data.skip`.
 
     \b
     Examples:

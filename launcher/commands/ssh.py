@@ -51,7 +51,10 @@ def ssh(request: SshRequest) -> int:
 
 
 def find_host(pod: Pod, text: str, run: RunDirectory | None) -> Host:
-    """Return the host with that name, address or process id, or with a unique beginning of its name. Raises UserError."""
+    """Return the host that `text` names: by its name, a unique beginning of it, its address, or the number of a JAX process.
+
+    `run` says which host has which process; without it each host has one. Raises UserError.
+    """
     if same := [host for host in pod.hosts if text in (host.name, host.address)]:
         return same[0]
     if text.isdigit() and (host := _by_process(pod, int(text), run)):

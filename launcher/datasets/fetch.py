@@ -81,7 +81,7 @@ def _answer(url: str, file: RemoteFile) -> Iterator[IO[bytes]]:
     # network errors; errors of the disk have been converted already
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
-        raise HostError(host, f"broke off in {url}: {reason}; call podrun again, or {advice}") from None
+        raise HostError(host, f"has ended the download of {url}: {reason}; call podrun again, or {advice}") from None
 
 
 @contextmanager

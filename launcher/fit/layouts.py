@@ -205,9 +205,9 @@ def remat_of(config: Config) -> str | None:
 
 
 def with_remat(config: Config, possible: Sequence[Chain]) -> list[Chain]:
-    """Return the chains of a job again with `model.remat`: first `dots`, which repeats less, then `block`, which keeps least.
+    """Return the chains with `model.remat`: first `dots`, which computes less twice, then `block`, which stores less.
 
-    None are returned if the job chooses `model.remat` itself, or its model has no such key.
+    Returns no chains if the job chooses `model.remat` itself, or its model has no such key.
     """
     if remat_of(config) is None or "remat" in config.model.model_fields_set:
         return []

@@ -74,7 +74,7 @@ class DataSet:
         ]
 
     def on_hosts(self, job: Config, home: str) -> Config:
-        """Return the job with the paths on the hosts."""
+        """Return the job with the paths of its data replaced by those on the hosts, whose home directory is `home`."""
         for key in self.keys:
             job = _with(job, key.key.split("."), posixpath.join(self.folder(home), key.inside))
         return job

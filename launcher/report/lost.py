@@ -42,7 +42,7 @@ def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
 
 
 def _first_step(attempt: list[Event]) -> int | None:
-    """Return the step that an attempt started from; None if it ended before."""
+    """Return the step that an attempt started from; None if the attempt ended before it trained."""
     for event in attempt:
         if event["event"] == EventKind.RESUME:
             return event["step"]

@@ -103,7 +103,16 @@ def _mean(values: list[float], counted: list[int]) -> float | None:
 
 
 def lateness_of(by_process: dict[Key, list[StepEvent]], lags: dict[Key, Lag], seconds: float) -> Strips | None:
-    """Return the fraction of each step that the others waited for a process, window by window; None if unknown."""
+    """Return a strip for each process: in each window of time, which share of a step the other processes waited for it.
+
+    Args:
+        by_process: steps that each process has reported.
+        lags: the shares of each process, where they are known.
+        seconds: length of a window.
+
+    Returns:
+        The strips, or None if no share is known.
+    """
     if not any(lag.windows for lag in lags.values()):
         return None
     rows, count = [], _count(by_process)

@@ -39,7 +39,16 @@ def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, 
 
 
 def _on_pod(injection: Injection, pod: Pod, process_per: str) -> tuple[Injection | None, list[str]]:
-    """Return the fault with its host's name and its process number, or the problems with them."""
+    """Complete the host's name and the process number of an injected fault.
+
+    Args:
+        injection: the fault, with a host, a process, or both.
+        pod: the hosts.
+        process_per: `host` or `device`: what has a process of its own.
+
+    Returns:
+        The complete fault and no problems; or None and why the pod has no such host or process.
+    """
     names = [host.name for host in pod.hosts]
     each = pod.slice.devices_per_host if process_per == "device" else 1
     total = each * len(names)

@@ -27,7 +27,7 @@ def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[s
         _check_train(train, overrides)
         return
     if not program[0]:
-        raise UserError("the program after `--` has no name: write podrun ... -- python my_train.py")
+        raise UserError("the word after `--` is empty; it must name a program: write podrun ... -- python my_train.py")
     if any("\0" in word for word in program):
         raise UserError("the program's arguments contain the character \\0, which no argument can")
     if job := next((word for word in overrides if "=" not in word), None):
@@ -39,7 +39,7 @@ def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[s
     if script and Path(script).suffix in SUFFIXES and not os.access(script, os.X_OK):
         keys = [word for word in program[program.index(script) + 1 :] if "=" in word]
         raise UserError(
-            f"{script} is no program: write a train.yaml without the two dashes: podrun ... {shlex.join([script, *keys])}"
+            f"{script} is not a program: to train with it, leave out the `--`: podrun ... {shlex.join([script, *keys])}"
         )
 
 

@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 class Below:
-    """A source whose files have their places below a folder."""
+    """A source whose files are listed under the name of a folder: `a.txt` of `source` as `folder/a.txt`."""
 
     def __init__(self, source: Source, folder: str) -> None:
         self._source = source

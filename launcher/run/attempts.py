@@ -201,7 +201,7 @@ class _Run:
         return Preparation(self._transport, self._bundles, self._signals, self._tell)
 
     def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
-        """Prepare hosts for the first time. New machines may not accept logins yet."""
+        """Prepare the hosts for the first time; wait for new machines until they accept logins. None if all are ready."""
         if self._renewal:
             host_wait = HostWait(self._spec.pod, plan.run.job, self._transport, self._note, what="start")
             if failed := host_wait.wait(self._is_stopped):

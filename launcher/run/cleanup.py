@@ -61,13 +61,21 @@ class StrayProcesses:
     def clear(
         self, plan: LaunchPlan, outcome: Outcome, hosts: Sequence[Host], stopped: Callable[[], bool], since: float
     ) -> bool:
-        """Return False if a new attempt on `hosts` would run beside processes of the attempt that ended at `since`.
+        """End what an attempt has left behind on `hosts`, so that the next attempt can start there.
 
         Moves the entries of `outcome.left_behind` into this object, together with the attempt's plan, because the next
-        attempt may
-        have other hosts. An unreachable host that takes no part in the next attempt is not a problem: its agent ends
-        everything when
-        its lease expires.
+        attempt may have other hosts. Does not wait for an unreachable host that takes no part in the next attempt: its
+        agent ends all processes when its lease expires.
+
+        Args:
+            plan: the plan of the attempt that has ended.
+            outcome: its outcome.
+            hosts: the hosts of the next attempt.
+            stopped: returns True once the user has stopped the run.
+            since: the `time.monotonic()` at which the attempt ended.
+
+        Returns:
+            True if nothing of the attempt is left on `hosts`.
         """
         names = {host.name for host in hosts}
         until = since + plan.lease + plan.launch.stop_grace + _MARGIN

@@ -89,7 +89,7 @@ def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
 
 
 def since_offset(file: LogFile, time: float) -> int:
-    """Return the offset of output that arrived after `time`; it may be up to one second of output too early."""
+    """Return the offset of the output that arrived after `time`, and perhaps of that of the second before it."""
     marks = file.marks()
     place = bisect.bisect_right(marks, time - MARK_EVERY, key=lambda mark: mark[0])
     return line_offset(file.path, marks[place][1]) if place < len(marks) else file.size()

@@ -22,7 +22,7 @@ _KEY = 100  # maximum length of a key, in characters
 
 
 class _Loader(yaml.SafeLoader):
-    """A strict YAML loader: `1e-3` is a number (YAML 1.1 reads text), and a duplicate key is an error.
+    """A strict YAML loader: `1e-3` is a number (a text in YAML 1.1), and a key that stands there twice is an error.
 
     Limits are checked at each parser event, so input that would take minutes or exhaust memory is rejected early.
     """

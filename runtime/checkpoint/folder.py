@@ -89,7 +89,7 @@ class CheckpointFolder:
 
     @property
     def leads(self) -> bool:
-        """Return whether this process reports saves."""
+        """Return whether this is the process that reports each finished save."""
         return self._primary
 
     def stand_in(self) -> None:

@@ -16,12 +16,12 @@ Shapes = dict[str, "Shapes | list[int]"]
 
 
 class TokenIds(TypedDict):
-    """The token ids of a job's data."""
+    """What a checkpoint records of the token ids in its job's data."""
 
     vocabulary: int
-    """How many there are."""
+    """Number of different ids: each is smaller than this."""
     end: int | None
-    """The one after each document; None if there is none."""
+    """Id that ends each document; None if documents have no end."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class ProgramCheckpoints(CheckpointFolder):
         """
         if isinstance(meta, dict) and "config" in meta:
             raise UserError(
-                f"{self.directory} holds the checkpoints of a train.yaml, not of a program; choose another workdir"
+                f"{self.directory} holds checkpoints of a job from a train.yaml; a program needs another workdir"
             )
         if not isinstance(meta["arrays"], dict):
             raise TypeError("arrays is not a dict")
@@ -194,7 +194,14 @@ def _other_arrays(folder: Path, step: int, saved: dict[str, str], expected: dict
 
 
 def _rows(one: dict[str, str], two: dict[str, str], of_one: str, of_two: str) -> list[str]:
-    """Return a line for each array that differs between two states."""
+    """Return a line for each array that only one of two states has, or that differs in shape or dtype.
+
+    Args:
+        one: shape and dtype of each array of the first state, by its name.
+        two: the same for the second state.
+        of_one: how the lines call the first state, such as `in the checkpoint`.
+        of_two: how they call the second state.
+    """
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
     rows = [f"  {n}: {one.get(n, 'not')} {of_one}, {two.get(n, 'not')} {of_two}" for n in names[:_SHOWN]]
     return rows + [f"  and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN)

@@ -169,7 +169,10 @@ def _written(leaf: Leaf) -> list[str]:
 
 
 def _read(kind: str, text: str) -> str | bytes | int:
-    """Parse what `_written` returns. Raises ValueError, TypeError."""
+    """Convert the text that `_written` has made of a dictionary's key back to the key. Raises ValueError, TypeError.
+
+    `kind` is the type of the key: `int`, `str` or `bytes`.
+    """
     if not isinstance(text, str) or kind not in ("int", "str", "bytes"):
         raise TypeError(f"not a text: {kind!r:.40}")
     if kind == "int":

@@ -73,7 +73,10 @@ def prepared_dataset(section: PreparedData, config: Config) -> Dataset:
 
 
 def _pairs_dataset(train: Documents, validation: Documents, config: Config) -> Dataset:
-    """Return the dataset of pairs. Raises UserError if there are none for training or for validation."""
+    """Return the dataset of pairs of a chosen and a rejected answer.
+
+    Raises UserError if no pair fits into the context, for training or for validation.
+    """
     if validation.where != train.where:
         _check_pairs(validation, config)
     context = context_length(config)
@@ -156,7 +159,9 @@ def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
             f"{documents.where} has conversations, of which only the answers are learned; give {remedy}, which knows them"
         )
     if not any(shard.answers is not None and shard.answers.any() for shard in documents.shards):
-        raise UserError(f"{documents.where} has no answer to learn; prepare conversations that have some")
+        raise UserError(
+            f"{documents.where} has no answer to learn from; prepare conversations in which the assistant answers"
+        )
 
 
 def whole_folder(section: PreparedData, where: str, config: Config) -> tuple[Examples, PreparedFolder]:

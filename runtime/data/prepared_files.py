@@ -297,7 +297,7 @@ class PreparedFolder:
         source, place = map(int, self._origins(number)[row])
         if not 0 <= source < len(self.manifest.sources):
             raise UserError(
-                f"{self.path(shard, 'origins')} is damaged: a document is of source {source}, and the manifest has "
+                f"{self.path(shard, 'origins')} is damaged: a document names source {source}, but the manifest lists only "
                 f"{len(self.manifest.sources)}; prepare the folder again"
             )
         return self.manifest.sources[source].name, place

@@ -25,13 +25,13 @@ Parts = list[tuple[tuple[str, ...], int]]
 
 
 class Adapter:
-    """The LoRA of a model of transformers.
+    """The LoRA matrices of a model, under the names that PEFT gives them.
 
     Args:
-        model: the model.
+        model: a model that the library transformers can open.
 
     Raises:
-        UserError: the job has no LoRA.
+        UserError: the model was not trained with LoRA.
     """
 
     def __init__(self, model: PublishedModel) -> None:

@@ -333,7 +333,7 @@ class Strategy(ABC):
 
     @cached_property
     def initial(self) -> InitialState:
-        """Return the program of the initial state. It calls the task's `init` once."""
+        """Return the compiled function that makes the initial state. It traces the task's `init` once."""
         return InitialState(self.initial_state)
 
     def initialized(self, layout: Any, initial: InitialState | None = None) -> TrainState:

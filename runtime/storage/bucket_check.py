@@ -17,7 +17,10 @@ _CONTENT = b"written by podrun check"
 
 
 def problems(bucket: Bucket, name: str) -> list[BucketError]:
-    """Return the errors of each operation on an object `name`; only the first error if the bucket cannot be reached."""
+    """Write, list, read and delete an object called `name`, and return the errors of these operations.
+
+    Ends at the first error that says that the bucket cannot be reached, and returns only this error.
+    """
     tries: list[Callable[[], object]] = [
         lambda: bucket.put(name, _CONTENT),
         lambda: bucket.sizes(),

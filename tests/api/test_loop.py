@@ -302,7 +302,7 @@ def test_the_workdir_of_a_train_yaml(fresh: Fresh) -> None:
     meta = Path("runs/train/checkpoints/5/meta/metadata")
     meta.parent.mkdir(parents=True)
     meta.write_text('{"config": {}}')
-    with pytest.raises(UserError, match="holds the checkpoints of a train"):
+    with pytest.raises(UserError, match="holds checkpoints of a job from a train"):
         run(4)
 
 

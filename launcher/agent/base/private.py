@@ -31,8 +31,8 @@ def restore_umask() -> None:
 def private_path(home: str, *below: str) -> str:
     """Make `home` and a chain of nested folders `below` it, for this user alone. Returns the innermost folder.
 
-    Existing folders must belong to this user. Folders that podrun has made are closed to others if they were open. A home
-    that the user has chosen is left unchanged, and must not be writable by others. Raises UnsafeError, OSError.
+    Existing folders must belong to this user. Folders that podrun has made lose the permissions that others had. A home
+    that the user has chosen keeps its permissions, and must not be writable by others. Raises UnsafeError, OSError.
     """
     _make(home)
     _check(home, podruns=os.path.basename(home) == ".podrun" and not os.path.islink(home))

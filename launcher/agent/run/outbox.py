@@ -105,7 +105,10 @@ class Outbox:
             self.outputs.append(stream)
 
     def _send_state(self, connection: Connection, offsets: Dict[str, int]) -> None:
-        """Send queued state frames. `exit` waits until its worker's events are sent, `stopped` until all output is."""
+        """Send queued state frames.
+
+        An `exit` frame is sent after all events of its worker, and the `stopped` frame after all output.
+        """
         while connection.open and connection.next < len(self.history):
             frame = self.history[connection.next]
             if frame["type"] == "exit":

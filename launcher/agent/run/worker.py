@@ -126,7 +126,10 @@ def start_failure(error: BaseException, program: str) -> str:
 
 
 def worker_env(spec: Expected, extra: Dict[str, str]) -> Dict[str, str]:
-    """Return the login environment with the plan's variables; the plan's folders precede the login's in PATH variables."""
+    """Return the environment of a worker: that of the login, `spec["env"]` and `extra`.
+
+    Folders of `spec["path"]` come first in their variables, such as PATH and PYTHONPATH.
+    """
     env = {name: value for name, value in os.environ.items() if not _of_another_job(name)}
     env.update(spec["env"])
     env.update(extra)

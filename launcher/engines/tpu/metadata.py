@@ -49,7 +49,7 @@ def list_hosts() -> Listing:
         )
     if not _SERVER.fullmatch(server):
         raise UserError(
-            f"{_TYPED}: {ENV_SERVER} is {short(server)}, which is not the address of a server; "
+            f"{_TYPED}: {ENV_SERVER} is {short(server)}, which is not a name or an address of a metadata server; "
             "unset it, or name the hosts with --hosts"
         )
     asked = InThread(lambda: {key: _ask(server, key) for key in _KEYS}, "metadata")

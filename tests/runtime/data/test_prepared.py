@@ -268,7 +268,7 @@ def test_damaged_origins(tmp_path: Path) -> None:
     for source in (7, -1):
         np.array([[source, 1]], "<i8").tofile(folder / "00000.origins")
         with pytest.raises(
-            UserError, match=rf"origins is damaged: a document is of source {source}, and the manifest has 1"
+            UserError, match=rf"origins is damaged: a document names source {source}, but the manifest lists only 1"
         ):
             Documents.read(str(folder), "data.path")._names(0, 2)
 

@@ -213,7 +213,7 @@ def test_no_server(bin: Path, monkeypatch: pytest.MonkeyPatch, address: str, wha
 def test_what_can_be_no_server_is_not_asked(bin: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv(ENV_SERVER, address)
     with pytest.raises(
-        UserError, match=r"GCE_METADATA_HOST is '.*, which is not the address of a server; unset it"
+        UserError, match=r"GCE_METADATA_HOST is '.*, which is not a name or an address of a metadata server; unset it"
     ) as raised:
         find()
     assert str(raised.value).isprintable()
