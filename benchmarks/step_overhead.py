@@ -146,7 +146,7 @@ def take_turns(trainer: Any, others: dict[str, Callable[[], None]], rounds: int,
     for loop in others.values():  # compile
         loop()
     turns = Turns(trainer, others, rounds, steps)
-    trainer._batches = turns
+    trainer._feed = replace(trainer._feed, batches=turns)
     with contextlib.suppress(Over):
         trainer.run()
     if env.process_id == 0:
@@ -167,7 +167,7 @@ class Turns:
     """
 
     def __init__(self, trainer: Any, others: dict[str, Callable[[], None]], rounds: int, steps: int) -> None:
-        self.trainer, self.batches, self.others = trainer, trainer._batches, others
+        self.trainer, self.batches, self.others = trainer, trainer._feed.batches, others
         self.rounds, self.steps, self.taken = rounds, steps, -1  # the first block compiles
         self.times: dict[str, list[tuple[float, float]]] = {name: [] for name in ("podrun", *others)}
 

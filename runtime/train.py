@@ -20,8 +20,6 @@ import jax
 
 from .callbacks import Callbacks
 from .checkpoint.first_model import with_first_model
-from .checkpoint.messages import gather_texts
-from .checkpoint.metadata import Counters
 from .checkpoint.store import Restored
 from .config import Config
 from .config.model import DecoderModel, GPT2Model
@@ -29,14 +27,13 @@ from .config.optimizer import AdamW, Cosine, Curve
 from .config.sections import Eval
 from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset, Examples
-from .data.mixture import Stage
-from .data.order import JobOrder
-from .data.pipeline import Constant, Prefetcher, TrainBatches, evaluation_batches, full_batch, padded
+from .data.pipeline import evaluation_batches, padded
 from .data.saved_tokenizer import with_saved_tokenizer
-from .data.streamed import Share, Streamed, StreamReader, states_by_part
 from .devices import Devices
 from .disk_cache import DiskCache
 from .events import SHOWN
+from .feed import Feed, open_feed
+from .job_counts import JobCounts, is_due
 from .measure.epochs import EpochMeans
 from .measure.finite import FiniteCheck, arrays_with_nan
 from .measure.flops import step_seconds_at_peak
@@ -49,7 +46,6 @@ from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .programs.pod_programs import Programs, StoredPrograms
-from .ranking import BestSoFar, Ranking
 from .replicas import check_initial
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
@@ -129,62 +125,56 @@ class Trainer:
         config, self._published = with_first_model(config, workdir)
         self._reporter = reporter
         reporter.shown = config.log.show
+        self._leads = jax.process_index() == 0
         self._config, kernel = resolve(config, Devices.here())
-        self._progress = reporter.record
-        self._process = jax.process_index()
-        self._data = load_data(config, reporter.note if self._process == 0 else None, self._progress.part)
-        self._progress.part()
-        if self._data.note and self._process == 0:
-            reporter.note(self._data.note)
-        if kernel is not None and kernel.has_alternatives and self._process == 0:
-            reporter.note(str(kernel))
+        self._data = load_data(config, reporter.note if self._leads else None, reporter.record.part)
+        reporter.record.part()
+        if self._data.note:
+            self._note(self._data.note)
+        if kernel is not None and kernel.has_alternatives:
+            self._note(str(kernel))
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
-        self._steps = config.total_steps(self._data.train.size)
+        self._counts = JobCounts.at_start(self._config, self._data)
         stored = None
         if env.programs:
-            tell = reporter.note if self._process == 0 else None
+            tell = reporter.note if self._leads else None
             stored = StoredPrograms(Path(env.programs).expanduser(), env.host, tell)
-        self._programs = Programs(pod_store(), self._process, cache, self._progress, stored)
+        self._programs = Programs(pod_store(), jax.process_index(), cache, reporter.record, stored)
         self._make_step()
-        if self._task.has_step and self._process == 0 and (names := _unused(config, self._data)):
-            reporter.note(
+        if self._task.has_step and (names := _unused(config, self._data)):
+            self._note(
                 f"task {config.task} has a `step` of its own: podrun makes nothing of {' and '.join(names)}, which its code "
                 "can read in `config`"
             )
         self._results = Results(
             config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter, self._published
         )
-        parts = self._strategy.shares * config.accumulate
-        self._consumed = self._data.train.size if config.batch_size == "all" else config.batch_size  # examples per step
-        size = padded(self._consumed, parts)  # may exceed it on a pod that has lost a host
-        self._epoch_size = config.epoch_size(self._data.train.size)
-        self._order = JobOrder(config, self._data)
-        self._stream: StreamReader | None = None
-        self._means = EpochMeans(self._epoch_size) if config.epochs is not None else None
-        self._window = 1 if jax.default_backend() == "cpu" else 2
-        self._in_flight: deque[DispatchedStep] = deque()
-        self._finite = FiniteCheck(
-            config.skip_nonfinite, reporter.note if self._process == 0 else lambda _: None, self._task.has_step
-        )
+        self._in_flight: deque[DispatchedStep] = deque(maxlen=1 if jax.default_backend() == "cpu" else 2)
+        self._finite = FiniteCheck(config.skip_nonfinite, self._note, self._task.has_step)
         self._callbacks = Callbacks(config)
         self._stop = StopRequest()
-        self._profiler = Profiler(env.directory, self._process, reporter, lambda: jax.block_until_ready(self._state))
+        self._profiler = Profiler(
+            env.directory, jax.process_index(), reporter, lambda: jax.block_until_ready(self._state)
+        )
         self._blocked = BlockedData(reporter, config.launch.stop_grace / 2, pod_store())
+        consumed = self._counts.consumed
+        size = padded(consumed, self._strategy.shares * config.accumulate)  # more on a pod that has lost a host
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, size)
-        self._clock = Clock(self._consumed, self._task.units_per_example, self._task.unit, least)
-        self._batches: Prefetcher[Batch] | Constant[Batch] | None = None
+        self._clock = Clock(consumed, self._task.units_per_example, self._task.unit, least)
+        self._feed: Feed | None = None  # while no step is left
         self._state: TrainState
-        self._step = 0
-        self._position = 0
-        self._evaluated: tuple[int, dict[str, float]] | None = None  # step and metrics of the last evaluation
-        self._best = BestSoFar(Ranking.parse(config.eval.best), config.eval.patience)
 
     def _make_step(self) -> None:
-        """Make the task and the strategy for `self._steps` steps."""
+        """Make the task and the strategy for the job's number of steps."""
         self._task = make_task(self._config, self._data)
-        optimizer, schedule = make_optimizer(self._config, self._steps, self._task.stacked)
+        optimizer, schedule = make_optimizer(self._config, self._counts.steps, self._task.stacked)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
         self._strategy.share_programs(self._programs)
+
+    def _note(self, message: str) -> None:
+        """Tell the user something that is the same on all processes: process 0 does."""
+        if self._leads:
+            self._reporter.note(message)
 
     # --- phases ---
 
@@ -195,16 +185,17 @@ class Trainer:
             self._begin()
         else:
             self._resume(restored)
-        if self._order.skipped and self._process == 0:
-            self._reporter.note(f"data.skip leaves out {sum(b - a for a, b in self._order.skipped):,} examples")
-        if (raised := self._strategy.raised) and self._process == 0:
-            self._reporter.note(_raised_note(raised))
+        if skipped := self._counts.order.skipped:
+            self._note(f"data.skip leaves out {sum(b - a for a, b in skipped):,} examples")
+        if raised := self._strategy.raised:
+            self._note(_raised_note(raised))
         schedule = None if self._task.has_step else self._config.schedule
-        if isinstance(schedule, Curve) and (short := schedule.cut_short(self._steps)) and self._process == 0:
-            self._reporter.note(short)
-        self._results.open(self._step)
-        if self._step < self._steps and not self._best.is_exhausted:
-            self._batches = self._train_batches(restored.counters.streams if restored else None)
+        if isinstance(schedule, Curve) and (short := schedule.cut_short(self._counts.steps)):
+            self._note(short)
+        self._results.open(self._counts.step)
+        if not self._counts.is_over:
+            states = restored.counters.streams if restored else None
+            self._feed = open_feed(self._config, self._data.train, self._strategy, self._counts, states, self._note)
 
     def _begin(self) -> None:
         """Make the initial state: of random parameters, or of those of a published model."""
@@ -212,11 +203,10 @@ class Trainer:
         published = self._published
         if isinstance(section, DecoderModel) and published is not None:
             self._state = self._strategy.init_from(
-                lambda form: load_weights(section, published, form, self._progress.part)
+                lambda form: load_weights(section, published, form, self._reporter.record.part)
             )
             advice = f"every host must have the same files in {section.init_from}"
-            if self._process == 0:
-                self._reporter.note(f"the weights are those of {section.init_from}")
+            self._note(f"the weights are those of {section.init_from}")
         else:
             self._state = self._strategy.init()
             advice = "`init` may use only its key: no other random numbers, no time, no host name"
@@ -225,100 +215,43 @@ class Trainer:
 
     def _resume(self, restored: Restored) -> None:
         """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""
-        self._step, self._position = restored.step, restored.position
-        counters = restored.counters
-        self._best.restore(counters.best)
-        if self._means is not None:
-            self._means.restore(counters.epoch_means)
-            if self._config.drop_last:
-                self._position = self._means.position_from(counters.epoch_means, self._position, self._consumed)
-        stages, skipped = counters.mixture or [], counters.skipped or []
-        self._order.resume(
-            [Stage(**each) for each in stages], [(start, end) for start, end in skipped], self._position, self._step
-        )
-        steps = self._config.total_steps(self._data.train.size, self._step, self._position)
+        before = self._counts.steps
+        self._counts.resume(restored.step, restored.position, restored.counters)
         data = with_saved_tokenizer(self._data, restored.tokenizer) if self._config.sample.tokens else self._data
-        if steps != self._steps or data is not self._data:
-            self._steps, self._data = steps, data
+        if self._counts.steps != before or data is not self._data:
+            self._data = data
             self._make_step()
         self._state = self._strategy.place(restored.state)
 
-    def _train_batches(self, states: list[str] | None) -> Prefetcher[Batch] | Constant[Batch]:
-        """Return the batches from the current position on, sharded over the devices.
-
-        `states`: those of all iterators in the checkpoint that training goes on from, if the data is read by iterators.
-        """
-        examples, shard = self._data.train, self._strategy.data_shard
-        parts = self._strategy.shares * self._config.accumulate
-        if isinstance(examples, Streamed):
-            return self._streamed_batches(examples, parts, states)
-        if self._config.batch_size == "all":
-            return Constant(self._strategy.shard(full_batch(examples, parts, *shard)))
-        batches = TrainBatches(examples, self._order.order(), self._consumed, *shard, parts)
-        return Prefetcher(lambda at: self._strategy.shard(batches.at(at)), self._position, self._consumed)
-
-    def _streamed_batches(self, streamed: Streamed, parts: int, states: list[str] | None) -> Prefetcher[Batch]:
-        """Return the batches of this process's iterator, from its state in the checkpoint on."""
-        where, consumed = f"data.name {self._config.data.name}", self._consumed
-        part, num_parts = self._strategy.data_shard
-        if consumed % parts:
-            raise UserError(
-                f"batch_size {consumed} is no multiple of {parts}, the parts into which this pod divides it, and batches of "
-                "an iterator are not padded; give a batch_size that is"
-            )
-        share = Share(part, num_parts, consumed // num_parts, self._config.seed)
-        if self._step and states is None:
-            raise UserError(f"{where}: the checkpoint has no state of its iterator: it was made with other data")
-        reader = self._stream = StreamReader(streamed, share, where, self._position, states)
-        before = num_parts if states is None else len(states)
-        if before != num_parts and self._process == 0:
-            self._reporter.note(
-                f"{where}: `regroup` has made the states of {before} iterators into those of {num_parts}"
-            )
-        return Prefetcher(lambda at: self._strategy.shard(reader.read(at, at + consumed)), self._position, consumed)
-
-    def _states_of_streams(self) -> list[str] | None:
-        """Return the state of each part's iterator after the last step. Called on all processes."""
-        if self._stream is None:
-            return None
-        part, _ = self._strategy.data_shard
-        each = gather_texts(f"{part} {self._stream.state_at(self._position)}".encode())
-        split = [text.decode().partition(" ") for text in each]
-        return states_by_part(
-            [(int(number), state) for number, _, state in split], f"data.name {self._config.data.name}"
-        )
-
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""
-        config = self._config
-        if self._batches is None:
-            if self._best.is_exhausted:
-                self._tell_early_end()
+        config, counts, feed, beat = self._config, self._counts, self._feed, self._reporter.record
+        if feed is None:
+            if counts.best.is_exhausted:
+                self._note(counts.early_end())
             else:
-                self._reporter.nothing_left(self._step, self._steps)
+                self._reporter.nothing_left(counts.step, counts.steps)
             return
-        self._callbacks.call("on_start", self._step)
+        self._callbacks.call("on_start", counts.step)
         self._reporter.phase(Phase.COMPILE)
-        first = self._step + 1
-        for step in range(first, (until or self._steps) + 1):
+        first = counts.step + 1
+        for step in range(first, (until or counts.steps) + 1):
             self._reporter.begin_step(step)
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
-            with self._clock.waiting(), self._progress.data:
-                batch = self._batches.get(self._check_blocked)
-            done = self._complete_oldest() if len(self._in_flight) == self._window else None
+            with self._clock.waiting(), beat.data:
+                batch = feed.batches.get(self._check_blocked)
+            done = self._complete_oldest() if len(self._in_flight) == self._in_flight.maxlen else None
             if step == first:
-                self._progress.part()  # from here on it waits only for the compiler
-            scores = self._strategy.scores(self._state, batch) if self._is_logged(step) else {}
-            with self._progress.dispatch:
+                beat.part()  # from here on it waits only for the compiler
+            scores = self._strategy.scores(self._state, batch) if counts.is_logged(step) else {}
+            with beat.dispatch:
                 self._state, metrics = self._strategy.step(self._state, batch)
-            self._progress.arrive(step)
-            self._step = step
-            self._position += self._consumed
-            epoch = self._means.epoch_of(self._position, self._consumed) if self._means is not None else None
-            self._in_flight.append(DispatchedStep(step, self._position, metrics, scores, epoch))
-            self._batches.refill()
+            beat.arrive(step)
+            epoch = counts.advance()
+            self._in_flight.append(DispatchedStep(step, counts.position, metrics, scores, epoch))
+            feed.batches.refill()
             if step == first:
                 jax.block_until_ready(metrics)
                 self._reporter.phase(Phase.TRAIN)
@@ -327,42 +260,42 @@ class Trainer:
             if done:
                 self._record(*done)
             self._results.report_save()
-            if _due(step, config.eval.every):
+            if is_due(step, config.eval.every):
                 self._evaluate()
-                if self._best.is_exhausted and step < self._steps:
+                if counts.best.is_exhausted and step < counts.steps:
                     break
-            if _due(step, config.checkpoint.every) and step < self._steps:
+            if is_due(step, config.checkpoint.every) and step < counts.steps:
                 self._save()
             if self._stop.reached():
                 self._save_and_stop()
         self._profiler.end()
         self._drain()
-        if self._best.is_exhausted and self._step < self._steps:
-            self._tell_early_end()
+        if counts.best.is_exhausted and counts.step < counts.steps:
+            self._note(counts.early_end())
 
     def finish(self) -> None:
         """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters."""
-        if self._evaluated is None or self._evaluated[0] != self._step:
+        if self._counts.evaluation() is None:
             self._evaluate()
-        if self._results.saved != self._step:
+        if self._results.saved != self._counts.step:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
-        if self._batches is not None:
-            self._call_back("on_end", self._step, self._state)
+        if self._feed is not None:
+            self._call_back("on_end", self._counts.step, self._state)
         if self._task.uses_result:
             if self._stop.reached():  # everything is saved, and sampling may take longer than the grace period
                 raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
             self._reporter.phase(Phase.SAMPLE)
             params = self._strategy.result(self._state)
-            after_training = self._task.after_training if self._process == 0 else None
+            after_training = self._task.after_training if self._leads else None
             text = after_training(params, self._reporter) if after_training is not None else None
             if text is not None:
                 self._results.write_sample(text)
 
     def close(self) -> None:
-        if self._batches is not None:
-            self._batches.close()
+        if self._feed is not None:
+            self._feed.batches.close()
         self._results.close()
 
     # --- metrics ---
@@ -370,9 +303,9 @@ class Trainer:
     def _complete_oldest(self) -> tuple[DispatchedStep, dict[str, float]]:
         """Wait for the oldest step in flight, and return it with its metrics as numbers."""
         done = self._in_flight.popleft()
-        with self._progress.waiting:
+        with self._reporter.record.waiting:
             values = done.metrics.read()
-        self._progress.complete(done.step)
+        self._reporter.record.complete(done.step)
         self._clock.step_done(done.step)
         return done, values
 
@@ -388,24 +321,26 @@ class Trainer:
         except NotFiniteError:
             self._reporter.step = done.step
             raise
-        logged = self._is_logged(done.step)
-        if not logged and self._means is None:
+        logged = self._counts.is_logged(done.step)
+        if not logged and self._counts.epoch is None:
             return
         averaged = self._strategy.average(done.metrics)
         if averaged is not done.metrics:
             values = averaged.read()
         values = {**values, **done.scores}
         if logged and is_finite:
-            epochs = {f"{name}/epochs": value for name, value in self._order.source_epochs(done.position).items()}
+            epochs = {
+                f"{name}/epochs": value for name, value in self._counts.order.source_epochs(done.position).items()
+            }
             seen = {**self._task.units_seen(done.position), **epochs}
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
             if self._config.log.show == SHOWN and not values.keys() & {*SHOWN}:
                 self._reporter.shown = tuple(values)[:_NAMED]
             self._results.write(done.step, "train", record)
-            self._reporter.progress(done.step, self._steps, record)
+            self._reporter.progress(done.step, self._counts.steps, record)
             self._call_back("on_step", done.step, dict(record))
-        if self._means is not None:
-            self._count_in_epoch(self._means, done, values if is_finite else {})
+        if self._counts.epoch is not None:
+            self._count_in_epoch(self._counts.epoch, done, values if is_finite else {})
 
     def _count_in_epoch(self, means: EpochMeans, done: DispatchedStep, values: dict[str, float]) -> None:
         """Add a step's metrics to the means of its epoch, which are reported if it ends with this step."""
@@ -418,9 +353,6 @@ class Trainer:
         self._results.report(
             {"event": EventKind.EPOCH, "step": done.step, "epoch": done.epoch, "epochs": epochs}, record
         )
-
-    def _is_logged(self, step: int) -> bool:
-        return _due(step, self._config.log.every) or step == self._steps
 
     # --- evaluation, checkpoints, stop ---
 
@@ -435,17 +367,13 @@ class Trainer:
                 self._data, strategy, lambda examples: strategy.sums(self._state, self._evaluation_batches(examples))
             )
         numbers = {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
-        self._evaluated = self._step, numbers
-        is_ranked = self._best.ranking.metric in numbers
-        if not is_ranked and (
+        if not self._counts.add_evaluation(numbers) and (
             not self._task.has_step or self._config.eval.best != Eval().best or self._config.eval.patience
         ):
-            names = ", ".join(numbers)
-            raise UserError(f"eval.best: an evaluation has no metric {self._best.ranking.metric!r}; it has {names}")
-        if is_ranked:
-            self._best.add(self._step, numbers)
-        self._results.report({"event": EventKind.EVAL, "step": self._step}, metrics)
-        self._call_back("on_evaluation", self._step, dict(metrics), self._state)
+            metric, names = self._counts.best.ranking.metric, ", ".join(numbers)
+            raise UserError(f"eval.best: an evaluation has no metric {metric!r}; it has {names}")
+        self._results.report({"event": EventKind.EVAL, "step": self._counts.step}, metrics)
+        self._call_back("on_evaluation", self._counts.step, dict(metrics), self._state)
         self._reporter.phase(Phase.TRAIN)
 
     def _call_back(self, moment: str, step: int, *rest: Any) -> None:
@@ -455,27 +383,16 @@ class Trainer:
         given = [self._task.users_state(one.best) if isinstance(one, TrainState) else one for one in rest]
         with self._clock.paused("callbacks"):
             self._callbacks.call(moment, step, *given)
-        self._progress.part()
-
-    def _tell_early_end(self) -> None:
-        best, text = self._best, f"training ends early at step {self._step} of {self._steps}"
-        if best.value is None:
-            why = f"{best.since} evaluations had no finite {best.ranking.metric}"
-        else:
-            why = (
-                f"the best {best.ranking.metric} is {best.value:.5g} of step {best.step}, {best.since} evaluations ago"
-            )
-        if self._process == 0:
-            self._reporter.note(f"{text}: {why} (eval.patience; a higher one, or null, goes on)")
+        self._reporter.record.part()
 
     def _evaluation_batches(self, examples: Examples) -> Iterator[Batch]:
         """Yield the batches of an evaluation, sharded over the devices. Raises Preempted if the pod stops meanwhile."""
         batches = self._config.eval.batches
         limit = None if batches == "all" else batches
-        size = examples.size if self._config.batch_size == "all" else self._consumed
+        size = examples.size if self._config.batch_size == "all" else self._counts.consumed
         for batch in evaluation_batches(examples, size, *self._strategy.data_shard, limit, self._strategy.shares):
             shard = self._strategy.shard(batch)
-            self._progress.part()
+            self._reporter.record.part()
             yield shard
             if self._stop.reached():
                 self._save_and_stop()
@@ -485,28 +402,28 @@ class Trainer:
         if self._task.has_step and (names := arrays_with_nan(self._state.params)):
             shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
             raise NotFiniteError(
-                f"the state after step {self._step} has NaN ({shown}), with which no resumed run could go on, so it is not "
-                "saved; a lower learning rate or clipping may help"
+                f"the state after step {self._counts.step} has NaN ({shown}), with which no resumed run could go on, so it "
+                "is not saved; a lower learning rate or clipping may help"
             )
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
-            metrics = self._evaluated[1] if self._evaluated and self._evaluated[0] == self._step else {}
-            counters = Counters(
-                self._means.saved() if self._means else None,
-                self._best.saved(),
-                [stage.saved() for stage in self._order.stages] or None,
-                [list(each) for each in self._order.skipped] or None,
-                self._states_of_streams(),
+            counts = self._counts
+            streams = self._feed.streams_at(counts.position) if self._feed is not None else None
+            self._results.save(
+                counts.step,
+                self._strategy.savable(self._state),
+                counts.position,
+                counts.evaluation() or {},
+                counts.counters(streams),
             )
-            self._results.save(self._step, self._strategy.savable(self._state), self._position, metrics, counters)
         self._reporter.phase(Phase.TRAIN)
 
     def _save_and_stop(self) -> None:
-        if self._results.saved != self._step:
+        if self._results.saved != self._counts.step:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
-        raise Preempted(f"stopped at step {self._step}; its checkpoint is complete")
+        raise Preempted(f"stopped at step {self._counts.step}; its checkpoint is complete")
 
     def _check_blocked(self) -> None:
         """Save alone and end this process, if the pod is asked to stop while it waits for data."""
@@ -514,12 +431,13 @@ class Trainer:
 
     def _can_save_alone(self) -> bool:
         ready = all(done.metrics.complete for done in self._in_flight)
-        alone = self._results.can_save_alone and self._stream is None  # the states of iterators come from all processes
+        # The states of iterators come from all processes.
+        alone = self._results.can_save_alone and self._feed is not None and self._feed.stream is None
         return ready and self._reporter.last_phase == Phase.TRAIN and alone
 
     def _save_alone(self) -> None:
         self._drain()
-        self._results.save_alone(self._step, self._save)
+        self._results.save_alone(self._counts.step, self._save)
         self._results.close()
 
 
@@ -533,7 +451,3 @@ def _unused(config: Config, data: Dataset) -> list[str]:
     defaults = {"model": GPT2Model(), "optimizer": AdamW(), "schedule": Cosine()}
     given = [name for name, default in defaults.items() if getattr(config, name) != default]
     return [name for name in given if name != "model" or not data.vocabulary]
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

@@ -90,6 +90,8 @@ FLOORS = {
             "batches",
             "inspect_job",
             "compile_job",
+            "job_counts",
+            "feed",
             "train",
             "__main__",
         ),
