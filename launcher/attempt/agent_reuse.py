@@ -11,11 +11,11 @@ from .heartbeat import Heartbeat
 
 
 class ReusableAgents:
-    """The sessions of agents that wait for the next attempt. They live on as long as these are pinged."""
+    """Sessions of the agents that wait for the next attempt. Pings keep these agents alive."""
 
     def __init__(self) -> None:
         self.wanted = False
-        """Another attempt may follow the one in progress."""
+        """True if another attempt may follow the one in progress."""
         self._sessions: dict[str, Session] = {}
         self._heartbeat: Heartbeat | None = None
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class ReusableAgents:
     def keep(self, session: Session) -> bool:
         """Keep an agent that has confirmed that none of its attempt's processes are left. Called from several threads.
 
-        Returns False if it cannot be kept, and must be ended.
+        Returns False if the agent cannot be kept. The caller must then end it.
         """
         if not session.keep():
             return False
@@ -33,7 +33,7 @@ class ReusableAgents:
         return True
 
     def session(self, plan: HostPlan, on_frame: OnFrame) -> Session | None:
-        """Return the session of the host's kept agent, for the attempt of `plan`; None if there is none."""
+        """Take the kept agent of a host for the attempt of `plan`; return its session, or None if no agent was kept."""
         with self._lock:
             session = self._sessions.pop(plan.host.name, None)
         if session is not None and not session.reuse(plan, on_frame):
@@ -42,7 +42,7 @@ class ReusableAgents:
         return session
 
     def hold(self, plan: LaunchPlan) -> bool:
-        """Return whether an agent of every host is kept: then all hosts are there, with what was prepared on them."""
+        """Return whether an agent of every host is kept. If so, all hosts answer and are still prepared."""
         with self._lock:
             kept = [self._sessions.get(h.host.name) for h in plan.hosts]
             return all(s is not None and s.is_open and s.liveness.silence < SILENCE for s in kept)

@@ -15,7 +15,7 @@ from ..agent.base.from_agent import Exit
 from ..agent.base.protocol import PREEMPTED, UNHEARD
 
 LAUNCHER = "the launcher"
-"""Stands for a host's name if the fault is on the launcher's own machine."""
+"""Used in place of a host's name if the launcher's own machine is the cause."""
 
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",
@@ -33,19 +33,19 @@ class FailureKind(Enum):
     """Possible origin of a failure."""
 
     CAUSE = auto()
-    """The failure itself: it may be the first cause."""
+    """This failure may be the first cause."""
     UNHEARD = auto()
     """The agent heard nothing from the launcher: the link to the host is cut, or the launcher was suspended."""
     EXITED = auto()
-    """Exit code or exception of a user program, which may mean anything, even the loss of a peer."""
+    """Exit code or exception of a user program. It may have any reason, even the loss of another process."""
     ABORTED = auto()
-    """SIGABRT: a crash, or JAX ended the process after the loss of a peer."""
+    """SIGABRT: the program crashed, or JAX ended the process after the loss of another process."""
     ASKED = auto()
-    """Preemption: some process was sent SIGTERM, and JAX made all of them save and stop."""
+    """Preemption: a process was sent SIGTERM, and JAX made all processes save and stop."""
     PEER_LOST = auto()
-    """The loss of a peer."""
+    """The process lost the connection to another process."""
     SILENT = auto()
-    """Silence: the host does not answer."""
+    """The host does not answer."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class Failure:
     details: str = ""
     """A traceback, or a message of several lines."""
     late: bool = False
-    """True if it came after the process had been asked to stop, so it cannot be why the run ended."""
+    """True if the process failed after it was asked to stop, so this failure cannot be why the run ended."""
     dropped: bool = False
-    """True if only the connection to the host was lost while it was prepared: another one may well do."""
+    """True if only the connection was lost while the host was prepared, so a new connection may succeed."""
 
     @property
     def consequence(self) -> bool:
-        """Return True if it followed, or may have followed, from another failure, for which to wait a moment."""
+        """Return True if another failure may be the reason of this one, so it is worth waiting a moment for that one."""
         return self.late or self.kind in (FailureKind.ABORTED, FailureKind.ASKED, FailureKind.PEER_LOST)
 
     @property
@@ -96,10 +96,10 @@ class Evidence:
 
 
 def first_cause(evidence: Evidence) -> Failure:
-    """Return the failure that the others followed from.
+    """Return the failure from which the others followed.
 
     A failure with a reason of its own, such as an exception or a host that has stopped answering, comes before one that
-    only follows from the end of another process. Of equal ones the first that was seen is taken.
+    only follows from the end of another process. Among equal ones, the failure that was seen first is returned.
     """
     first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
     if first.kind is FailureKind.UNHEARD and evidence.slept:
@@ -116,7 +116,10 @@ def first_cause(evidence: Evidence) -> Failure:
 
 
 def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
-    """Rank a failure: the lower, the more likely the first cause; the second number is the order of signals."""
+    """Return two numbers by which failures are sorted: the lowest is the most likely first cause.
+
+    The second number is the order in which processes received SIGTERM.
+    """
     who = (failed.host, failed.process)
     if failed.kind is FailureKind.SILENT:
         return (2 if failed.late else 0), 0
@@ -150,7 +153,7 @@ def is_peer_loss(output: bytes) -> bool:
 
 
 def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
-    """Return the failure that a worker's error event explains."""
+    """Return the failure that an error event of a worker describes."""
     kind = ErrorKind(error["kind"])
     message = str(error["message"])
     lines = message.strip().splitlines() or [kind.value]
@@ -167,9 +170,15 @@ def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
 
 
 def from_exit(host: str, frame: Exit, step: int | None, phase: str | None, is_program: bool = False) -> Failure:
-    """Return the failure of a process without an error event.
+    """Return the failure of a process that ended without an error event.
 
-    A user program has phases if it uses podrun's loop; only then its exit codes are podrun's.
+    Args:
+        host: the host.
+        frame: the exit of the process.
+        step: last step that it completed; None if unknown.
+        phase: last phase that it reported; None if it reported none.
+        is_program: it ran a user program. Its exit codes have podrun's meaning only if it uses podrun's loop, and so
+            has phases.
     """
     process, code = frame["process"], frame["code"]
     is_foreign = is_program and phase is None
@@ -209,7 +218,7 @@ def _describe_kill(when: str, frame: Exit) -> str:
 
 
 def from_lost_agent(host: str, reason: str) -> Failure:
-    """Return the failure of a host whose agent has ended, or does not answer. `reason`: what is known."""
+    """Return the failure of a host whose agent has ended or does not answer. `reason`: what is known about it."""
     kind = FailureKind.UNHEARD if UNHEARD in reason else FailureKind.CAUSE
     return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind)
 
@@ -217,13 +226,13 @@ def from_lost_agent(host: str, reason: str) -> Failure:
 def preempted_host(
     host: str, reason: str, steps: Sequence[int | None], codes: Sequence[int | None], saved: int | None = None
 ) -> Failure:
-    """Return the failure of a host whose agent stopped because its machine asked for it.
+    """Return the failure of a host whose agent stopped because the machine is taken away.
 
     Args:
         host: the host.
-        reason: what its agent said.
+        reason: the reason that its agent gave.
         steps: the last step of each of its processes.
-        codes: the exit code of each.
+        codes: the exit code of each process.
         saved: step of the newest checkpoint, which another host may have saved for all.
     """
     why = reason.removeprefix(PREEMPTED)
@@ -239,7 +248,14 @@ def preempted_host(
 
 
 def silent_host(host: str, silence: float, trouble: str, late: bool = False) -> Failure:
-    """Return the failure of a silent host; `trouble`: why it could not be reached again."""
+    """Return the failure of a host that does not answer.
+
+    Args:
+        host: the host.
+        silence: seconds since its last frame.
+        trouble: why podrun could not connect again.
+        late: the host became silent after it was asked to stop.
+    """
     what = f"has not answered for {silence:.0f} s{f' ({trouble})' if trouble else ''}: it is down, or its network is"
     return Failure(host, None, what, ExitCode.UNAVAILABLE, FailureKind.SILENT, late=late)
 

@@ -1,4 +1,4 @@
-"""PURE: find in the end of a process's output why it ended, if it could not report it."""
+"""PURE: find the reason why a process ended in the last lines of its output."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _MOST = 300  # characters of a message
 
 
 def failure_summary(output: bytes) -> str | None:
-    """Return `ValueError: boom (train.py:12)` of the last traceback, or `in train.py:12` of a crash in native code.
+    """Return why a process ended: `ValueError: boom (train.py:12)` from the last traceback in its output.
 
-    None if there is neither. Source of the second: https://docs.python.org/3/library/faulthandler.html.
+    Returns `in train.py:12` for a crash in native code, and None if neither is in the output. The format of the second
+    is described in https://docs.python.org/3/library/faulthandler.html.
     """
     text = output.decode(errors="replace")
     crash = text.rfind(_CRASH)
@@ -56,7 +57,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _users_frame(text: str, innermost: int) -> str | None:
-    """Return `file:line` of the innermost frame outside of libraries."""
+    """Return `file:line` of the first (`innermost` 0) or last (-1) frame outside of libraries, or of any frame."""
     frames = list(_FRAME.finditer(text))
     chosen = [frame for frame in frames if not _LIBRARIES.search(frame["file"])] or frames
     return f"{chosen[innermost]['file']}:{chosen[innermost]['line']}" if chosen else None

@@ -12,7 +12,7 @@ from .messages import Moment
 SETTLE = 2.0  # seconds to wait for the cause when only consequences have been seen
 SAVE_GRACE = 60.0  # seconds for a save that has begun when a stop is asked for
 Printed = Callable[[str, int], bytes]
-"""Returns what a process of a host has printed last."""
+"""Called with a host and a process number; returns the end of that process's output."""
 
 
 class Failures:
@@ -20,7 +20,7 @@ class Failures:
 
     def __init__(self) -> None:
         self.seen: list[Failure] = []
-        """In the order in which they happened, as far as that is known."""
+        """Failures in the order in which they happened, as far as that is known."""
         self._times: list[float] = []  # at which they happened
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
@@ -32,7 +32,7 @@ class Failures:
         return bool(self.seen)
 
     def add(self, failed: Failure, now: Moment, since: float | None = None) -> None:
-        """Add a failure. That of a process which had been asked to stop is late; see `exited`.
+        """Add a failure. It is late if the process had been asked to stop before; `exited` may correct that.
 
         `since`: the time.monotonic() at which it happened, if that was noticed only later.
         """
@@ -45,28 +45,29 @@ class Failures:
         self.seen.insert(position, replace(failed, late=failed.late or late))
 
     def names(self, host: str) -> bool:
-        """Return True if the host itself is known to have failed, or its agent."""
+        """Return True if a failure of the host itself or of its agent is known."""
         return any(f.host == host and f.process is None for f in self.seen)
 
     def stop(self, user: bool) -> None:
-        """Note that processes are asked to stop from now on, by the `user` or because of a failure."""
+        """Record that all processes are asked to stop from now on, by the `user` or because of a failure."""
         self._stopping, self._user_stops = True, user
 
     def exited(self, host: str, process: int, asked: bool) -> None:
-        """Note that a process has ended, and whether it had been `asked` to stop before.
+        """Record that a process has ended, and whether it had been `asked` to stop before.
 
-        Its report may have come late, over a new connection, and still be the first cause.
+        If it had not, its failure counts as one before the stop, even if the report arrived later over a new
+        connection.
         """
         if not asked and not self._user_stops:
             self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
 
     def decided(self, awake: float, saving: bool, printed: Printed) -> bool:
-        """Return True if there is a first cause, or none is expected any more.
+        """Return True if the first cause is certain, or no further failure is expected.
 
         Args:
             awake: the time now, on a clock that does not count suspends of the launcher.
             saving: processes are saving; those that were preempted may finish first.
-            printed: returns what a process has printed last.
+            printed: returns the end of a process's output.
         """
         if not self.seen or not all(f.consequence or _blames_peer(f, printed) for f in self.seen):
             return bool(self.seen)
@@ -84,7 +85,7 @@ class Failures:
 
 
 def _blames_peer(failed: Failure, printed: Printed) -> bool:
-    """Return True for a process that may have failed by itself, and says that it has lost another one."""
+    """Return True for a process whose failure may be its own, but whose output says that it lost another process."""
     if failed.process is None or failed.kind not in (FailureKind.ABORTED, FailureKind.EXITED):
         return False
     return is_peer_loss(failed.what.encode()) or is_peer_loss(printed(failed.host, failed.process))

@@ -1,4 +1,4 @@
-"""Inject the faults that only the launcher can, and record which have struck (`podrun --inject`)."""
+"""Inject the faults that only the launcher can inject, and record which were injected (`podrun --inject`)."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class FaultInjection:
     def __init__(
         self, injections: Sequence[str], observer: Observer, transport: Transport, struck: Collection[str] = ()
     ) -> None:
-        """Begin with the faults that have not struck yet.
+        """Begin with the faults that were not injected yet.
 
         Args:
             injections: all faults of the run, as the user typed them.
-            observer: is told of each strike, which this object itself need not hear.
+            observer: gets an event for each injected fault; it need not include this object.
             transport: the transport whose connections can be cut.
-            struck: texts of the faults that have struck in earlier attempts.
+            struck: texts of the faults that were injected in earlier attempts.
         """
         self._left = {
             text: injection for text in injections if text not in struck for injection in parse_checked([text])
@@ -51,7 +51,7 @@ class FaultInjection:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Return the faults that have not struck."""
+        """Return the faults that were not injected yet."""
         return tuple(self._left)
 
     def event(self, event: Event) -> None:
@@ -69,7 +69,7 @@ class FaultInjection:
 
     @contextmanager
     def during(self, attempt: int) -> Iterator[None]:
-        """Strike while this attempt lasts, and not after it."""
+        """Inject the faults of this attempt inside the `with` block, none after it."""
         self._attempt = attempt
         self._struck_now.clear()
         try:
@@ -81,7 +81,7 @@ class FaultInjection:
             self._timers.clear()
 
     def explain(self, outcome: Outcome) -> Outcome:
-        """Return the outcome. If podrun killed the process that failed first, the cause says so, instead of `by somebody`."""
+        """Return the outcome; if podrun killed the process that failed first, its cause says that podrun did it."""
         cause = outcome.cause
         if cause is None or cause.process not in self._struck_now:
             return outcome
@@ -98,7 +98,7 @@ class FaultInjection:
                 self._timers.append(timer)
 
     def _strike(self, injection: Injection) -> None:
-        """Strike, unless it has already, or the process has ended."""
+        """Inject the fault, unless it was injected already or the process has ended."""
         assert injection.process is not None and injection.host is not None
         with self._lock:
             pid = self._running.get(injection.process)
@@ -120,7 +120,7 @@ class FaultInjection:
 
 
 def _is_due(injection: Injection, event: StepEvent | PhaseEvent) -> bool:
-    """Return True if an event of a worker says that it is time to cut the link to its host."""
+    """Return True if a worker's event shows that the time has come to cut the connection to its host."""
     if injection.kind != LINK_DOWN or injection.process != event["process"]:
         return False
     if event["event"] == EventKind.STEP:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from podrun.runtime.contract import Phase, ProgressRecord
 
 STALL_TIMEOUT = 60.0
-"""Seconds without progress that are allowed in a step, unless `launch.stall_timeout` says otherwise."""
+"""Seconds that a step may take without progress, unless `launch.stall_timeout` says otherwise."""
 _FACTORS: dict[str, float] = {
     Phase.SETUP: 20,  # reads data, maybe from a slow file system
     Phase.RESTORE: 20,
@@ -20,7 +20,7 @@ _FACTORS: dict[str, float] = {
     Phase.SAMPLE: 20,
     Phase.DONE: 10,
 }
-"""Multiples of `launch.stall_timeout` that a process may take for a phase, or for a part of it."""
+"""Seconds that a process may take in each phase, or a part of it, as multiples of `launch.stall_timeout`."""
 _STEPS = 10.0  # a step may take so many times as long as the slowest recent one
 _RECENT = 20  # steps, or seconds with several of them
 _BUSY, _IDLE = 0.5, 0.1  # share of a core that a process uses, above which it computes and below which it waits
@@ -28,7 +28,7 @@ _BUSY, _IDLE = 0.5, 0.1  # share of a core that a process uses, above which it c
 
 @dataclass(frozen=True)
 class ProcessProgress:
-    """Where a process stands, as far as the launcher has heard."""
+    """Progress of one process, as far as the launcher knows."""
 
     host: str
     process: int
@@ -38,9 +38,9 @@ class ProcessProgress:
     record: ProgressRecord | None = None
     """None for most user programs."""
     state: str = ""
-    """State of the process as `ps` shows it; empty if that was not asked."""
+    """State of the process as `ps` shows it; empty if unknown."""
     load: float | None = None
-    """Cores that it uses; None if that was not asked."""
+    """Number of cores that it uses; None if unknown."""
 
     @property
     def who(self) -> str:
@@ -52,32 +52,32 @@ class ProcessProgress:
 
     @property
     def borrows(self) -> bool:
-        """Return True if it waits for a program that another process compiles."""
+        """Return True if it waits for an executable that another process compiles."""
         return self.record is not None and self.record.borrows
 
     @property
     def compiles(self) -> bool:
-        """Return True if it needs nobody for what it does now, which is to compile the step."""
+        """Return True if it compiles the step, for which it waits for no other process."""
         return (
             self.phase == Phase.COMPILE and self.record is not None and self.record.part > 0 and not self.record.arrived
         )
 
     @property
     def position(self) -> tuple[int, int, int, int]:
-        """Return how far it has come. All processes pass the same positions in the same order."""
+        """Return a position that grows with the progress. All processes pass the same positions in the same order."""
         record = self.record
         return (record.arrived, record.entered, record.part, record.completed) if record else (0, 0, 0, 0)
 
 
 class Pace:
-    """Seconds that recent steps took, as far as they are seen from outside."""
+    """Measures how long recent steps took, from the times at which the launcher heard of them."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._last: tuple[int, float] | None = None
 
     def see(self, completed: int, phase: str, now: float) -> None:
-        """Note the last step that a process has completed, which is in `phase`."""
+        """Record the last step that a process in `phase` has completed."""
         if phase != Phase.TRAIN:
             self._last = None
             return
@@ -99,15 +99,15 @@ def limit(phase: str | None, stall_timeout: float, slowest_step: float = 0.0) ->
 
 
 def is_stuck(processes: Sequence[ProcessProgress], stall_timeout: float, slowest_step: float, is_program: bool) -> bool:
-    """Return True if no process has made progress for longer than it may.
+    """Return True if every process has been without progress for longer than it may.
 
-    Processes wait for each other, so one that takes its time within the limit of its phase excuses all.
+    Processes wait for each other. So as long as one of them is within the limit of its phase, none is stuck.
 
     Args:
-        processes: of all processes that have not ended.
-        stall_timeout: `launch.stall_timeout`.
+        processes: all processes that have not ended.
+        stall_timeout: `launch.stall_timeout` in seconds.
         slowest_step: seconds of the slowest recent step.
-        is_program: a user program: only its silence is known, whatever it does.
+        is_program: they run a user program. Its phases are unknown, so `stall_timeout` is the limit of all it does.
     """
     return bool(processes) and all(
         s.idle > (stall_timeout if is_program else limit(s.phase, stall_timeout, slowest_step)) for s in processes
@@ -115,7 +115,7 @@ def is_stuck(processes: Sequence[ProcessProgress], stall_timeout: float, slowest
 
 
 def culprit(processes: Sequence[ProcessProgress]) -> tuple[ProcessProgress, str]:
-    """Return the process that the others wait for, and what shows it."""
+    """Return the process that the others wait for, and a phrase with the evidence; empty if there is none."""
     stopped = [s for s in processes if s.stopped]
     if stopped:
         return stopped[0], "it is stopped (SIGSTOP, or a debugger)"
@@ -140,7 +140,13 @@ def culprit(processes: Sequence[ProcessProgress]) -> tuple[ProcessProgress, str]
 
 
 def _behind(first: ProcessProgress, behind: Sequence[ProcessProgress], ahead: Sequence[ProcessProgress]) -> str:
-    """Say how the others are ahead of `first`."""
+    """Return a phrase that says how far the others are ahead of `first`.
+
+    Args:
+        first: the process that the others wait for.
+        behind: it and the processes that are equally far.
+        ahead: all others.
+    """
     assert first.record is not None
     furthest = max(ahead, key=lambda s: s.position)
     others = f"{len(ahead)} others have" if len(ahead) > 1 else f"{furthest.who} has"
@@ -161,8 +167,8 @@ def describe(stuck: ProcessProgress, why: str, stall_timeout: float, seconds: fl
 
     Args:
         stuck: the process.
-        why: what shows that the others wait for this process.
-        stall_timeout: `launch.stall_timeout`.
+        why: phrase with the evidence that the others wait for it.
+        stall_timeout: `launch.stall_timeout` in seconds.
         seconds: the limit that was exceeded.
         is_program: it runs a user program, not a train.yaml.
     """

@@ -14,12 +14,15 @@ MOST = 250  # pings in a round, so that pings of a thousand hosts do not take th
 
 
 class Heartbeat:
-    """Thread that renews the leases, so that none depends on how long it takes to show or record an event."""
+    """Thread that renews the leases of agents, so that slow printing or recording of events does not end them."""
 
     def __init__(self, active: Callable[[], list[Session]], lease: float, answer: float | None = None) -> None:
-        """Start the thread. `active`: the sessions to keep alive; `lease`: seconds that agents live without a ping.
+        """Start the thread.
 
-        `answer`: seconds for a host to answer, if that is not the lease.
+        Args:
+            active: returns the sessions to keep alive.
+            lease: seconds that agents live without a ping.
+            answer: seconds in which a host must answer; None: the lease.
         """
         self._active = active
         self._lease = lease
@@ -34,7 +37,7 @@ class Heartbeat:
         self._finished.set()
 
     def slept(self, within: float) -> float:
-        """Return the seconds of this process's last sleep, 0 if there was none or it ended longer than `within` ago."""
+        """Return the seconds of this process's last suspension; 0 if it ended more than `within` seconds ago."""
         return self._clock.slept(within)
 
     def _run(self) -> None:
@@ -51,13 +54,13 @@ class Heartbeat:
             self._give_up([s for s in sessions if not s.has_stopped], now, awake)
 
     def _due(self, sessions: list[Session]) -> list[Session]:
-        """Return the sessions to ping in this round: all, or of very many the next ones."""
+        """Return the sessions to ping in this round: all of them, or the next group if there are very many."""
         first = self._next if self._next < len(sessions) else 0
         self._next = first + MOST
         return sessions[first : self._next]
 
     def _give_up(self, sessions: list[Session], now: float, awake: float) -> None:
-        """Give up hosts that were silent for too long, unless all are: then this machine is cut off."""
+        """Give up the hosts that were silent for too long. If all are silent, give up none: this machine is cut off."""
         # Silence is an unanswered ping: with a thousand hosts on a busy machine the pings themselves may be late.
         silent = [s for s in sessions if now - max(s.liveness.unanswered_since or now, awake) > self._answer]
         if not silent:

@@ -1,4 +1,4 @@
-"""Declare the messages that change the state of an attempt, and the orders that it answers with."""
+"""Declare the messages that change the state of an attempt, and the orders that follow from them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .cause import Failure
 
 
 class Moment(NamedTuple):
-    """The time of a message, by three clocks of the launcher."""
+    """The time of a message, on three clocks of the launcher."""
 
     awake: float
-    """Seconds of the attempt, without those for which the launcher was suspended."""
+    """Seconds since the attempt began, without those in which the launcher was suspended."""
     monotonic: float
     wall: float
 
@@ -36,11 +36,11 @@ class Step(Enum):
 
 @dataclass(frozen=True)
 class Opened:
-    """A host's agent has started, or could not be started."""
+    """The start of a host's agent has succeeded or failed."""
 
     host: str
     error: str | None
-    """Reason why the agent could not be started."""
+    """Reason why the agent could not be started; None if it was."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Tick:
     answering: Collection[str]
     """Hosts that answer."""
     outputs: Mapping[tuple[str, int], int]
-    """Number of pieces of output of each process of a user program, which are signs of life."""
+    """Number of pieces of output of each process of a user program. More pieces show that the process is alive."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class StopBegun:
 
 @dataclass(frozen=True)
 class StopEnded:
-    """Nothing more is waited for."""
+    """The stop is over: the supervisor no longer waits for any host."""
 
     by_user: bool
     silent: Mapping[str, tuple[float, str]]
@@ -103,7 +103,7 @@ class Send:
 
     frame: ToAgent
     host: str | None = None
-    """None: send it to all hosts that can be reached."""
+    """The host; None: all hosts that can be reached."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Tell observers of a run about its events, one after the other."""
+"""Pass the events of a run to its observers, one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Observer(Protocol):
 
 
 class Observers:
-    """Several observers. Each event reaches them in the order in which they stand."""
+    """Several observers. Each event reaches them in the order of the list."""
 
     def __init__(self, *observers: Observer | None) -> None:
         self._observers = [observer for observer in observers if observer is not None]

@@ -1,4 +1,4 @@
-"""State of an attempt: of each process while it runs, and of all at its end."""
+"""State of an attempt: of each process while it runs, and of the whole attempt at its end."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .cause import Failure
 
 @dataclass
 class Process:
-    """State of one worker process, as its agent reports it to this supervisor; the record's is `run_state.ProcessState`."""
+    """State of one worker process, as its agent reports it. (`run_state.ProcessState` is the state in the run's records.)"""
 
     host: str
     process: int
     phase: str | None = None
-    """Last phase that it has reported itself, also after its end."""
+    """Last phase that the process has reported; it stays after the process has ended."""
     step: int | None = None
     pid: int | None = None
     exit_code: int | None = None
@@ -30,13 +30,13 @@ class Process:
     record: ProgressRecord | None = None
     """Its progress record; None until its agent has sent one, and for most user programs."""
     signs: int = 0
-    """Number of its signs of life: events, and changes of its progress record."""
+    """How often the process showed that it is alive: number of its events and of the changes of its progress record."""
     age: float = 0.0
-    """Seconds that the last of them was old when it came here."""
+    """Age in seconds of the last event or change when it arrived here."""
     state: str = ""
-    """State of the process on its host, as `ps` shows it, when it was last asked for its stacks."""
+    """State of the process on its host, as `ps` showed it when it was last asked for its stacks."""
     load: float | None = None
-    """Cores that it used then."""
+    """Number of cores that it used at that time."""
 
     @property
     def saving(self) -> bool:
@@ -44,7 +44,7 @@ class Process:
 
     @property
     def training(self) -> bool:
-        """Return True if it has steps that are worth a checkpoint."""
+        """Return True if the process has steps that are worth a checkpoint."""
         return self.phase in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
 
     @property
@@ -56,9 +56,9 @@ _GROUPS = 4  # of processes that did the same, which a report names
 
 
 def doing(processes: Iterable[Process], besides: Failure) -> str:
-    """Return what all processes but the one that failed were doing: `host-0: training, step 41; host-[2-3]: evaluating`.
+    """Return what all processes except the failed one were doing: `host-0: training, step 41; host-[2-3]: evaluating`.
 
-    Empty for user programs, which do not say it.
+    Returns an empty text for user programs, because they do not report it.
     """
     groups: dict[str, list[str]] = {}
     for p in processes:
@@ -79,7 +79,7 @@ class Outcome:
     cause: Failure | None = None
     failures: list[Failure] = field(default_factory=list)
     others: str = ""
-    """Work of the other processes when the cause ended the attempt."""
+    """What the other processes were doing when the cause ended the attempt."""
     interrupted_by: int | None = None
     saved_step: int | None = None
     """Step of the newest reported checkpoint."""
@@ -87,18 +87,24 @@ class Outcome:
     """True if the attempt has looked for a checkpoint and found none."""
     left_behind: list[str] = field(default_factory=list)
     over: str = ""
-    """Reason why the hosts were taken away meanwhile: it may be behind the cause, or the interrupt."""
+    """Reason why the hosts were taken away during the attempt, which may explain the cause or the interrupt."""
     finished: bool = False
     """True if all processes have finished their work, even if something failed later."""
     unprepared: bool = False
-    """True if the hosts were not ready, so no agent was started."""
+    """True if the hosts could not be prepared, so no agent was started."""
     all_ended_well: bool = False
-    """True if every process has ended with code 0, by itself or when it was asked to."""
+    """True if every process ended with code 0, by itself or after it was asked to stop."""
 
     def without_restart(
         self, code: int, failures: Sequence[Failure] = (), interrupted_by: int | None = None
     ) -> Outcome:
-        """Return how the run ends if no attempt follows this one after all: what it saved and left behind is still true."""
+        """Return the outcome of the run if no attempt follows this one after all. What was saved and left behind stays in it.
+
+        Args:
+            code: exit code of the run.
+            failures: why no attempt follows, the cause first.
+            interrupted_by: signal by which the user asked to stop.
+        """
         return replace(
             self,
             code=code,

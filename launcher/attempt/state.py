@@ -40,34 +40,34 @@ class HostState:
 
     name: str
     folder: str
-    """Folder of the run there."""
+    """Folder of the run on the host."""
     is_coordinator: bool = False
     opened: bool = False
-    """The start of its agent is over."""
+    """True once the start of its agent has succeeded or failed."""
     unreached: bool = False
-    """Its agent could not be started."""
+    """True if its agent could not be started."""
     restarts: int = 0
     """Number of times that its agent was started again."""
     ready: from_agent.Ready | None = None
     probed: bool = False
-    """It has tried to reach the coordinator."""
+    """True once it has tried to reach the coordinator."""
     looked_at: bool = False
-    """It has told what its processes do, since that was asked last."""
+    """True once it has answered the last question what its processes do."""
     dumped: bool = False
-    """Its processes have printed their stacks, since that was asked last."""
+    """True once its processes have printed their stacks after the last request."""
     incomplete: bool = False
-    """Not all of its output is in the logs."""
+    """True if some of its output is missing in the logs."""
     stopped: bool = False
-    """Its agent has confirmed the stop."""
+    """True once its agent has confirmed the stop."""
     lost: bool = False
     left: list[int] | None = None
-    """Pids that its agent has left running, or that may have outlived it; None if that is not known."""
+    """Pids of the processes that its agent has left running, or that may have outlived the agent; None if unknown."""
     reason: str = ""
     """Reason why its agent stopped or was lost."""
 
     @property
     def is_over(self) -> bool:
-        """Return True if nothing more is expected of it."""
+        """Return True if no more frames are expected from it."""
         return self.stopped or self.is_gone
 
     @property
@@ -77,12 +77,12 @@ class HostState:
 
     @property
     def is_reusable(self) -> bool:
-        """Return True if it stopped only because it was asked to, and has nothing left."""
+        """Return True if it stopped only because it was asked to, and has no processes left."""
         return self.stopped and self.reason == ASKED and not self.left
 
     @property
     def left_behind(self) -> str | None:
-        """Return what may still run there; None if that is nothing."""
+        """Return a phrase about the processes that may still run on the host; None if there are none."""
         if self.left:
             return f"pids {', '.join(map(str, self.left))}"
         if self.lost and self.left is None:
@@ -98,7 +98,7 @@ class AttemptState:
 
         Args:
             plan: the plan of the attempt.
-            adoption: records of the supervisor that this attempt is taken over from.
+            adoption: records of the supervisor from which this attempt is taken over; None: a new attempt.
             wants_standbys: prewarm workers for the next attempt.
         """
         self.plan = plan
@@ -110,17 +110,17 @@ class AttemptState:
         }
         self.failures = Failures()
         self.went = False
-        """The workers were told to start."""
+        """True once the workers were told to start."""
         self.is_stuck = False
-        """No process makes progress any more."""
+        """True once no process makes progress any more."""
         self.saved_step: int | None = None
         self.started_fresh = False
-        """A process has compiled the step without a checkpoint to resume from."""
+        """True if a process has compiled the step without a checkpoint to resume from."""
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
         self._adoption = adoption
         self._recorded = dict(adoption.events) if adoption else {}
         self._without_step = set(self.processes) if wants_standbys and not plan.is_program else set()
-        """Processes whose first step no standby may slow down."""
+        """Processes that have not made their first step, which the start of standby interpreters must not slow down."""
         self._event_lines = {process: Lines(events.LIMIT) for process in self.processes}
         self._warned: set[tuple[str, int, str]] = set()
         """(host, process, topic) already warned about."""
@@ -131,7 +131,7 @@ class AttemptState:
         self._effects: list[Effect] = []
 
     def apply(self, message: Message, now: Moment) -> list[Effect]:
-        """Note what has happened.
+        """Change the state by a message.
 
         Returns:
             The events to report and the orders to carry out, in this order.
@@ -190,7 +190,7 @@ class AttemptState:
         return all(host.probed or host.is_coordinator for host in self.hosts.values())
 
     def all_joined(self) -> bool:
-        """Return True if all processes have joined. A user program reports no phases: it has joined once started."""
+        """Return True if all processes have joined. Those of a user program report no phases: they join at their start."""
         is_program = self.plan.is_program
         return all(
             p.exit_code is not None or (bool(p.pid) if is_program else p.joined) for p in self.processes.values()
@@ -234,22 +234,22 @@ class AttemptState:
         return self.plan.launch.stop_grace if training or leaving else FAILURE_GRACE
 
     def asked_to_stop(self, by_user: bool) -> bool:
-        """Return True if the user, or a SIGTERM to a process, asked for the stop and there is something to save."""
+        """Return True if something is worth saving, and the user or a SIGTERM to a process has asked for the stop."""
         if not self.failures:
             return by_user and self._is_training
         return all(f.kind is FailureKind.ASKED for f in self.failures.seen)
 
     def stall(self) -> Failure:
-        """Return the failure of the process that the others wait for. Call it only if `is_stuck`."""
+        """Return the failure of the process that the others wait for. Call it only while `is_stuck`."""
         return self._watch.failure()
 
     def outcome(self, interrupts: Sequence[int], slept: float, printed: Printed) -> Outcome:
-        """Return the outcome of the attempt, after `StopEnded`.
+        """Return the outcome of the attempt. Call it after the message `StopEnded`.
 
         Args:
             interrupts: signals by which the user asked to stop.
             slept: seconds for which the launcher was suspended shortly before.
-            printed: returns what a process has printed last.
+            printed: returns the end of a process's output.
         """
         outcome = Outcome(
             ExitCode.DONE,
@@ -282,11 +282,14 @@ class AttemptState:
 
     @property
     def _left_behind(self) -> list[str]:
-        """Return `host: what` for each host that may still run processes of this attempt."""
+        """Return `host: reason` for each host that may still run processes of this attempt."""
         return [f"{host.name}: {left}" for host in self.hosts.values() if (left := host.left_behind)]
 
     def _is_done(self, process: Process) -> bool:
-        """Return True if the process has finished. A user program that ends with 0 when asked to stop may not have."""
+        """Return True if the process has finished its work.
+
+        If a user program ends with code 0 after it was asked to stop, it may not have finished; this returns False.
+        """
         if self.plan.is_program:
             return process.exit_code == 0 and not process.cut_off
         return process.exit_code == 0 and process.phase == Phase.DONE
@@ -297,7 +300,7 @@ class AttemptState:
 
     @property
     def _address(self) -> str:
-        """Return the address at which the other hosts reach the coordinator, which is ready."""
+        """Return the address at which the other hosts reach the coordinator, whose agent must be ready."""
         host = next(h for h in self.plan.hosts if h.spec["coordinator"]).host
         ready = self._coordinator.ready
         assert ready is not None
@@ -313,13 +316,13 @@ class AttemptState:
         self._tell({"event": EventKind.NOTE, "message": message})
 
     def _warn(self, host: str, number: int, topic: str, message: str) -> None:
-        """Warn of something that a process has damaged, once for each process."""
+        """Print a warning, once for each process and topic."""
         if (host, number, topic) not in self._warned:
             self._warned.add((host, number, topic))
             self._note(message)
 
     def _tell_start(self, event: HostEvent) -> None:
-        """Report a step of the start, unless it is on record: agents repeat all of them to a new supervisor."""
+        """Report a step of the start, unless it is recorded already: agents repeat all steps to a new supervisor."""
         key = (event["host"], event["phase"], event.get("process"))
         if self._adoption is None or key not in self._adoption.phases:
             self._tell(event)
@@ -346,7 +349,7 @@ class AttemptState:
             self._add(Failure(LAUNCHER, None, what, ExitCode.FAILED))
 
     def _probe(self) -> None:
-        """Let every other host try to reach the coordinator: JAX would wait for minutes and not name the host."""
+        """Let every other host try to connect to the coordinator: JAX would wait for minutes, and not name the host."""
         self._probing = True
         address = self._address
         for host in self.hosts.values():
@@ -363,7 +366,7 @@ class AttemptState:
         self._effects.append(Send({"type": "go", "env": env}))
 
     def _tell_shared_name(self) -> None:
-        """Say that simulated hosts have the name of this machine, if their programs may take them for one."""
+        """Tell the user that all simulated hosts have this machine's name, if their programs may take them for one host."""
         shares = any(not host.ready.get("isolated", True) for host in self.hosts.values() if host.ready)
         if shares and self.plan.pod.traits.is_simulated and len(self.hosts) > 1:
             self._note(
@@ -395,7 +398,7 @@ class AttemptState:
         self._effects.append(Send({"type": "dump"}))
 
     def _judge_end(self, end: messages.StopEnded) -> None:
-        """Add the failures of hosts that did not confirm the stop, and of hosts that are not done for no known reason."""
+        """Add failures of hosts that did not confirm the stop, or that have not finished for an unknown reason."""
         for name in sorted(host.name for host in self.awaited if host.name in end.silent):
             self._add(cause.silent_host(name, *end.silent[name], late=True))
         if self._is_finished or self.failures or end.by_user:
@@ -498,7 +501,7 @@ class AttemptState:
             self._effects.append(cast(Event, {**event, "host": process.host, "process": process.process}))
 
     def _start_standbys(self, stepped: tuple[str, int]) -> None:
-        """Let interpreters for the next attempt start, once all processes have made a step."""
+        """Start interpreters for the next attempt once all processes have made a step. `stepped`: the one that just has."""
         if stepped not in self._without_step:
             return
         self._without_step.remove(stepped)
@@ -509,7 +512,7 @@ class AttemptState:
                 self._effects.append(Send({"type": "standby", "count": count}, host.host.name))
 
     def _on_unreadable(self, host: HostState, frame: from_agent.Unreadable) -> None:
-        """Note that the file of a stream cannot be read. The process may go on, and its exit will be told."""
+        """Warn that a file of a process's output or events is unreadable. The process may go on, and its exit is reported."""
         number, _, kind = frame["stream"].partition(".")
         where = f"{host.folder}/{frame['stream']}: {frame['error']}"
         if kind == "out":
@@ -609,10 +612,11 @@ class AttemptState:
             self._add(cause.from_lost_agent(host.name, reason), frame["ended"])
 
     def _start_anew(self, host: HostState, why: str) -> bool:
-        """Start another agent on a host whose agent has ended before `go`, so that nothing ran there yet.
+        """Start another agent on a host whose agent has ended before any worker started.
 
-        An agent that waits between two attempts ends with its connection, and one that hears nothing from a launcher that
-        sleeps ends with its lease: that is no failure of the host. Returns False if it would be too late, or too often.
+        This is no failure of the host: an agent that waits between two attempts ends with its connection, and its lease
+        expires if the launcher is suspended. Returns False if it is too late for another agent, or too many were
+        started.
         """
         if self.went or self._stopping or self._adoption or host.restarts == _MOST_ANEW:
             return False

@@ -1,4 +1,4 @@
-"""PURE: decide how long a stop waits: the grace period of the workers, and then as long as anything new arrives."""
+"""PURE: decide how long a stop waits: the workers' grace period, and then as long as new output arrives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TELL_AFTER = 3.0  # seconds for which output may still come in until the user i
 
 
 class StopDeadline:
-    """The limit of a stop. `now` is in seconds in which the launcher was awake."""
+    """The limit of a stop. `now` is in seconds in which the launcher was not suspended."""
 
     def __init__(self) -> None:
         self.granted: float | None = None
@@ -21,23 +21,26 @@ class StopDeadline:
         self._told = False
 
     def grant(self, grace: float, now: float) -> float:
-        """Give the workers `grace` seconds from now. Return what they get: a later save adds nothing to the first."""
+        """Give the workers `grace` seconds from now. Return the seconds that they get.
+
+        If a save was granted before, another one does not extend the time.
+        """
         if grace == SAVE_GRACE:
             self._latest = min(self._latest, now + grace)
         self.granted, self._until = grace, min(now + grace, self._latest)
         return max(0.0, self._until - now)
 
     def is_over(self, now: float, newest: float) -> bool:
-        """Return True if hosts that have not confirmed their end are given up.
+        """Return True if the stop no longer waits for hosts that have not confirmed it.
 
-        `newest`: the time, on any clock, at which one of them last sent something new.
+        `newest`: the time, on any clock, at which one of these hosts last sent something new.
         """
         if newest > self._newest:
             self._newest, self._progressed = newest, now
         return now - max(self._progressed, self._until) >= CONFIRM_TIMEOUT
 
     def is_to_be_told(self, now: float) -> bool:
-        """Return True once, if nothing may run any more and output still comes in."""
+        """Return True once, when all processes must have ended and output still arrives, so that the user is told of it."""
         long = now > self._until + _TELL_AFTER
         self._told, before = self._told or long, self._told
         return long and not before

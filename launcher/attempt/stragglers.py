@@ -1,8 +1,9 @@
 """PURE: name the process that the others wait for in every step, if there is one.
 
-This is the only rule by which podrun names one: its verdict becomes an event, and the live view, `status` and the page show
-that. Clocks of hosts differ, so it goes by how long each process waits (`rundir/lateness.py`). On a machine with more work
-than cores somebody is late in any window, by chance; only a process with which something is wrong is so in several in a row.
+This is the only rule by which podrun names a straggler. The result becomes an event, which the live view, `status` and
+the page show. Clocks of hosts differ, so the rule compares how long each process waits (`rundir/lateness.py`). On a
+machine with more work than cores, some process is late in any window, by chance; so a process is named if it is late in
+several windows in a row.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ _IN_A_ROW = 3  # windows in which a process must be late
 
 @dataclass(frozen=True)
 class Late:
-    """A process that keeps the others waiting, in the windows up to now."""
+    """A process that keeps the others waiting, as measured in the last windows."""
 
     host: str
     process: int
     behind: float
-    """Seconds of each step in the last window."""
+    """Seconds per step that the others waited for it in the last window."""
     step_seconds: float
     since: float
     """Time at which the first of the windows began."""
@@ -38,9 +39,10 @@ class Late:
 def late_in_window(
     first: Mapping[Key, ProgressRecord], last: Mapping[Key, ProgressRecord]
 ) -> tuple[dict[Key, float], float]:
-    """Return who was late between two looks at the same processes, by how many seconds a step, and the seconds of a step.
+    """Compare the progress records of the same processes at the two ends of a window, in which all have completed steps.
 
-    All of them have completed steps in between.
+    Returns:
+        How many seconds per step each late process was late, and the seconds of a step.
     """
     steps = {key: last[key].completed - record.completed for key, record in first.items()}
     waits = {key: (last[key].waiting - record.waiting) / steps[key] for key, record in first.items()}
@@ -51,23 +53,23 @@ def late_in_window(
 
 
 def _accounted(record: ProgressRecord) -> float:
-    """Return the seconds of steps so far. Of one who waits that is nearly all; evaluations and saves do not count."""
+    """Return the seconds of its steps so far, without evaluations and saves."""
     return record.data + record.dispatch + record.waiting
 
 
 class Stragglers:
-    """Look at the progress records of all processes in one window of steps after the other."""
+    """Compares the progress records of all processes in successive windows of steps."""
 
     def __init__(self) -> None:
         self.late: Late | None = None
-        """The process that was late in each of the last windows; of several the one that was named first."""
+        """The process that was late in each of the last windows, or None. If there are several, the one named first."""
         self._first: dict[Key, ProgressRecord] = {}
         self._began = 0.0
         self._streaks: dict[Key, tuple[float, int]] = {}
-        """Windows in a row in which a process was late, up to the last one: when they began, and how many they are."""
+        """For each late process: the time at which its uninterrupted row of late windows began, and their number."""
 
     def see(self, records: Mapping[Key, ProgressRecord], now: float) -> bool:
-        """Look at the progress records of all running processes. Return True if that ends a window; `late` is then new."""
+        """Process the progress records of all running processes. Return True if that ends a window, which updates `late`."""
         if not all(record.phase == Phase.TRAIN for record in records.values()):
             return False
         if records.keys() != self._first.keys():

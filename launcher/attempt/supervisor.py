@@ -1,4 +1,4 @@
-"""Supervise one attempt of a run, from the first connection to the proof that nothing is left.
+"""Supervise one attempt of a run, from the first connection to the proof that no process is left.
 
 barrier (all agents ready) -> go -> watch -> all done, or the first failure -> stop everything -> confirm
 """
@@ -49,9 +49,9 @@ TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why 
 
 
 class Supervisor:
-    """Execute one plan: it waits, sends and stops, and the state of the attempt says what follows from what happens.
+    """Executes one plan: waits for messages, applies them to the attempt's state, and carries out the orders that follow.
 
-    `interrupt` is the user's wish to stop: once gracefully, twice at once.
+    `interrupt` stops it: the first call gracefully, the second one at once.
     """
 
     def __init__(
@@ -63,7 +63,10 @@ class Supervisor:
         adoption: Adoption | None = None,
         kept: ReusableAgents | None = None,
     ) -> None:
-        """Prepare an attempt. `kept`: agents of this run's last attempt, and the place for those of this one."""
+        """Prepare an attempt.
+
+        `kept` has the agents of this run's last attempt, and takes those of this one; None: keep no agents.
+        """
         self.state = AttemptState(plan, adoption, wants_standbys=kept is not None and kept.wanted)
         self._plan = plan
         self._transport = transport
@@ -133,7 +136,7 @@ class Supervisor:
             self._pump()
 
     def _get_ready(self) -> None:
-        """Wait until all agents are ready and reach the coordinator, also those that are started again meanwhile."""
+        """Wait until all agents are ready and can reach the coordinator. Includes agents that are started again meanwhile."""
         while not self._should_end():
             self._wait(self.state.all_ready, READY_TIMEOUT, lambda: self._apply(Step.NOT_READY))
             if not self._should_end():
@@ -154,7 +157,14 @@ class Supervisor:
         name_missing: Callable[[], None] | None = None,
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Handle messages until `done`, a failure, or the user's wish to stop. `check` is called all the time."""
+        """Handle messages until `done` returns True, a failure ends the attempt, or the user wants to stop.
+
+        Args:
+            done: returns True if there is nothing to wait for.
+            timeout: seconds after which to call `name_missing`.
+            name_missing: reports which hosts or processes are missing.
+            check: called continuously.
+        """
         deadline = self._clock.now() + timeout
         while not done() and not self._should_end():
             if self._clock.now() > deadline:
@@ -195,9 +205,10 @@ class Supervisor:
         return self.state.asked_to_stop(by_user=bool(self._interrupts))
 
     def _stop(self, grace: float) -> None:
-        """End every worker on every host, and wait until the agents have confirmed it and all output has arrived.
+        """End every worker on every host, and wait until the agents have confirmed that and all output has arrived.
 
-        There is no limit while output arrives, only one for hosts that send nothing new.
+        While output arrives there is no time limit. Hosts that send nothing new have one. `grace`: seconds that workers
+        get.
         """
         unopened = [host for opening in self._openings for host in opening.cancel()]
         self._apply(messages.StopBegun(bool(self._interrupts), unopened))
@@ -220,16 +231,16 @@ class Supervisor:
                 self._end_log(host, name)  # no session writes to it any more
 
     def _follows_the_workers(self) -> bool:
-        """Return True if what the workers do decides how much time they get: nothing has failed before the stop."""
+        """Return True if nothing failed before the stop, so that the workers' state decides how much time they get."""
         stopped_first = bool(self._interrupts) and self.state.failures.only_consequences
         return stopped_first or self._was_asked_to_stop()
 
     def _newest(self) -> float:
-        """Return the time at which a host that is awaited last sent something new."""
+        """Return the time at which one of the awaited hosts last sent something new."""
         return max((self._sessions[host.name].liveness.progressed for host in self.state.awaited), default=0.0)
 
     def _leave(self, session: Session) -> None:
-        """Keep an agent for the next attempt, if there may be one and nothing is left there; else let it end."""
+        """Keep an agent for the next attempt if one may follow and the host has no processes left; otherwise let it end."""
         reusable = session.has_stopped and self.state.hosts[session.host].is_reusable
         kept = self._kept if reusable and self.state.failures and not self._interrupts else None
         if kept is None or not kept.wanted or not kept.keep(session):
@@ -254,7 +265,7 @@ class Supervisor:
         return outcome
 
     def _with_summary(self, first: Failure) -> Failure:
-        """Add what a process printed last to the bare fact that it has ended."""
+        """Add the reason in a process's last output to a failure that only says that the process has ended."""
         process = None if first.process is None else self.state.processes[first.host, first.process]
         if process is None or process.error is not None or process.exit_code is None:
             return first
@@ -290,7 +301,7 @@ class Supervisor:
         self._report(cast(Event, {"event": kind, **fields}))
 
     def _report(self, event: Event) -> None:
-        """Report an event; those of workers have a time already."""
+        """Report an event with the current time; events of workers have a time already."""
         if "time" not in event:
             event = cast(Event, {"event": event["event"], "time": time.time(), **event})
         self._observer.event(event)
@@ -301,9 +312,9 @@ class Supervisor:
     # --- sessions ---
 
     def _on_frame(self, host: str, frame: Delivered) -> None:
-        """Receive a frame, in the session's thread. Output goes to its log here, so that memory holds no other copy.
+        """Receive a frame in the session's thread. Writes output to its log here, so that no copy stays in memory.
 
-        A host that sends too fast is throttled here. Raises IncompleteWriteError if the output could not be written.
+        Blocks if a host sends too fast. Raises IncompleteWriteError if the output could not be written.
         """
         if frame["type"] == "output" and frame["stream"].endswith(".out"):
             if self._plan.is_program:
@@ -321,7 +332,7 @@ class Supervisor:
         self._pending.put(messages.Received(host, frame))
 
     def _active(self) -> list[Session]:
-        """Return the sessions whose agents are to live on: also those that have confirmed, until they are closed."""
+        """Return the sessions whose agents must stay alive: even those that have confirmed the stop, until they close."""
         hosts = self.state.hosts
         return [session for name, session in self._sessions.items() if session.is_open and not hosts[name].is_gone]
 
@@ -347,7 +358,7 @@ class Supervisor:
         self._open([session])
 
     def _dump_stacks(self) -> None:
-        """Let all processes print their stacks to the logs, and wait until they have, on hosts that answer and run any."""
+        """Ask all processes to print their stacks to the logs, and wait for it. Hosts that do not answer are left out."""
         self._apply(Step.DUMP)
         self._wait_for_stacks(lambda host: host.dumped)
 
@@ -367,6 +378,6 @@ class Supervisor:
             self._apply(messages.LogFailed(host, str(error.strerror)))
 
     def _end_of_log(self, host: str, process: int) -> bytes:
-        """Return what a process has printed last in this attempt."""
+        """Return the end of what a process has printed in this attempt."""
         name = self._log_names[host, output_stream(process)]
         return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))

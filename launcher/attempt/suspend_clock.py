@@ -9,7 +9,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # on macOS, CLOC
 
 
 def boottime() -> float:
-    """Return the seconds since this machine started, its suspensions included; time.monotonic() leaves them out."""
+    """Return the seconds since this machine started, including suspensions (time.monotonic() does not count them)."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -32,7 +32,7 @@ class SuspendClock:
         self._woke = 0.0
 
     def now(self) -> float:
-        """Return the seconds awake since this clock was created."""
+        """Return the seconds since this clock was created, without suspensions."""
         at = self._clock()
         passed, self._last = at - self._last, at
         if passed > self._limit:
@@ -42,5 +42,5 @@ class SuspendClock:
         return self._now
 
     def slept(self, within: float) -> float:
-        """Return how long the last sleep was, 0 if it ended more than `within` seconds ago."""
+        """Return the seconds of the last suspension; 0 if it ended more than `within` seconds ago."""
         return self._slept if self._clock() - self._woke <= within else 0.0

@@ -24,9 +24,10 @@ _IMPATIENT = 2.0  # seconds for the console to show the rest once the user wants
 
 
 class View:
-    """Console and recorder together. The loss of the terminal counts as SIGHUP, that of a pipe as SIGPIPE.
+    """Shows events on the console and records them.
 
-    The console has a thread of its own: neither a host nor a signal waits for a slow one.
+    A lost terminal counts as SIGHUP, a broken pipe as SIGPIPE. The console has a thread of its own, so that hosts and
+    signals never wait for a slow one.
     """
 
     def __init__(
@@ -43,8 +44,8 @@ class View:
             console: the console.
             recorder: the recorder.
             is_impatient: returns True once the user wants to stop.
-            on_unread: gets the number of the signal that stands for it when nobody reads the console any more.
-            mask: hides secrets in what is shown and recorded.
+            on_unread: called when nobody reads the console any more, with the signal that this counts as.
+            mask: hides secrets in the texts that are shown and recorded.
         """
         self._mask = mask or Mask(())
         self._console: Console | None = console
@@ -80,12 +81,12 @@ class View:
         self._drain()
 
     def stop(self) -> None:
-        """End the view of an attempt. Return when all output is shown, or when the user interrupts the wait."""
+        """End the view of an attempt. Returns when all output is shown, or when the user interrupts the wait."""
         self._actions.put(self._finish)
         self._drain()
 
     def close(self) -> None:
-        """End the console's thread. Nothing is shown from then on, and a stuck console is not waited for."""
+        """End the console's thread without waiting for a stuck console. Shows nothing more."""
         self._actions.put(self._end)
 
     @property
@@ -94,7 +95,7 @@ class View:
         return self._leaving
 
     def print_directly(self, write: Callable[[], None]) -> None:
-        """Call `write`, which prints past the console: to the same terminal, maybe, so a stuck one is given a moment only."""
+        """Call `write`, which prints without the console's thread. If the console is stuck, wait only a moment."""
         if not self.stuck:
             write()
             return
@@ -103,7 +104,7 @@ class View:
         thread.join(_IMPATIENT)
 
     def _drain(self) -> None:
-        """Wait until the console has everything, unless the user does not want to wait."""
+        """Wait until the console has shown everything, or the user does not want to wait."""
         shown = threading.Event()
         self._actions.put(shown.set)
         while not self._leaving and not shown.wait(0.1):
@@ -123,7 +124,7 @@ class View:
                 self._broken, self._console = error, None
 
     def _next_action(self) -> Callable[[], None] | None:
-        """Return the next action. Events go before output, so that a stop is confirmed at once."""
+        """Return the next action of the console's thread. Events go before output, so that a stop is confirmed at once."""
         try:
             return self._actions.get_nowait()
         except queue.Empty:
@@ -153,7 +154,7 @@ class View:
         return True
 
     def _finish(self) -> None:
-        """Show the rest of the output, which is all in the log; only its end to a user who wants to stop."""
+        """Show the rest of the output; if the user wants to stop, only its end. The log has all of it."""
         while self._show_output(at_end=True):
             if self._is_impatient() and self._echo is not None and (text := self._echo.skip(behind=1 << 16)):
                 self._show(lambda console, text=text: console.output(text))  # type: ignore[misc]

@@ -21,16 +21,16 @@ _COMPARE = 1.0  # seconds between two comparisons of their waiting: agents send 
 
 @dataclass
 class _Idle:
-    """Since when a process has shown no progress."""
+    """The time since which a process has shown no progress."""
 
     since: float
     signs: int
 
 
 class ProgressWatch:
-    """Notice that all processes are stuck, and say which one the others wait for.
+    """Notices when all processes are stuck, and names the one that the others wait for.
 
-    Time in which the launcher sleeps, or in which a host does not answer, counts for nobody: that is another failure.
+    Time in which the launcher is suspended or a host does not answer is not counted, because those are other failures.
     """
 
     def __init__(self, processes: Iterable[Process], launch: Launch, is_program: bool) -> None:
@@ -45,7 +45,7 @@ class ProgressWatch:
         self._idle: dict[int, _Idle] = {}
 
     def is_stuck(self, now: float, tick: Tick) -> bool:
-        """Return True if no process has made progress for longer than it may. `now`: seconds awake."""
+        """Return True if every process has been without progress for longer than it may. `now`: seconds awake."""
         if self._timeout is None:
             return False
         passed, self._looked = now - self._looked, now
@@ -66,7 +66,7 @@ class ProgressWatch:
         return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 
     def late(self, now: Moment) -> LateEvent | None:
-        """Return an event if it has changed which process keeps the others waiting."""
+        """Return an event if another process keeps the others waiting than before, or none does any more; otherwise None."""
         if now.awake - self._compared < _COMPARE:
             return None
         self._compared = now.awake
@@ -111,7 +111,7 @@ class ProgressWatch:
 
 
 def least_far(processes: Sequence[Process]) -> list[Process]:
-    """Return those that the other processes wait for: they are stopped, or have come least far; all if nothing shows it."""
+    """Return the processes that the others wait for: the stopped or the least advanced ones; all if none stands out."""
     progress = {p.process: _progress_of(p) for p in processes}
     stopped = [p for p in processes if progress[p.process].stopped]
     least = min((one.position for one in progress.values()), default=None)

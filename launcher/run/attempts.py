@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 Prepare = Callable[[], Outcome | None]
-"""Prepares the hosts of an attempt; returns the outcome if that failed."""
+"""Prepares the hosts of an attempt. Returns None if they are ready, otherwise the outcome of the attempt."""
 _CERTAIN = 5.0  # seconds to wait for the reason why the hosts were taken away
 
 
@@ -70,11 +70,15 @@ def run_attempts(
     """Run the spec to its end, including restarts, and return the exit code.
 
     Args:
+        spec: the run.
+        directory: its run directory.
+        console: shows what happens.
         bundles: the code for remote hosts.
         adopt: another launcher started an attempt and is gone; take it over first.
         transport: transport of the pod, which is closed at the end; None: created here.
-        job_time: the queue's job that this run is in; its signal ends the attempt, and the run may continue in another job.
-        renewal: recreates the pod's machines if they are taken away. It has just created them at the start as well.
+        job_time: the queue's job that this run is in; its signal ends the attempt, and the run may continue in another
+            job.
+        renewal: the service that has just created the pod's machines, and recreates them if they are taken away.
 
     Raises:
         UserError: another podrun supervises this run, or a secret is missing.
@@ -138,12 +142,12 @@ class _Run:
         self._renewal = renewal
         self._history = AttemptHistory()
         self._observers = Observers(self._history, view)
-        """Observers of all events; an attempt has more."""
+        """Observers of the events of all attempts; each attempt adds some of its own."""
         self._attempts: list[Attempt] = []
         """Attempts that were followed by another one."""
         self._resized = False  # the last attempt was stopped to use returned hosts
         self._unfit: set[str] = set()
-        """Hosts that answer but could not be prepared, and that the run can do without."""
+        """Hosts that answer but could not be prepared. The run continues without them."""
         self._is_new_here = True  # this process has not run an attempt yet
         self._kept = ReusableAgents()
         struck = directory.struck() if spec.inject else ()
@@ -209,7 +213,13 @@ class _Run:
         return self._preparation.prepare_first(plan)
 
     def _attempt(self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None) -> Outcome:
-        """Run one attempt, or continue an adopted one, and close its view."""
+        """Run one attempt, and finish its view.
+
+        Args:
+            plan: the plan of the attempt.
+            adoption: records of the supervisor from which the attempt is taken over; None: start it.
+            prepare: prepares its hosts; None if they are ready.
+        """
         if adoption is None:
             remark = self._transport.remark() if self._is_new_here else None
             self._is_new_here = False
@@ -232,7 +242,12 @@ class _Run:
             self._view.stop()
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
-        """Return the plan of the next attempt and the function that prepares its hosts, or the final outcome."""
+        """Decide what follows an attempt.
+
+        Returns:
+            The plan of the next attempt with the function that prepares its hosts (None if they are ready); or, if no
+            attempt follows, the outcome of the run.
+        """
         attempt = self._history.attempt(outcome, plan, time.time(), self._resized)
         if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
             attempt = replace(attempt, ending=Ending.UNFIT)
@@ -277,7 +292,12 @@ class _Run:
     def _renew_if_taken(
         self, plan: LaunchPlan, outcome: Outcome, attempt: Attempt
     ) -> tuple[LaunchPlan, Prepare] | Outcome | None:
-        """Continue on new machines if the old ones are gone. Returns as `_next` does; None if the machines exist."""
+        """Recreate the machines of an attempt if they were taken away.
+
+        Returns:
+            The plan of the next attempt on the new machines with the function that prepares them; the outcome of the
+            run if there are no new machines; None if the old machines still exist.
+        """
         renewal = self._renewal
         if renewal is None or not (why := why_taken(renewal, attempt, self._note, self._stops)):
             return None
@@ -364,7 +384,7 @@ class _Run:
                     self._resized = rejoin.has_stopped and not self._signals.received
 
     def _watch_missing(self, plan: LaunchPlan, stop: Callable[[], None]) -> RejoinWatch | None:
-        """Return an observer that waits for missing hosts; None if the attempt has all hosts of the pod."""
+        """Return an observer that waits for missing hosts and calls `stop` when one is back; None if no host is missing."""
         pod = self._spec.pod
         self._resized = False
         if len(plan.hosts) == len(pod.hosts):

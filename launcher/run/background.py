@@ -28,7 +28,11 @@ _APPEAR = 30.0  # seconds for the supervisor to write its first event
 
 
 def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_json: bool) -> int:
-    """Start the supervisor of a created run. Return once all processes have started, or the run has ended."""
+    """Start the supervisor of a created run, and show events until all processes have started or the run has ended.
+
+    Returns:
+        The exit code: that of the run if it has ended, otherwise 0.
+    """
     spawn(directory, bundles)
     console = make_console(as_json)
     start = _Start()
@@ -112,8 +116,8 @@ def failure_message(directory: RunDirectory) -> str:
 class _Start:
     """Detects when a run has started.
 
-    A program has started when all its processes run; podrun's runtime, when the processes have agreed on workdir and data,
-    the last check that can fail.
+    A user program has started when all its processes run. A job with a train.yaml has started when its processes have
+    agreed on workdir and data, because that is the last check that can fail.
     """
 
     def __init__(self) -> None:
@@ -133,7 +137,10 @@ class _Start:
 
 
 def report_end(directory: RunDirectory, end: EndEvent, as_json: bool = False) -> int:
-    """Print the report of a run with a background supervisor, and return its exit code. JSON output contains it already."""
+    """Print the report of a run that has ended with a supervisor in the background, and return its exit code.
+
+    Prints nothing if `as_json`, because the JSON output contains the report already.
+    """
     if as_json:
         return end["code"]
     deadline = time.monotonic() + _REPORT

@@ -39,7 +39,7 @@ class _Stray:
     adoption: Adoption
     """Records of the attempt."""
     until: float
-    """Time (time.monotonic()) at which the host's agent, whose lease has expired, has ended them."""
+    """The time.monotonic() at which the host's agent, whose lease has then expired, has ended these processes."""
 
 
 class StrayProcesses:
@@ -103,9 +103,9 @@ class StrayProcesses:
 
 
 def end_strays(spec: RunSpec, directory: RunDirectory, end: EndEvent) -> list[str]:
-    """End processes of an ended run on hosts that were unreachable at its end; record a new end event.
+    """End processes of an ended run on hosts that were unreachable at its end, and record a new end event.
 
-    Returns `host: reason` for what is still unconfirmed. Raises UserError if a podrun supervises the run.
+    Returns `host: reason` for each host that may still have processes. Raises UserError if a podrun supervises the run.
     """
     with ExitStack() as stack:
         stack.enter_context(directory.supervise())
@@ -132,7 +132,19 @@ def end_strays(spec: RunSpec, directory: RunDirectory, end: EndEvent) -> list[st
 def end_rest(
     plan: LaunchPlan, adoption: Adoption, left: Sequence[str], transport: Transport, logs: Logs, observer: Observer
 ) -> list[str]:
-    """End what an attempt left on hosts (`left`: `host: ...`). Returns what is still unconfirmed."""
+    """End the processes that an attempt left on hosts.
+
+    Args:
+        plan: the plan of the attempt.
+        adoption: records of the attempt.
+        left: `host: reason` for each host that may have processes.
+        transport: transport of the pod.
+        logs: logs of the run.
+        observer: gets the events.
+
+    Returns:
+        `host: reason` for each host that may still have processes.
+    """
     hosts = {_host(row) for row in left}
     elsewhere = [row for row in left if _host(row) not in {h.host.name for h in plan.hosts}]
     plan = replace(plan, hosts=tuple(h for h in plan.hosts if h.host.name in hosts))

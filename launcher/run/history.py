@@ -21,7 +21,7 @@ _BEFORE_TRAINING = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE)
 
 
 def budget_of(plan: LaunchPlan) -> Budget:
-    """Return the restarts that a job allows."""
+    """Return how many restarts a job allows."""
     failures, preemptions = plan.launch.max_restarts, plan.launch.max_preemptions
     return Budget(failures, (PREEMPTIONS if failures else 0) if preemptions is None else preemptions)
 
@@ -56,7 +56,7 @@ class AttemptHistory:
         self._uses_loop = self._trained = False
 
     def attempt(self, outcome: Outcome, plan: LaunchPlan, time: float, resized: bool = False) -> Attempt:
-        """Return the attempt's achievements and outcome. `resized`: podrun itself stopped it."""
+        """Return what the attempt achieved, and how it ended. `resized`: podrun stopped it to use returned hosts."""
         cause = outcome.cause
         return Attempt(
             ending=Ending.RESIZED if resized and cause is None and not outcome.finished else _ending(outcome, plan),
@@ -103,7 +103,7 @@ def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
 
 
 def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list[Attempt]:
-    """Return the attempts that another one followed. The events of the last attempt are passed to `progress`."""
+    """Return the attempts that were followed by another one, and pass the events of the last attempt to `progress`."""
     attempts = []
     for event in events:
         progress.event(event)

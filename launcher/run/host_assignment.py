@@ -16,11 +16,10 @@ Job: TypeAlias = "Config | Program"
 
 
 def assign_hosts(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] | None:
-    """Return the hosts of the next attempt in the order of their process ids; None if they are too few for the pod or job.
+    """Return the hosts of the next attempt in the order of their process ids; None if too few hosts are reachable.
 
-    Each reachable host keeps its place. A spare replaces an unreachable host; without spares the later hosts move up. If
-    the job
-    cannot run on that number of hosts, some are left out.
+    Each reachable host keeps its place. A spare replaces an unreachable host; without spares the later hosts move up.
+    If the job cannot run on that number of hosts, some are left out. `away`: names of the hosts that may not be used.
     """
     spares = [host for host in pod.spares if host.name not in away]
     hosts: list[Host] = []
@@ -36,13 +35,13 @@ def assign_hosts(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] 
 
 
 def can_do_without(pod: Pod, job: Job, failed: Collection[str], unfit: Collection[str]) -> bool:
-    """Return True if the run can start without the hosts that failed to be prepared and the unfit ones."""
+    """Return True if the run can start without the hosts whose preparation has `failed` and without the `unfit` ones."""
     names = {host.name for host in pod.all_hosts}
     return bool(failed) and names.issuperset(failed) and assign_hosts(pod, job, {*failed, *unfit}) is not None
 
 
 def why_not_fewer(pod: Pod, job: Job) -> str | None:
-    """Return why the job cannot run on fewer hosts although the pod allows it; None if it can or the pod does not."""
+    """Return why the job needs all hosts although the pod allows fewer; None if it does not, or the pod forbids it."""
     if pod.min_hosts is None:
         return None
     reasons = [_misfit(pod, job, count) for count in range(pod.min_hosts, len(pod.hosts))]
@@ -50,7 +49,7 @@ def why_not_fewer(pod: Pod, job: Job) -> str | None:
 
 
 def _misfit(pod: Pod, job: Job, hosts: int) -> str | None:
-    """Return why the job cannot run on this number of hosts. A user program decides itself when it starts."""
+    """Return why the job cannot run on this number of hosts; None if it can, or if only a user program knows."""
     if hosts == len(pod.hosts) or isinstance(job, Program):
         return None
     from podrun.runtime.config import shrinking_problem

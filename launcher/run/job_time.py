@@ -17,7 +17,7 @@ class Onward:
 
     ending: Ending
     why: str
-    """Reason for leaving this job, as a phrase."""
+    """Reason why the run leaves this job, as a phrase."""
     words: str
     """Message for the user."""
     excluded: str = ""
@@ -25,15 +25,15 @@ class Onward:
 
 
 class JobTime(ABC):
-    """The time that a run has in its job, and how it continues afterwards."""
+    """The time that a run has in its job, and how the run continues when that is over."""
 
     signal: int
     """Signal that the queue sends shortly before the time limit."""
 
     @abstractmethod
     def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
-        """Return how the run continues after its last attempt; None if it ends."""
+        """Return how the run continues in another job after its last attempt; None if the run ends."""
 
     @abstractmethod
     def advice(self, outcome: Outcome, pod: Pod) -> str | None:
-        """Return how to get a job without the node that failed; None if no node failed."""
+        """Return a message that says how to get a job without the node that failed; None if no node failed."""

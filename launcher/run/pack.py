@@ -18,9 +18,13 @@ from ..staging.stored_programs import Stored, stored_programs
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Return the spec for remote hosts, and the bundles. Prints progress on stderr if reading takes long.
+    """Pack the project, podrun and the data for remote hosts. Prints progress on stderr if reading takes long.
 
-    Raises UserError if project or data cannot be sent, or if the requirements lack packages of podrun's runtime.
+    Returns:
+        The spec with the paths on the hosts, and the bundles to send.
+
+    Raises:
+        UserError: project or data cannot be sent, or the requirements lack packages of podrun's runtime.
     """
     if not isinstance(spec.job, Program):
         check_runtime_packages(spec.pod)
@@ -40,10 +44,11 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 
 
 def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Add the programs that `podrun compile` has made for this job.
+    """Add the executables that `podrun compile` has stored for this job. Prints on stderr why they are not sent.
 
-    Returns the spec with the place of their list on the hosts and, if the hosts are remote, the bundle to send. Says on
-    stderr why programs are not sent.
+    Returns:
+        The spec with the path of their list on the hosts, and the bundle to send; no bundle if the hosts are this
+        machine.
     """
     if isinstance(spec.job, Program):
         return spec, ()
@@ -51,7 +56,7 @@ def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 
 
 def add_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Do the same for a spec that knows its `stored` programs, such as that of a run that has waited in a queue."""
+    """Add the executables in the list `spec.stored`, as `with_programs` does. Used for a run that has waited in a queue."""
     spec, stored = replace(spec, programs=""), Stored(Path(spec.stored))
     if not spec.stored or not stored.path.exists():
         return spec, ()

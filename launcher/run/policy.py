@@ -1,7 +1,7 @@
 """Decide whether a run restarts after an attempt, and after which delay. PURE.
 
-Worth a restart are a preemption, a lost host, a stalled process, and a failure after training began. Not worth one is a
-failure that would happen again.
+A run restarts after a preemption, a lost host, a stalled process, or a failure after training began. It does not
+restart after a failure that would happen again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Ending(StrEnum):
 
 
 NO_FAILURE = (Ending.UNFIT, Ending.TAKEN, Ending.ASLEEP)
-"""Endings that say nothing about the job or its hosts."""
+"""Endings that say nothing about the job or its hosts, so they do not count."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Attempt:
     ending: Ending
     code: int = 0
     what: str = ""
-    """The first cause in one line, without its host, but with the step if there was one."""
+    """The first cause in one line: without its host, with the step if there was one."""
     trained: bool = False
-    """True if a process completed its first step."""
+    """True if a process completed a step."""
     saved: int | None = None
     """Step of the newest complete checkpoint that the attempt knew of."""
     seconds: float = 0.0
@@ -84,7 +84,7 @@ class Restart:
 
 
 def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
-    """Return the decision after the last of a run's attempts; there must be at least one."""
+    """Decide whether a run restarts after the last of its attempts, of which there is at least one."""
     last = attempts[-1]
     if last.ending is Ending.UNFIT:
         return Restart(0.0, "another start")
@@ -107,7 +107,7 @@ def decide(attempts: Sequence[Attempt], budget: Budget) -> Stop | Restart:
 
 
 def why_not_renewed(attempts: Sequence[Attempt]) -> str:
-    """Return why a run does not continue on new machines after it lost the old ones; empty if it does."""
+    """Return why a run that lost its machines does not continue on new ones; empty if it does."""
     idle = 0
     for number in range(len(attempts) - 1, -1, -1):
         if attempts[number].ending is not Ending.TAKEN or _has_progressed(attempts, number):
@@ -125,7 +125,7 @@ def _used_up(preempted: bool, most: int) -> str:
 
 
 def _is_hopeless(attempts: Sequence[Attempt]) -> str:
-    """Return why another attempt would end in the same way; empty if it may succeed."""
+    """Return why another attempt would end like the last one; empty if it may succeed."""
     last = attempts[-1]
     if last.ending is Ending.LAUNCHER:
         return "the launcher's own machine failed, not a host"
@@ -149,14 +149,14 @@ def _is_hopeless(attempts: Sequence[Attempt]) -> str:
 
 
 def _has_saved(attempts: Sequence[Attempt], number: int) -> bool:
-    """Return True if the attempt saved a newer checkpoint than earlier attempts knew of."""
+    """Return True if attempt `number` saved a newer checkpoint than earlier attempts knew of."""
     known = max((a.saved for a in attempts[:number] if a.saved is not None), default=-1)
     saved = attempts[number].saved
     return saved is not None and saved > known
 
 
 def _wait(attempts: Sequence[Attempt]) -> float:
-    """Return the delay in seconds: 0 after progress or after the first attempt without, then 1, 2, 4 ..."""
+    """Return the delay in seconds: 0 after an attempt with progress and after the first one without; then 1, 2, 4 ..."""
     idle = 0
     for number in range(len(attempts) - 1, -1, -1):
         if _has_progressed(attempts, number):

@@ -38,7 +38,10 @@ class Preparation:
         self._clock = SuspendClock(ASLEEP)
 
     def prepare(self, plan: LaunchPlan) -> Outcome | None:
-        """Stage code, data and environment on remote hosts, or check this machine. Returns the outcome if that failed."""
+        """Stage code, data and environment on remote hosts, or check this machine.
+
+        Returns None if all hosts are ready, otherwise the outcome of the attempt.
+        """
         if plan.run.code is None and not plan.pod.traits.is_exclusive:
             return None
         from .stage import check_hosts, stage_hosts  # imports what simulated hosts do not need
@@ -74,7 +77,10 @@ class Preparation:
         return Outcome(failures[0].code, failures[0], failures, unprepared=True)
 
     def prepare_first(self, plan: LaunchPlan) -> Outcome | None:
-        """Prepare for the first attempt; try a few times if only a connection was lost."""
+        """Prepare for the first attempt, and try again a few times if only connections were lost.
+
+        Returns None if all hosts are ready, otherwise the outcome of the attempt.
+        """
         pause = FIRST_PAUSE
         for tries_left in reversed(range(_TRIES)):
             outcome = self.prepare(plan)
@@ -105,9 +111,16 @@ class Preparation:
     def prepare_again(
         self, plan: LaunchPlan, last_outcome: Outcome, can_do_without: Callable[[Outcome], bool]
     ) -> Outcome | None:
-        """Prepare for a restart. Retries for some time, because a host that is back may not have mounted everything yet.
+        """Prepare for a restart, and try again for some time: a host that is back may not have mounted everything yet.
 
-        Retries for a shorter time if `can_do_without` the hosts that are not ready.
+        Args:
+            plan: the plan of the next attempt.
+            last_outcome: the outcome of the last attempt.
+            can_do_without: returns True if the run can start without the hosts that an outcome says are not ready.
+                These get less time.
+
+        Returns:
+            None if all hosts are ready, otherwise the outcome of the attempt.
         """
         started, pause = self._clock.now(), FIRST_PAUSE
         last_cause = ""

@@ -1,4 +1,4 @@
-"""Download the results at the end of a run, also of a failed one. Failures do not change the run's exit code."""
+"""Download the results at the end of a run, including a failed one. A failed download does not change the run's exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,15 @@ _LOOK = 0.1  # seconds between two checks for a signal
 def pull_results(
     transport: Transport, directory: RunDirectory, folder: Path, note: Callable[[str], None], signals: Sequence[int]
 ) -> None:
-    """Download metrics, samples and the newest checkpoint; `note` the result. Another signal or the time limit ends it."""
+    """Download metrics, samples and the newest checkpoint, until another signal arrives or the time limit is over.
+
+    Args:
+        transport: transport of the pod.
+        directory: the run.
+        folder: destination on this machine.
+        note: gets a message about the result.
+        signals: the signals received; the download ends when one is added.
+    """
     before = len(signals)
     deadline = time.monotonic() + (_INTERRUPTED_LIMIT if before else _LIMIT)
     work = InThread(lambda: pull_run(transport, directory, BRIEF, folder, lambda _: None, lambda *_: None), "pull")

@@ -15,9 +15,10 @@ EVERY = 20.0  # seconds between two tries
 
 
 class RejoinWatch:
-    """An observer of an attempt without some hosts, which stops the attempt when a host is back.
+    """An observer of an attempt without some hosts. It stops the attempt when a host is back.
 
-    It stops the attempt just after a checkpoint, so that no work is lost. A run that saves none is not stopped.
+    It stops the attempt just after a checkpoint, so that no work is lost. A run that saves no checkpoints is not
+    stopped.
     """
 
     def __init__(
@@ -32,8 +33,8 @@ class RejoinWatch:
 
         Args:
             missing: the hosts to wait for.
-            away: returns the unreachable ones of some hosts, with reasons; None: shutdown requested.
-            note: tells the user something.
+            away: returns the hosts that are unreachable, by name with the reason; None when it was asked to end.
+            note: prints a message to the user.
             stop: asks the attempt to stop.
             every: seconds between two tries.
         """

@@ -30,18 +30,24 @@ class Renewal(Protocol):
     def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
         """Return what happened to the machines, as a sentence; empty if they exist, or will not be recreated.
 
-        Polls up to `limit` seconds, until they are gone. Raises UserError, UnavailableError.
+        Args:
+            limit: seconds for which to ask again while they seem to exist.
+            note: prints a message to the user.
+            stopped: returns how often the user has asked to stop.
+
+        Raises UserError, UnavailableError.
         """
 
     def renew(self, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | None:
-        """Recreate the machines; return the pod when they are ready, or None if the user interrupts.
+        """Recreate the machines, and wait until they are ready.
 
-        Raises UserError, and UnavailableError after several tries.
+        Returns the pod, or None if the user interrupts the wait. Raises UserError, and UnavailableError after several
+        tries.
         """
 
 
 def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
-    """Return why the machines of an attempt are gone; empty if they are not, or it is unknown."""
+    """Return why the machines of an attempt are gone; empty if they exist, or if that is unknown."""
     if attempt.ending in _NEVER_TAKEN:
         return ""
     # if all hosts fall silent at once, the launcher's network looks guilty; but taken machines look the same
@@ -56,7 +62,8 @@ def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], s
 def renewed(renewal: Renewal, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | Failure | None:
     """Wait for new machines.
 
-    Returns the pod with them, a `Failure` if there are none, or None if the user interrupted the wait.
+    Returns:
+        The pod with the new machines, a `Failure` if there are none, or None if the user interrupted the wait.
     """
     try:
         return renewal.renew(note, stopped)

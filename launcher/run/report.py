@@ -54,7 +54,7 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
 
 
 def _resume(outcome: Outcome) -> str:
-    """Return what the same command will do next; promise only what is certain."""
+    """Return a sentence about what the same command will do next. It promises only what is certain."""
     if outcome.saved_step is not None:
         return f"; the checkpoint of step {outcome.saved_step} is complete; the same command resumes the run"
     if outcome.no_checkpoint:
@@ -93,7 +93,7 @@ def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -
 
 
 def _next_commands(plan: LaunchPlan, job: Config) -> list[str]:
-    """Return lines with the commands that use the trained model; none if it must be brought to this machine first."""
+    """Return lines with the commands that use the trained model; none if the model must be downloaded first."""
     if not plan.pod.traits.files_are_here and not bucket_url.url(plan.run.workdir):
         return []
     from podrun.runtime.config.job import writes_text  # slow import that user programs do not need
@@ -103,12 +103,12 @@ def _next_commands(plan: LaunchPlan, job: Config) -> list[str]:
 
 
 def _place(plan: LaunchPlan, path: Path) -> str:
-    """Return a path of process 0 as seen from this machine."""
+    """Return where this machine sees a path of process 0."""
     return bucket_url.url(path) or location(str(path), plan.pod.transport, plan.hosts[0].host.name)
 
 
 def _tensorboard_hint(plan: LaunchPlan, folder: Path) -> str:
-    """Return a command that works here, or the folder and a hint; podrun writes the files without TensorBoard installed."""
+    """Return a command that opens TensorBoard here; or the folder and a hint, if TensorBoard is not installed here."""
     if plan.pod.traits.files_are_here and not bucket_url.url(folder) and shutil.which("tensorboard"):
         return f"tensorboard --logdir {shlex.quote(str(folder))}"
     return f"{_place(plan, folder)}  (pip install tensorboard; tensorboard --logdir ...)"
@@ -134,7 +134,7 @@ def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: Run
 
 
 def _log_of(cause: Failure, plan: LaunchPlan, directory: RunDirectory) -> Path | None:
-    """Return the log of the failed process; None if the cause does not belong to one host."""
+    """Return the log of the failed process, or of the first one of the failed host; None if the cause is not on a host."""
     for host in plan.hosts:
         if host.host.name == cause.host:
             process = host.processes[0] if cause.process is None else cause.process

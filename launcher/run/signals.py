@@ -15,11 +15,11 @@ class Signals:
     """Collects the signals that arrive while it is open, and forwards them."""
 
     def __init__(self, *more: int, on_early_interrupt: Callable[[], None] | None = None) -> None:
-        """Collect nothing yet.
+        """Start without a receiver.
 
         Args:
             more: further signals to collect.
-            on_early_interrupt: called by Ctrl-C while there is no receiver, to say that it was noticed.
+            on_early_interrupt: called on Ctrl-C while there is no receiver, to show the user that it was noticed.
         """
         self._numbers = (*_NUMBERS, *more)
         self._on_early_interrupt = on_early_interrupt
@@ -29,7 +29,7 @@ class Signals:
 
     @contextmanager
     def to(self, receiver: Callable[[int], None]) -> Iterator[None]:
-        """Forward every signal to `receiver`, including earlier ones."""
+        """Forward every signal to `receiver` inside the `with` block, including earlier ones."""
         self._receiver = receiver
         for number in self.received:
             receiver(number)
@@ -39,7 +39,7 @@ class Signals:
             self._receiver = None
 
     def note(self, number: int) -> None:
-        """Treat a signal as received although this process did not get it. Thread-safe."""
+        """Treat signal `number` as received although this process did not get it. Thread-safe."""
         self.received.append(number)
         if self._receiver:
             self._receiver(number)

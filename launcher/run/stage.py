@@ -30,7 +30,7 @@ Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
 
 Note = Callable[..., None]
-"""Called with a message to the user that concerns no single host, and `sent`: what was sent to each host, if that is told."""
+"""Called with a message to the user about all hosts. Its argument `sent` lists what was sent to each host, if known."""
 
 
 def stage_hosts(
@@ -98,7 +98,7 @@ def _imports(plan: LaunchPlan) -> dict[str, str]:
 
 
 def _judge(findings: Sequence[Finding], note: Note) -> list[Failure]:
-    """Show the warnings, and return the findings that prevent the start."""
+    """Show the warnings, and return the failures that prevent the start."""
     _warn(findings, note)
     return [
         Failure(name_hosts(finding.hosts), None, finding.what, ExitCode.UNAVAILABLE, details=finding.remedy)

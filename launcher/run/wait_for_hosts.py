@@ -39,9 +39,14 @@ class HostWait:
         unfit: Collection[str] = (),
         what: str = "restart",
     ) -> None:
-        """Begin.
+        """Begin with all hosts unknown.
 
         Args:
+            pod: the pod.
+            job: the job, which may need a minimum number of hosts.
+            transport: transport of the pod.
+            note: prints a message to the user.
+            limit: seconds to wait.
             unfit: names of hosts that answer but could not be prepared; the next attempt does not use them.
             what: what waits for the hosts, for messages.
         """
@@ -54,16 +59,17 @@ class HostWait:
         self._what = what
         self._clock = SuspendClock(ASLEEP)
         self._told: set[str] = set()
-        """Hosts that were announced to the user as awaited."""
+        """Hosts about which the user was told that podrun waits for them."""
         self.waited = False
-        """True if a host was unreachable or slow, and may have lost its preparation."""
+        """True if a host was unreachable or slow. What was prepared on it may be lost."""
         self.hosts = pod.hosts
         """Hosts of the next attempt."""
 
     def wait(self, stopped: Callable[[], bool]) -> Failure | None:
-        """Wait until all hosts answer; after a while, until those answer with which the pod can continue.
+        """Wait until all hosts answer; after a while, until enough hosts answer for the pod to continue.
 
-        Returns None, also when `stopped`; after the limit, the failure of a host that does not answer.
+        Returns None when the wait has ended, or the user has `stopped` it; after the limit, the failure of a missing
+        host.
         """
         start = self._clock.now()
         pause = FIRST_PAUSE
