@@ -60,14 +60,15 @@ def restore(
         like: a state with the same structure, shapes and shardings.
         folder: by default `checkpoints` in the workdir.
         step: step of the checkpoint; by default the newest that can be read.
-        best: take the checkpoint with the best evaluation, as `podrun.steps(best=...)` has kept it: `min val/loss`.
+        best: restore the checkpoint with the best evaluation, such as `min val/loss`. It exists if `podrun.steps` was
+            called with the same `best`.
 
     Returns:
         (step, state); None if there is no checkpoint, or none with such an evaluation.
 
     Raises:
         UserError: the checkpoint has another state, or none can be read.
-        ValueError: `best` is no metric, or given with `step`.
+        ValueError: `best` does not name a metric, or is given together with `step`.
     """
     if best is not None and step is not None:
         raise ValueError("podrun.checkpoint.restore: give one of step and best")

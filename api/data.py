@@ -23,10 +23,10 @@ class Batches:
     A step's global batch is the same for any number of processes. The next batch is prefetched in a thread.
 
     Args:
-        examples: a pytree of arrays or memory maps, whose leading axis is the example. An array, or the whole tree, may also
-            be an object with `__len__` and `__getitem__`, such as a data source of grain or a dataset of h5py; its items are
-            examples, pytrees of arrays and numbers with the same shapes. (A list is treated as a pytree.) Only the examples
-            of a batch are read.
+        examples: a pytree of arrays or memory maps, whose leading axis is the example. An array, or the whole tree, may
+            also be an object with `__len__` and `__getitem__`, such as a data source of grain or a dataset of h5py; its
+            items are examples, pytrees of arrays and numbers with the same shapes. (A list is treated as a pytree.) Only
+            the examples of a batch are read.
         batch_size: number of examples in a batch, over the whole pod.
         seed: seed of the order.
         shuffle: False: in the order of the examples, the same in each epoch, as for an evaluation.
@@ -34,7 +34,8 @@ class Batches:
             are trees of numpy arrays with this process's part of the examples, the p-th of n equal parts.
 
     Raises:
-        ValueError: the arrays have different lengths, there are none, or the batch size is no multiple of the processes.
+        ValueError: the arrays have different lengths, there are none, or the batch size is not a multiple of the number of
+            processes.
         TypeError: a source has no length or no items.
     """
 
@@ -73,7 +74,9 @@ class Batches:
         return self.size // self.batch_size
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the whole batches of the first epoch, as for an evaluation. What makes no whole batch is left out.
+        """Yield the whole batches of the first epoch, as for an evaluation.
+
+        The last examples are left out if they do not fill a batch.
 
         Raises ValueError if a batch has more examples than there are.
         """

@@ -50,18 +50,18 @@ def launch(
     workdir: str | os.PathLike[str] | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Start a run, as the command `podrun` does, and return when it has begun. It ends with this Python process.
+    """Start a run, as the command `podrun` does, and return when it has begun. The run ends with this Python process.
 
     Args:
         train: path of a train.yaml.
         program: command line of a user program, in place of `train`.
-        slice: the option of the command, as are `pod`, `hosts`, `simulate` and `workdir`.
+        slice: name of a slice, such as `cpu-2x2`.
         pod: pod file.
         hosts: names of the hosts; or `local`, this machine with its own devices.
         simulate: simulate the pod on this machine.
         workdir: folder of the results.
-        overrides: values by key: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and lists and
-            mappings of these.
+        overrides: values by key: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and lists
+            and mappings of these.
 
     Raises:
         LaunchError: the run cannot be started; the message is that of the command.
@@ -230,7 +230,7 @@ class Run:
             self._signal()
 
     def _give_up(self) -> None:
-        """Stop a run that `launch` will not return, and wait for its end."""
+        """Stop a run that failed to start or was interrupted, and wait for its end."""
         atexit.unregister(self._end_with_python)
         self._drain_in_thread()
         self._signal()
@@ -244,7 +244,7 @@ class Run:
             self._process.wait()
 
     def _is_supervised(self) -> bool:
-        """Return whether the run is in progress, by its run directory, for a process that is not podrun's parent."""
+        """Return whether the run is in progress, judged by its run directory: a forked process cannot wait for podrun."""
         from podrun.launcher.rundir.runs import RunDirectory
 
         return RunDirectory(self.directory).supervisor() == self._process.pid
@@ -277,7 +277,7 @@ class Run:
         return None
 
     def _drain_in_thread(self) -> None:
-        """Read and discard podrun's output, which the run directory has as well, so that podrun does not block."""
+        """Read and discard podrun's output, so that podrun does not block. The run directory has the same output."""
         threading.Thread(target=self._drain, name=f"podrun {self._process.pid}", daemon=True).start()
 
     def _drain(self) -> None:
@@ -286,7 +286,10 @@ class Run:
             pass
 
     def close_pipe(self) -> None:
-        """Close the pipe in a forked process. While any process has it open, podrun takes this program for alive."""
+        """Close the pipe in a forked process.
+
+        While any process has it open, podrun assumes that the launching program is alive.
+        """
         nowhere = os.open(os.devnull, os.O_RDONLY)
         assert self._process.stdout is not None
         os.dup2(nowhere, self._process.stdout.fileno(), inheritable=False)

@@ -51,31 +51,33 @@ def steps(
     """Return a loop over the remaining steps, which resumes from the newest checkpoint in the workdir if there is one.
 
     All processes do the same steps. The state is saved every `save_every` steps, after the last step, and when the run is
-    asked to stop; all processes then stop after the same step. A loop that is left by `break`, `return` or `stop()` saves as
+    asked to stop; all processes then stop after the same step. A loop that is left by `break`, `return` or `stop()` saves
+    as
     well: the current step if it has set the state, otherwise the one before. After an exception nothing is saved.
 
     Args:
         total: number of steps in all, including those before a resume.
         state: the state before the first step, any pytree. Arrays (of JAX, numpy and torch), numbers, texts and bytes in it
             are saved. It must contain everything that a step changes, such as random keys, but not the position in the data
-            if that is a function of the step. Arrays may be divided over the processes; everything else must be equal on all
-            of them. Other leaves, such as functions, are not saved and must not change.
+            if that is a function of the step. Arrays may be divided over the processes; everything else must be equal on
+            all of them. Other leaves, such as functions, are not saved and must not change.
         save_every: steps between two checkpoints; 0: only at the end.
         keep: number of the newest checkpoints to keep.
-        best: what makes an evaluation the best: `min` or `max`, and the name of a metric, such as `max val/accuracy`. The
-            checkpoint with the best evaluation is kept as well. An evaluation is a report of another kind than `train`, or
-            one in which this metric has a slash in its name; it belongs to a checkpoint if both are at the same step.
+        best: order of the evaluations: `min` or `max`, and the name of a metric, such as `max val/accuracy`. The checkpoint
+            with the best evaluation is kept as well. An evaluation is a report of another kind than `train`, or one in
+            which this metric has a slash in its name; it belongs to a checkpoint if both are at the same step.
         patience: number of evaluations in a row without a better one than the best so far, after which the loop ends at the
             next checkpoint.
-        iterator: the iterator or loader that this process reads its data from, if that cannot be read by number. It has
-            `get_state` and `set_state`, as grain's have, or `state_dict` and `load_state_dict`, as torchdata's; its state,
-            bytes or values of JSON, is saved with each checkpoint and set by this call. A run that is resumed with another
-            number of processes is refused. Call `iter` on a loader after it.
+        iterator: the iterator or loader that this process reads its data from, if that cannot be read by number. It must
+            have the methods `get_state` and `set_state`, as in grain, or `state_dict` and `load_state_dict`, as in
+            torchdata. Its state, which must be bytes or JSON, is saved with each checkpoint and set by this call. A run
+            that is resumed with another number of processes is refused. Call `iter` on a loader only after this call.
 
     Raises:
         UserError: the checkpoint has another state or cannot be read, the workdir cannot be used, or the state cannot be
-            saved; raised here or after the first step. Also if the state has not changed by the first save.
-        ValueError, TypeError: `total`, `save_every`, `keep` or `patience` is not a valid number, or `best` no metric.
+            saved; raised here or after the first step. Also raised at the first save if the state has not changed.
+        ValueError, TypeError: `total`, `save_every`, `keep` or `patience` is not a valid number, or `best` does not name a
+            metric.
     """
     limits = (("total", total, 0), ("save_every", save_every, 0), ("keep", keep, 1), ("patience", patience, 1))
     for name, number, least in limits:
@@ -91,7 +93,7 @@ def steps(
 
 
 class _AssignedState(Generic[S]):
-    """The state of the program, which may have forgotten to assign it."""
+    """The state of the program, and whether the program has ever assigned a new one."""
 
     def __init__(self, value: S) -> None:
         self.value = value
@@ -106,11 +108,11 @@ class _AssignedState(Generic[S]):
 
     @property
     def is_forgotten(self) -> bool:
-        """Return whether it was never assigned, and is the state before the first step."""
+        """Return whether the program has not assigned a state, and still has the one before the first step."""
         return self.set_in is None and self._first is not None and self._first.is_of(self.value)
 
     def forget_first(self) -> None:
-        """Compare no more."""
+        """Forget the state before the first step: from now on, `is_forgotten` is False."""
         self._first = None
 
 
@@ -172,7 +174,7 @@ class Steps(Generic[S]):
         self._state.set_in = self._running
 
     def stop(self) -> None:
-        """End the loop after the current step, and save it. Call it on all processes in the same step."""
+        """End the loop after the current step, and save the state. Call it on all processes in the same step."""
         self._ends = True
 
     def _restore_iterator(self, states: list[str] | None) -> None:
@@ -194,7 +196,7 @@ class Steps(Generic[S]):
         self._iterator.restore(decoded(states[env.process_id]))
 
     def _compare_arguments(self, before: list[str] | None) -> None:
-        """Say if the program was started with other arguments than the checkpoint was made with."""
+        """Print a note if the program was started with other arguments than `before`, those saved in the checkpoint."""
         if before is None or before == sys.argv[1:]:
             return
         now, then = (shlex.join(words) or "no arguments" for words in (sys.argv[1:], before))
@@ -310,7 +312,7 @@ class Steps(Generic[S]):
         self._report_save()
 
     def _report_step(self, step: int) -> None:
-        """Report the step at most once a second, unless the program has reported it."""
+        """Report the step, at most once a second, unless the program has reported it."""
         now = time.monotonic()
         if now - self._told >= _SILENCE:
             self._told = now
@@ -369,7 +371,7 @@ class Steps(Generic[S]):
             self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
     def _finish(self) -> None:
-        """Save the last state, unless it is saved, and wait until it is on disk."""
+        """Save the last state unless it is saved already, and wait until it is on disk."""
         self._session.metrics.flush()
         if self._saved != self.step:
             self._save()

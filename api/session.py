@@ -56,14 +56,14 @@ def init(
     tensorboard: bool = True,
     wandb: str | None = None,
 ) -> Process:
-    """Join the pod if podrun started this process; otherwise this process is a pod of one.
+    """Join the pod if podrun started this process; otherwise this process is a pod of its own.
 
     Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if the program has not.
 
     Args:
         workdir: folder of the results. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
-        show: names of the metrics on the console's line of a step, in `podrun status` and in `podrun ps`; by default the
-            first four that are reported. The page of the run has all of them.
+        show: names of the metrics to show for each step, on the console, in `podrun status` and in `podrun ps`; by default
+            the first four that are reported. The page of the run shows all metrics.
         tensorboard: also write metrics and samples for TensorBoard, to `tensorboard/` in the workdir.
         wandb: Weights & Biases project to report to as well; needs the wandb library.
 
@@ -72,7 +72,7 @@ def init(
 
     Raises:
         UserError: JAX sees other devices than the slice has.
-        ValueError: it was called before with another workdir.
+        ValueError: `init` was called before with another workdir.
     """
     if isinstance(show, str):
         raise TypeError(f"podrun.init: show is {show!r}, expected names of metrics: show=[{show!r}]")
@@ -96,21 +96,22 @@ def report(
 ) -> None:
     """Report metrics of a step: to the console, `podrun status`, the page of the run, TensorBoard, and metrics.jsonl.
 
-    Call it on all processes, with the same numbers, as often as you like. In a loop over `steps`, the numbers are read after
-    the next step is dispatched, so that the devices do not wait.
+    Call it on all processes, with the same numbers, as often as you like. In a loop over `steps`, the numbers are read
+    after the next step is dispatched, so that the devices do not wait.
 
     Args:
         step: number of the step.
-        metrics: numbers by name, for names that are no Python names, such as `val/f1`. Names with the same beginning are
-            shown together.
-        kind: `train` for metrics of training; `eval` for an evaluation, which are dots in the charts; or another name of a
-            set that was evaluated, such as `test`: its metrics are named `test/NAME`.
-        sample: things to look at, by name: text, a list of rows, an image (uint8 or float from 0 to 1, [height, width] or
-            [height, width, channels]), or numbers of one dimension, of which a histogram is shown.
+        metrics: numbers by name, for names that are not valid in Python, such as `val/f1`. Metrics whose names begin alike
+            are shown together.
+        kind: `train` for metrics of training; `eval` for those of an evaluation, which the charts show as dots; or the name
+            of another set that was evaluated, such as `test`: its metrics are then named `test/NAME`.
+        sample: what to show on the page of the run, by name: text, a list of rows, an image (uint8 or float from 0 to 1,
+            [height, width] or [height, width, channels]), or an array of numbers of one dimension, which is shown as a
+            histogram.
         **named: further metrics.
 
     Raises:
-        TypeError: a metric is not a number, a sample is none of these, or `step` is not an integer.
+        TypeError: a metric is not a number, a sample has none of these forms, or `step` is not an integer.
         ValueError: a metric has the name of a field of podrun's records, such as `time`, or one that is too long or cannot
             be printed.
     """
@@ -132,7 +133,7 @@ def report(
 
 
 def is_stopping() -> bool:
-    """Return whether the run was asked to stop, by SIGTERM, Ctrl-C or `podrun stop`. Then save, and leave the loop.
+    """Return whether the run was asked to stop, by SIGTERM, Ctrl-C or `podrun stop`. If so, save and leave the loop.
 
     All processes of a pod get True at the same call, so all must make the same calls. `steps` does this itself.
     """
@@ -140,7 +141,7 @@ def is_stopping() -> bool:
 
 
 class _Reported(NamedTuple):
-    """What a call of `report` gave."""
+    """The arguments of one call of `report`."""
 
     step: int
     kind: str
@@ -161,7 +162,8 @@ class ReportedMetrics:
     """The metrics that the program reports, until their numbers are read and written.
 
     Args:
-        open_writers: opens metrics.jsonl and what else is written, to continue after a step; None: another process writes.
+        open_writers: called with a step; opens metrics.jsonl and the other outputs, to continue after that step. None if
+            another process writes them.
         reporter: gets the numbers as progress.
         saved: returns the step of the newest checkpoint; 0 if there is none.
     """
@@ -250,12 +252,12 @@ class ReportedMetrics:
             )
 
     def take_evaluations(self) -> dict[int, dict[str, float]]:
-        """Return the metrics of the evaluations by step since the last call, as far as their numbers are read."""
+        """Return the metrics of the evaluations whose numbers were read since the last call, by step."""
         taken, self._evaluations = self._evaluations, {}
         return taken
 
     def flush(self, before: int | None = None) -> None:
-        """Take the reported metrics out and write them; with `before`, only those of earlier steps."""
+        """Read and write the reported metrics, and forget them; with `before`, only those of steps before that step."""
         while self._unread and (before is None or self._unread[0].step < before):
             step, kind, metrics = self._unread.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}
@@ -319,7 +321,7 @@ class Session:
             atexit.register(self._tell_workdir)
 
     def _tell_workdir(self) -> None:
-        """Say where the results are, at the beginning and at the end."""
+        """Print where the results are; called when the workdir is claimed, and again when the program exits."""
         self.reporter.note(f"metrics and checkpoints are in {self.workdir.path}")
 
     @cached_property
@@ -334,7 +336,8 @@ class Session:
     def storage_of(self, folder: Path) -> Storage:
         """Find out whether the processes share a folder, and return its storage. Called on all processes.
 
-        Process 0 creates the folder. One that process 0 cannot write to counts as shared: checkpoints can be read from it.
+        Process 0 creates the folder. A folder that process 0 cannot write to counts as shared, because checkpoints can be
+        read from it.
         """
         if not self.in_pod or self.env.num_processes == 1:
             return SHARED_FOLDER
@@ -359,7 +362,7 @@ class Session:
     # --- stop ---
 
     def listen(self) -> None:
-        """Treat SIGTERM as a request to stop from now on. In a pod this is always so."""
+        """Treat SIGTERM as a request to stop from now on. A process in a pod always does."""
         if self._stop is None:
             self._stop = StopRequest() if self.in_pod else LocalStop()
 
@@ -419,7 +422,7 @@ def _check_name(name: Any) -> None:
 
 
 def _held(value: Any) -> Any:
-    """Return a value that stays as it is until it is read: arrays of JAX do, others may be changed in place."""
+    """Return a copy of a numpy array or torch tensor, which may change before it is read; other values as they are."""
     if isinstance(value, np.ndarray):
         return value.copy()
     return value.detach().clone() if type(value).__module__ == "torch" and hasattr(value, "clone") else value

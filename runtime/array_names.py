@@ -60,7 +60,7 @@ def refuse(what: str, problems: list[str]) -> None:
 
 
 def is_writable(name: str) -> bool:
-    """Return False for text that UTF-8 cannot write, because it has half a character."""
+    """Return whether UTF-8 can encode a name. It cannot encode half of a surrogate pair."""
     return not any("\ud800" <= character <= "\udfff" for character in name)
 
 

@@ -17,7 +17,7 @@ _MOMENTS = {
 
 
 class Callbacks:
-    """The callbacks of a job, in their order. Without any, a training does nothing for them.
+    """The callbacks of a job, in their order.
 
     Args:
         config: the job.
@@ -38,14 +38,14 @@ class Callbacks:
         return bool(self._objects)
 
     def call(self, moment: str, *arguments: Any) -> None:
-        """Call the method of each callback that has it. Raises what it raises."""
+        """Call the method named `moment` of each callback that has one. Errors of the callbacks are not caught."""
         for each in self._objects:
             if (method := getattr(each, moment, None)) is not None:
                 method(*arguments)
 
 
 def _check(made: Any, name: str, key: str) -> None:
-    """Raise UserError unless an object has one of the methods, with these arguments, and none with a similar name."""
+    """Raise UserError unless a callback has a known method, all with the right arguments, and no unknown `on_` method."""
     known = ", ".join(f"{moment}({', '.join(words)})" for moment, words in _MOMENTS.items())
     if unknown := [each for each in dir(made) if each.startswith("on_") and each not in _MOMENTS]:
         plugins.refuse(name, key, f"has `{unknown[0]}`, which is never called; expected are {known}")

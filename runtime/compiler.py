@@ -20,12 +20,12 @@ from .worker.xla_flags import set_xla_flags
 
 
 def devices_of(target: Target) -> Devices:
-    """Return the devices of the target, and set the variables of its compiler. Nothing may be compiled before.
+    """Return the devices of the target, and set the variables of its compiler.
 
-    A compiler that podrun keeps is found after `use_kept`.
+    Call it before anything is compiled, and call `use_kept` first, so that a compiler stored by podrun can be imported.
 
     Raises:
-        UserError: its compiler is not installed, or does not know the topology.
+        UserError: the compiler is not installed, or does not know the topology.
     """
     package = compiler_package(target.platform)
     _check(package, target)
@@ -51,7 +51,7 @@ def devices_of(target: Target) -> Devices:
 
 
 def _description(target: Target) -> dict[str, Any]:
-    """Return the arguments of `get_topology_desc`."""
+    """Return the arguments for JAX's `get_topology_desc`."""
     if target.platform == "tpu":
         options: dict[str, Any] = {"chips_per_host_bounds": target.host} if target.host else {}
         if target.slices > 1:
@@ -62,9 +62,10 @@ def _description(target: Target) -> dict[str, Any]:
 
 
 def _check(package: CompilerPackage, target: Target) -> None:
-    """Check that the compiler is there, and is the one that this JAX asks for. Raises UserError.
+    """Raise UserError unless the target's compiler is installed, in the version that this JAX asks for.
 
-    libtpu of another release compiles without a word, but not as the pod does. Another CUDA plug-in has no memory analysis.
+    libtpu of another release compiles without a warning, but not as the pod does. Another CUDA plug-in has no memory
+    analysis.
     """
     extra = package.platform
     ways = f"`podrun compile --install {extra}`, or `pip install '.[{extra}]'` in podrun's folder"

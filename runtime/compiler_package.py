@@ -40,32 +40,32 @@ class CompilerPackage:
 
     @property
     def name(self) -> str:
-        """Return its name in an index of packages."""
+        """Return the package's name on the package index."""
         return self.module.replace("_", "-")
 
     @property
     def requirements(self) -> list[str]:
-        """Return what pip has to install."""
+        """Return the requirements to install with pip."""
         if self.platform == "cuda":
             return [f"{self.name}=={self.version}", f"jax-cuda13-pjrt=={self.version}"]
         return [f"{self.name}=={self.version}.*" if self.version else self.name]
 
     @property
     def folder(self) -> str:
-        """Return the name of its folder below that of `KEPT_COMPILERS`."""
+        """Return the name of the package's folder, which is inside the folder that the variable `KEPT_COMPILERS` names."""
         return f"{self.name}-{self.version or 'any'}-{self.tag}"
 
     @property
     def is_installed(self) -> bool:
-        """Return whether this interpreter has it, in the version that JAX asks for."""
+        """Return whether this interpreter has the package, in the version that JAX asks for."""
         return self.installed is not None and self.belongs(self.installed)
 
     def belongs(self, version: str) -> bool:
-        """Return whether a version, empty if it is unknown, is the one that JAX asks for."""
+        """Return whether `version` is one that JAX asks for. An unknown version, given as an empty string, counts as such."""
         return not version or not self.version or f"{version}.".startswith(f"{self.version}.")
 
     def version_in(self, folder: Path) -> str | None:
-        """Return the version that a folder has; None if the package is not there."""
+        """Return the version of the package in a folder; None if the package is not there."""
         from importlib.metadata import distributions
 
         versions = [one.version for one in distributions(name=self.name, path=[str(folder)])]
@@ -106,7 +106,7 @@ def use_kept(platform: str) -> None:
 
 
 def used_marker(folder: Path) -> Path:
-    """Return the file beside a kept compiler whose modification time says when it was used."""
+    """Return the file beside a stored compiler whose modification time is the time of the last use."""
     return folder.with_name(f"{folder.name}.used")
 
 

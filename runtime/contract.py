@@ -80,7 +80,7 @@ _LARGEST = 1 << 53  # limit of the numbers in a progress record
 
 @dataclass(frozen=True)
 class ProgressRecord:
-    """Heartbeat record of a worker: its progress, as it writes it to its file and its agent reads it."""
+    """Heartbeat record of a worker: the progress that it writes to a file, which its agent reads."""
 
     moves: int
     """Number of updates of the record so far; each is a sign of progress."""
@@ -106,7 +106,7 @@ class ProgressRecord:
 
     @classmethod
     def parse(cls, text: str) -> ProgressRecord:
-        """Parse the first bytes of such a file, given as hexadecimal digits. Raises ValueError."""
+        """Parse the first bytes of a worker's progress file, given as hexadecimal digits. Raises ValueError."""
         try:
             moves, phase, *numbers = _BEAT.unpack_from(bytes.fromhex(text))
             name = tuple(Phase)[phase]
@@ -273,7 +273,7 @@ class WorkerEnv:
 
 
 def bind_address(coordinator: str) -> str:
-    """Return the address at which process 0 listens: loopback only, if the others connect there, else all interfaces."""
+    """Return the address at which process 0 listens: the coordinator's if that is a loopback address, else all interfaces."""
     host, _, port = coordinator.rpartition(":")
     return coordinator if host == "[::1]" or host.startswith("127.") else f"[::]:{port}"
 

@@ -1,8 +1,9 @@
 """The memory of a device, by the name that JAX gives its kind.
 
-A TPU's is the HBM in Google's TPU documentation (system architecture), divided by the devices of a chip. The part of it that
-programs can use is the limit in the compiler's own error, `exceeds available HBM (15.75G)`, of libtpu 0.0.42.
-A GPU's is in `gpus/*.txtpb`.
+For a TPU, the total is the chip's HBM in Google's TPU documentation (system architecture), divided by the devices of a
+chip.
+The part that programs can use is the limit in the compiler's own error, `exceeds available HBM (15.75G)`, of libtpu 0.0.42.
+For a GPU, the figure is in `gpus/*.txtpb`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def device_memory(kind: str) -> DeviceMemory | None:
 
 @cache
 def _gpu_memory() -> dict[str, int]:
-    """Return the bytes of memory by kind, of all GPUs that podrun has a description of."""
+    """Return the memory in bytes of each kind of GPU that podrun has a description of."""
     sizes = {}
     for path in GPUS.glob("*.txtpb"):
         text = path.read_text()

@@ -22,7 +22,8 @@ class Devices:
     Args:
         all: every device of the pod, sorted by process and id.
         process: number of the process that asks.
-        are_here: whether they can compute. For those of a topology programs are compiled, but no array is on them.
+        are_here: True if the devices exist and can compute; False if they are only a topology, for which programs are
+            compiled.
     """
 
     all: tuple[jax.Device, ...]

@@ -1,7 +1,7 @@
-"""Files by the digest of what they were made from: compiled programs, on a host or on the launcher's machine.
+"""A cache of compiled programs on disk, on a host or on the launcher's machine: files named by the digest of their inputs.
 
 Loading such a program runs code, so a file is read only if this user has written it, no other user can change it, and it
-is as it was written.
+is undamaged.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class UntrustedError(Exception):
 
 
 class DiskCache:
-    """Files in one folder, which only this user may write to: what is read here is run.
+    """Files in one folder, which only this user may write to, because compiled programs in it are run.
 
     Args:
-        folder: where they are; made when it is needed.
-        limit: bytes of all files together; the ones not used for longest are removed.
+        folder: the folder of the files, created at the first write.
+        limit: most bytes of all files together; the least recently used files are removed.
     """
 
     def __init__(self, folder: str | Path, limit: int = 1 << 30) -> None:
@@ -39,7 +39,7 @@ class DiskCache:
         self._limit = limit
 
     def read(self, key: str) -> bytes | None:
-        """Return what was written; None if there is nothing that can be trusted. A file that cannot be is removed."""
+        """Return the data written under `key`; None if there is none that can be trusted. An untrusted file is removed."""
         path = self._folder / key
         try:
             data = self.load(key)
@@ -54,11 +54,11 @@ class DiskCache:
         return data
 
     def has(self, key: str) -> bool:
-        """Return whether there is a file, which may be damaged."""
+        """Return whether there is a file for `key`. It may be damaged."""
         return (self._folder / key).exists()
 
     def load(self, key: str) -> bytes:
-        """Return the data that was written under a key.
+        """Return the data that was written under `key`.
 
         Raises:
             UntrustedError: the file is damaged, or another user could have changed it.
@@ -71,23 +71,26 @@ class DiskCache:
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        """Write a whole file or none; without space or permission it is none."""
+        """Write `data` under `key`, as a whole. Without space or permission, do nothing."""
         with contextlib.suppress(OSError):
             self.store(key, data)
 
     def store(self, key: str, data: bytes) -> None:
-        """Write a whole file. Raises OSError."""
+        """Write `data` under `key`, as a whole. Raises OSError."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._make_room(len(data) + _DIGEST)
         write_whole(self._folder / key, self.sealed(data))
 
     @staticmethod
     def sealed(data: bytes) -> bytes:
-        """Return the content of a file with `data`."""
+        """Return the content of a file: the digest of `data`, then `data`."""
         return hashlib.sha256(data).digest() + data
 
     def _make_room(self, size: int) -> None:
-        """Remove the files not used for longest, until `size` more bytes fit; also what a process left that was killed."""
+        """Remove the least recently used files until `size` more bytes fit.
+
+        Incomplete files of killed processes count as files.
+        """
         files = []
         for path in self._folder.iterdir():
             with contextlib.suppress(FileNotFoundError):

@@ -183,7 +183,7 @@ def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
 def barrier(name: str) -> None:
     """Wait for all processes.
 
-    It is the call that orbax's barriers make, so that the connections for it are made now, and not at the first save.
+    It makes the same call as orbax's barriers, so that the connections for them are made now, not at the first save.
     """
     with without_gloo_lines():
         multihost_utils.sync_global_devices(name)
@@ -214,8 +214,8 @@ def _processes(numbers: Sequence[int] | np.ndarray) -> str:
 def as_numpy(array: Any) -> np.ndarray:
     """Return a replicated or local array as numpy. On CPU it is a view of the device's memory.
 
-    Unlike after `numpy.asarray`, the JAX array keeps no reference to the view. XLA could not donate an array that does, and
-    the next step would need memory for a second state.
+    Unlike after `numpy.asarray`, the JAX array keeps no reference to the view. With such a reference, XLA could not donate
+    the array, and the next step would need memory for a second state.
     """
     if isinstance(array, jax.Array) and array.is_fully_replicated:
         return np.asarray(array.addressable_shards[0].data)

@@ -18,7 +18,7 @@ Metrics = Mapping[str, float | list[float] | list[dict[str, float]]]
 
 
 class OfWorker(TypedDict, total=False):
-    """The fields that every event of a worker gets on its way to the record, where they are required."""
+    """Fields that are added to every event of a worker before it is recorded. Every recorded event has them."""
 
     time: Moment
     """Set when the event is reported."""
@@ -150,7 +150,7 @@ class ErrorEvent(OfWorker):
 
 
 class SignalEvent(OfWorker):
-    """The process was sent a SIGTERM itself."""
+    """SIGTERM was sent to this process itself, not to another process of the pod."""
 
     event: Literal[EventKind.SIGNAL]
     number: Count
@@ -184,7 +184,7 @@ E = TypeVar("E")
 
 
 def metrics_of(fields: Mapping[str, object]) -> dict[str, float]:
-    """Return the metrics of an event, or of a record in metrics.jsonl: its numbers that are no other fields."""
+    """Return the metrics of an event, or of a record in metrics.jsonl: all numbers that are not among its standard fields."""
     return {
         name: float(value)
         for name, value in fields.items()

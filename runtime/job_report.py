@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Choice:
-    """The kernel of a job."""
+    """The attention kernel of a job."""
 
     kernel: str
     """`xla`, `cudnn` or `splash`."""
@@ -25,7 +25,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Row:
-    """One array, or several of the same shape whose paths differ only in a number."""
+    """A row of the report: one array, or several of the same shape whose paths differ only in a number."""
 
     path: tuple[str, ...]
     shape: tuple[int, ...]
@@ -136,7 +136,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Limit:
-    """The time that one part of the hardware needs at least."""
+    """Lower bound of a step's time that one part of the hardware sets."""
 
     name: str
     """`compute`, `HBM`, or a link: `ICI`, `DCN`, `NVLink`, `PCIe`, `network`."""
@@ -148,13 +148,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Bounds of one device. They overlap at best, so a step takes at least as long as the largest of them."""
+    """Lower bounds of a step's time on one device, one for each part of the hardware.
+
+    At best these parts work at the same time, so a step takes at least as long as the largest bound.
+    """
 
     limits: tuple[Limit, ...]
 
     @property
     def bound(self) -> float | None:
-        """Return the least seconds of a step; None if nothing is known."""
+        """Return the lower bound of a step's time in seconds; None if nothing is known."""
         return max((one.seconds for one in self.limits if one.seconds is not None), default=None)
 
     @property

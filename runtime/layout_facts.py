@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes that each device holds with a strategy, whatever the batch."""
+    """Bytes that each device holds with a strategy. They do not depend on the batch."""
 
     state: int = 0
     gradients: int = 0
@@ -35,7 +35,7 @@ class Survey:
 
 @dataclass(frozen=True)
 class Measured:
-    """Answer of the compiler about a job in one layout."""
+    """Result of compiling a job in one layout."""
 
     fits: bool
     needed: int | None
@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def seconds(self) -> float | None:
-        """Return the lower bound of a step's time; None: unknown."""
+        """Return the lower bound of a step's time; None if unknown."""
         return max(self.bounds.values(), default=None)
 
     @property
@@ -66,5 +66,5 @@ class Measured:
 
     @property
     def spare(self) -> int | None:
-        """Return the bytes that a device has left, below 0 if it has too few; None: unknown."""
+        """Return the bytes of memory that a device has left, negative if it has too little; None if unknown."""
         return None if self.needed is None or self.usable is None else self.usable - self.needed

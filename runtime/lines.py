@@ -29,7 +29,10 @@ _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPL
 
 
 def log_line(event: WorkerEvent, *, leads: bool) -> str | None:
-    """Return the line that a worker prints to its log for an event, or None. Only process 0 (`leads`) prints steps."""
+    """Return the line that a worker prints to its log for an event; None if it prints none.
+
+    Only process 0 (`leads`) prints steps.
+    """
     if event["event"] == EventKind.PHASE:
         return PHASES[event["phase"]] if event["phase"] in _LOGGED else None
     if event["event"] == EventKind.STEP:
@@ -81,13 +84,13 @@ def describe_step(event: StepEvent) -> str:
 
 
 def shown_metrics(event: StepEvent) -> dict[str, float]:
-    """Return the metrics that a line about a step has, as far as the step has them."""
+    """Return the metrics of a step that its line shows."""
     values = ((name, number_of(event, name)) for name in event.get("shown", SHOWN))
     return {name: value for name, value in values if value is not None}
 
 
 def describe_pace(event: StepEvent) -> str:
-    """Return `105 ms a step  grad norm 0.83`, or the part of it that is known."""
+    """Return `105 ms a step  grad norm 0.83`, or only the part that is known."""
     seconds, norm = number_of(event, "seconds_per_step"), number_of(event, "grad_norm")
     parts = [] if seconds is None else [f"{seconds_words(seconds)} a step"]
     return "  ".join([*parts, *([] if norm is None else [f"grad norm {norm:.3g}"])])
@@ -117,7 +120,7 @@ _MOST = 8  # most metrics on the line of an evaluation
 def describe_eval(event: EvalEvent) -> str:
     """Return `validation at step 200: loss 2.0000  perplexity 7.3891  books/loss 1.9000`.
 
-    Of a set with a name, metrics other than the loss are left out if the line has the same of the validation set.
+    A metric of a named set, other than the loss, is left out if the line shows that metric of the validation set.
     """
     return f"validation at step {event['step']}: {_values(event)}"
 

@@ -48,7 +48,7 @@ def parse_manifest(data: bytes) -> Files:
 
 
 class _TwiceError(ValueError):
-    """An object has a key twice, so that one of the values would be ignored."""
+    """A JSON object has a key twice, so that one of the values would be ignored."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def make_schedule(schedule: Schedule, peak: float, steps: int) -> optax.Schedule
     the curve to `schedule.final` in the last step, number `steps - 1`.
 
     Raises:
-        UserError: a user's schedule is not such a function.
+        UserError: the schedule of a user is not a function of the step that returns a number.
     """
     if isinstance(schedule, Plugin):
         return _users_schedule(schedule, peak, steps)
@@ -90,7 +90,7 @@ def _users_schedule(schedule: SchedulePlugin, peak: float, steps: int) -> optax.
 def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> Any:
     """Return a tree of bool: True for parameters with weight decay, by the regex `decay` or else by their role.
 
-    `stacked` is that of the task.
+    `stacked` has the names of the task's parameters that are stacked over layers.
 
     Raises UserError if the decay is above 0 but applies to no parameter.
     """
@@ -148,8 +148,8 @@ def make_optimizer(
 ) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """Return the optimizer for a job of `steps` steps, and its learning rate by step, for the metrics.
 
-    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`. `stacked` is that of
-    the task: the names of parameters that are stacked over layers.
+    A user's optimizer is called as `attribute(options, steps) -> (GradientTransformation, Schedule)`. `stacked` has the
+    names of the task's parameters that are stacked over layers.
 
     Raises:
         UserError: a user's optimizer returns something else.

@@ -258,14 +258,14 @@ class PrepareQuery(TypedDict):
 
 @final
 class PrepareLine(TypedDict):
-    """A part of the answer: a line for the user."""
+    """A part of the answer: a line to show to the user."""
 
     line: str
 
 
 @final
 class PrepareProgress(TypedDict):
-    """A part of the answer."""
+    """A part of the answer: progress so far."""
 
     progress: tuple[int, int, int, float]
     """Bytes read, bytes in all, tokens, and seconds."""
@@ -273,7 +273,7 @@ class PrepareProgress(TypedDict):
 
 @dataclass(frozen=True)
 class PrepareAnswer:
-    """Counts of a folder, and what was done for it."""
+    """Counts of the prepared folder, and of the work done for it."""
 
     documents: int
     tokens: int
@@ -328,7 +328,7 @@ class PreparedSample:
 
 @dataclass(frozen=True)
 class ShowPreparedAnswer:
-    """Statistics of a folder, and some of its documents."""
+    """Statistics of a prepared folder, and some of its documents."""
 
     documents: int
     tokens: int

@@ -1,4 +1,4 @@
-"""Which evaluation is the best, by the job's key `eval.best`, and whether training may end because none is better."""
+"""Rank evaluations by the job's key `eval.best`, and decide whether training may end because none was better for long."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ranking:
         return self.cost_of(metrics.get(self.metric))
 
     def cost_of(self, value: object) -> float | None:
-        """Return the same for a value of the metric."""
+        """Return the cost of an evaluation with this value of the metric; None if it is not a finite number."""
         try:
             number = float(value) if isinstance(value, (int, float)) else math.nan
         except OverflowError:
@@ -79,7 +79,7 @@ class BestSoFar:
 
     @property
     def is_exhausted(self) -> bool:
-        """Return whether so many evaluations were not better that training ends."""
+        """Return whether `patience` evaluations in a row were not better than the best, so that training ends."""
         return self.patience is not None and self.since >= self.patience
 
     def saved(self) -> SavedBest | None:
@@ -89,7 +89,7 @@ class BestSoFar:
         return {"by": str(self.ranking), "step": self.step, "value": self.value, "since": self.since}
 
     def restore(self, saved: SavedBest | None) -> None:
-        """Continue from a value of `saved`, unless another metric decides now."""
+        """Continue from a result of `saved`, unless the job ranks by another metric now."""
         if saved is not None and saved["by"] == str(self.ranking):
             self.step, self.value, self.since = saved["step"], saved["value"], saved["since"]
 

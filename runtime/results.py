@@ -119,7 +119,7 @@ class Results:
         return restored
 
     def open(self, step: int) -> None:
-        """Write the job's config, and open the metrics, to continue after `step`. Raises UserError if that fails."""
+        """Write the job's config, and open the metrics file to continue after `step`. Raises UserError if that fails."""
         if self._leads:
             self._write_config()
             self._writers = make_writers(
@@ -185,7 +185,7 @@ class Results:
         return not self._in_parts and (self._leads or self._storage.everyone_reads)
 
     def save_alone(self, step: int, save: Callable[[], None]) -> None:
-        """Save a step by `save` on this process alone, while the others are blocked, unless that step is saved already."""
+        """Call `save` to save a step on this process alone, while the others are blocked, unless it is saved already."""
         if self.saved != step:
             if not self._leads:
                 self._checkpoints.stand_in()
@@ -196,7 +196,7 @@ class Results:
             time.sleep(_POLL)  # process 0 is saving it in the background
 
     def close(self) -> None:
-        """Close the metrics, and wait until everything is stored."""
+        """Close the metrics file, and wait until everything is stored."""
         for writer in self._writers:
             writer.close()
         if self._leads:

@@ -315,7 +315,10 @@ class Trainer:
             self._record(*self._complete_oldest())
 
     def _record(self, done: DispatchedStep, values: dict[str, float]) -> None:
-        """Record a completed step. Raises NotFiniteError if it is not finite, and no more steps may be skipped."""
+        """Record a completed step.
+
+        Raises NotFiniteError if its loss or gradient is not finite and no more steps may be skipped.
+        """
         try:
             is_finite = self._finite.passes(done.step, values)
         except NotFiniteError:
@@ -343,7 +346,7 @@ class Trainer:
             self._count_in_epoch(self._counts.epoch, done, values if is_finite else {})
 
     def _count_in_epoch(self, means: EpochMeans, done: DispatchedStep, values: dict[str, float]) -> None:
-        """Add a step's metrics to the means of its epoch, which are reported if it ends with this step."""
+        """Add a step's metrics to the means of its epoch, and report the means if the epoch ends with this step."""
         means.add(values)
         if done.epoch is None or not means.sums:  # no sums: all steps of the epoch were skipped
             return
@@ -377,7 +380,10 @@ class Trainer:
         self._reporter.phase(Phase.TRAIN)
 
     def _call_back(self, moment: str, step: int, *rest: Any) -> None:
-        """Call the callbacks that have this moment, on all processes; their time is no part of a step."""
+        """Call the callbacks that have a method for this moment, on all processes.
+
+        The time of this call does not count as step time.
+        """
         if not self._callbacks:
             return
         given = [self._task.users_state(one.best) if isinstance(one, TrainState) else one for one in rest]
@@ -447,7 +453,10 @@ def _raised_note(raised: tuple[str, ...]) -> str:
 
 
 def _unused(config: Config, data: Dataset) -> list[str]:
-    """Return the sections that the job gives and that have no effect, but for the context of tokens, on a task's own step."""
+    """Return the sections that the job sets although a task with its own step ignores them.
+
+    With data of tokens, `model` is not returned, because its context is used.
+    """
     defaults = {"model": GPT2Model(), "optimizer": AdamW(), "schedule": Cosine()}
     given = [name for name, default in defaults.items() if getattr(config, name) != default]
     return [name for name in given if name != "model" or not data.vocabulary]

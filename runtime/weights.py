@@ -70,7 +70,8 @@ def weights(params: Any, stacked: Sequence[str] = ()) -> Any:
 
     Args:
         params: the parameters, or their shapes only.
-        stacked: names of the outermost ones that are stacked over layers, where the model says so (`Model.stacked`).
+        stacked: names of the outermost parameters that are stacked over layers, if the model declares them
+            (`Model.stacked`).
     """
     leaves, structure = jax.tree.flatten_with_path(params)
     paths = [tuple(name_of((key,)) for key in path) for path, _ in leaves]

@@ -18,12 +18,17 @@ from .numbered import path_of, steps_in
 
 
 def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, ConfigJson | None]:
-    """Return the job with a complete section `model`, and the config.json of the model in `init_from`; None without it.
+    """Complete the section `model` of a job that begins with a published model (`model.init_from`).
 
-    Called on all processes. Process 0 takes config.json from the newest checkpoint if there is one, so that a run can be
-    resumed when the folder is gone; it sends it to the others.
+    Called on all processes. Process 0 takes the model's config.json from the newest checkpoint if there is one, so that a
+    run
+    can be resumed without the folder of the published model. It sends config.json to the other processes.
 
-    Raises UserError as `with_architecture` does.
+    Returns:
+        The complete job, and the model's config.json; (`config`, None) if the job has no `init_from`.
+
+    Raises:
+        UserError: as `with_architecture` raises it.
     """
     if getattr(config.model, "init_from", None) is None:
         return config, None

@@ -93,7 +93,7 @@ class CheckpointFolder:
         return self._primary
 
     def stand_in(self) -> None:
-        """Make this process save a replicated state in place of process 0, which is blocked."""
+        """Make this process save a replicated state in place of process 0, when process 0 is blocked."""
         self._saves.stand_in()
         self._primary = True
 
@@ -130,7 +130,7 @@ class CheckpointFolder:
             step: step of the checkpoint.
             state: arrays to save.
             meta: metadata, as JSON.
-            metrics: numbers by name of the evaluation at this step, if there was one.
+            metrics: metrics of the evaluation at this step, by name; None if there was none.
 
         Raises:
             SaveError: this save or the earlier one failed.
@@ -153,7 +153,7 @@ class CheckpointFolder:
         self._saves.close()
 
     def load(self, step: int, target: Target[Any, T]) -> T:
-        """Restore a checkpoint, read by this process, into `target`. Raises as `read` does."""
+        """Restore a checkpoint on this process, as `target` describes. Raises as `read` does."""
 
         template = target.template()
 
@@ -195,9 +195,9 @@ class CheckpointFolder:
         return DamagedCheckpointError(step, self.path(step) / METADATA, no_metadata(error))
 
     def read_state(self, step: int, template: Arrays) -> Arrays:
-        """Read the arrays.
+        """Read the arrays of a checkpoint.
 
-        Each becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
+        The template gives the form of each array: a numpy array, or a JAX array with its sharding.
 
         Raises:
             DamagedCheckpointError: the arrays are damaged.

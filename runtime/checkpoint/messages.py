@@ -29,7 +29,7 @@ def connect() -> None:
 
 
 def broadcast_text(text: bytes) -> bytes:
-    """Return process 0's text on every process. The argument of the others is ignored."""
+    """Return process 0's text on every process. On the other processes, `text` is ignored."""
     size = int(gather([len(text)])[0, 0])
     piece = np.zeros(max(_LEAST, 1 << (size - 1).bit_length()) if size else _LEAST, np.uint8)
     if jax.process_index() == 0:
@@ -48,20 +48,23 @@ def gather_texts(text: bytes) -> list[bytes]:
 
 
 def from_process_zero(piece: Bytes) -> Bytes:
-    """Return process 0's piece on every process. The others must give zeros, because the pieces are summed."""
+    """Return process 0's bytes on every process.
+
+    The others must pass zeros of the same size, because all arguments are summed.
+    """
     total = _programs()[1](_global_array(piece.view(np.uint32)))
     return np.asarray(total.addressable_shards[0].data).view(np.uint8)
 
 
 def all_gather(piece: Bytes) -> np.ndarray:
-    """Return the pieces of all processes on every process, uint8[processes, size]."""
+    """Return the bytes of all processes on every process, uint8[processes, size]."""
     pieces = _programs()[2](_global_array(piece.view(np.uint32)))
     return np.asarray(pieces.addressable_shards[0].data).view(np.uint8)
 
 
 @cache
 def _programs() -> tuple[Mesh, Any, Any]:
-    """Return a mesh of one device per process, and the programs for a sum and for an all-gather over it."""
+    """Return a mesh of one device per process, and two jitted functions over it: a sum and an all-gather."""
     devices: list[Any] = jax.devices()
     first: dict[int, Any] = {}
     for device in sorted(devices, key=lambda d: (d.process_index, d.id)):
@@ -73,7 +76,7 @@ def _programs() -> tuple[Mesh, Any, Any]:
 
 
 def _global_array(piece: np.ndarray) -> jax.Array:
-    """Return the array [processes, ...] whose part on this process is `piece`."""
+    """Return the global array [processes, ...] whose row on this process is `piece`."""
     mesh = _programs()[0]
     mine = jax.device_put(piece[None], mesh.devices[jax.process_index()])
     shape = (mesh.devices.size, *piece.shape)

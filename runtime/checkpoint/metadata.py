@@ -26,7 +26,7 @@ class TokenIds(TypedDict):
 
 @dataclass(frozen=True)
 class JobInputs:
-    """What a job is made from besides its config. It is saved with each checkpoint."""
+    """Inputs of a job besides its config: tokenizer, special tokens and published model. Saved with each checkpoint."""
 
     tokenizer: saved_tokenizer.Saved | None = None
     """The tokenizer of its data, which is compared with that of a restored checkpoint; None for a user's, and without one."""
@@ -37,7 +37,7 @@ class JobInputs:
 
 
 class JobMeta(TypedDict):
-    """What is saved with the arrays of a state. Keys that older versions of podrun did not write may be absent."""
+    """Metadata that is saved with the arrays of a state. Keys that older versions of podrun did not write may be absent."""
 
     config: SavedConfig
     """The job, as `saved_config` returns it."""
@@ -65,7 +65,7 @@ class JobMeta(TypedDict):
 
 
 class Counters(NamedTuple):
-    """What a job counts beside its steps and examples, as a checkpoint has it."""
+    """Counters of a job besides its steps and examples, as they are saved in a checkpoint."""
 
     epoch_means: epochs.SavedMeans | None = None
     """The value of `EpochMeans.saved`, if the job counts epochs."""
@@ -83,7 +83,10 @@ _KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}
 
 
 def job_meta(meta: Any) -> JobMeta:
-    """Return the metadata. Raises ValueError, KeyError or TypeError unless `Checkpoints.save` can have written it."""
+    """Return the metadata with its type.
+
+    Raises ValueError, KeyError or TypeError unless `Checkpoints.save` can have written it.
+    """
     for key, kind in _KINDS.items():
         if not isinstance(meta[key], kind):
             raise TypeError(f"{key} is not of type {kind.__name__}")

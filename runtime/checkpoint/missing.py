@@ -33,7 +33,8 @@ def warn_of_missing(
 def missing_on_record(env: WorkerEnv, checkpoints: Path, restored: int | None) -> str | None:
     """Return the warning about a checkpoint that the launcher has on record and this host lacks; None if there is none.
 
-    There is no warning if this host saved it and restored an older one: it has reported that the newer one is damaged.
+    There is no warning if this host saved the newer checkpoint itself: then it has already reported that checkpoint as
+    damaged.
     """
     match = re.fullmatch(r"([0-9]{1,10}) (\S+) (\S+)", env.saved)
     if match is None:

@@ -28,7 +28,10 @@ class CheckpointWriter:
     """Writes checkpoints in the background, one at a time. A checkpoint gets its name when it is complete."""
 
     def __init__(self, in_parts: bool) -> None:
-        """Make orbax's handlers of a checkpoint. `in_parts`: each process writes its part; else this process writes alone."""
+        """Make orbax's handlers of a checkpoint.
+
+        `in_parts`: each process writes its part; otherwise this process writes everything.
+        """
         together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
         # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and
         # more time (docs/checkpoints.md).
@@ -81,7 +84,10 @@ class _Writing(ocp.type_handlers.NumpyHandler):
     async def serialize(
         self, values: Sequence[Any], infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> list[Any]:
-        """Start to write, and return the futures. The arrays are not copied: save.py says when they may change."""
+        """Start to write the arrays `values`, and return the futures.
+
+        The arrays are not copied; save.py says when they may change.
+        """
         if not self._writes:
             return []
         write = self._write(values, infos, args or [ocp.SaveArgs()] * len(values))
@@ -113,7 +119,7 @@ async def _write_array(value: Any, spec: ts.Spec, context: ts.Context) -> None:
 def read_arrays(folder: Path, template: Arrays) -> Arrays:
     """Read the state in `folder`.
 
-    Each array becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
+    The template gives the form of each array: a numpy array, or a JAX array with its sharding.
 
     Arrays are put on their devices before the next ones are read, so that the state is never in memory twice. This process
     reads only what its devices need, and does not wait for other processes.

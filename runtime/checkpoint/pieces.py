@@ -22,7 +22,7 @@ PIECE = 8 << 20
 
 
 def broadcast_arrays(arrays: Arrays | None, template: Arrays, on_piece: Callable[[], None]) -> Arrays:
-    """Return process 0's arrays on every process, each as the array that `template` has in its place.
+    """Return process 0's arrays on every process, in the forms that `template` gives.
 
     Args:
         arrays: on process 0, the arrays in the form of `whole_template(template)`; they are removed from this tree, so that

@@ -25,7 +25,7 @@ Choose = Callable[[Read[M]], "tuple[int, tuple[M, Arrays]] | None"]
 
 
 class _Answer(TypedDict, total=False):
-    """What process 0 tells the others; empty: there is no checkpoint."""
+    """Message from process 0 to the others. It is empty if there is no checkpoint."""
 
     refused: str
     """Why it cannot use the checkpoints."""
@@ -37,11 +37,12 @@ class _Answer(TypedDict, total=False):
 def restore_from_process_zero(
     checkpoints: CheckpointFolder, choose: Choose[M], target: Target[M, T], reporter: Reporter
 ) -> tuple[int, T] | None:
-    """Restore the checkpoint that `choose` reads on process 0. Called on all processes.
+    """Restore the checkpoint that `choose` selects on process 0. Called on all processes.
 
     Args:
         checkpoints: the folder, which only process 0 reads.
-        choose: called on process 0.
+        choose: called on process 0 with a function that reads the checkpoint of a step; returns a step and the contents
+            read, or None.
         target: how to restore the checkpoint.
         reporter: gets the progress.
 

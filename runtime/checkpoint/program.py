@@ -28,7 +28,7 @@ _SHOWN = 8
 
 
 class ProgramMeta(TypedDict):
-    """What is saved in JSON with the arrays of a state."""
+    """Metadata that is saved as JSON with the arrays of a program's state."""
 
     arrays: dict[str, str]
     """dtype and shape of each array, by name."""
@@ -101,9 +101,9 @@ class ProgramCheckpoints(CheckpointFolder):
 
         Args:
             step: number of steps done.
-            state: the state.
+            state: the pytree to save.
             iterators: state of each process's iterator, if the program gives one.
-            metrics: those of the evaluation at this step, if there was one.
+            metrics: metrics of the evaluation at this step; None if there was none.
             best: the best evaluation so far.
         """
         self.check(step, state)
@@ -144,7 +144,7 @@ class ProgramCheckpoints(CheckpointFolder):
         return Target(self._parse, accept, lambda: trees.template(like), build)
 
     def _parse(self, meta: Any) -> ProgramMeta:
-        """Return the metadata.
+        """Return the metadata with its type.
 
         Raises UserError for a training job's checkpoint, TypeError or KeyError unless `save` can have written it.
         """

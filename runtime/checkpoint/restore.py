@@ -58,7 +58,7 @@ def restore_newest(
 
 
 def newest_readable(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:
-    """Restore the newest checkpoint that every process can read into `target`. Called on all processes.
+    """Restore the newest checkpoint that every process can read, as `target` describes. Called on all processes.
 
     Returns step and result; None if there are no checkpoints. Raises as `restore_newest` does.
     """
@@ -97,7 +97,7 @@ def _newest_of_all(checkpoints: CheckpointFolder, target: Target[M, T], reporter
 def _newest_here(
     checkpoints: CheckpointFolder, read: Read[M], reporter: Reporter
 ) -> tuple[int, tuple[M, Arrays]] | None:
-    """Find the newest checkpoint that this process can read: its step, and the result of `read`."""
+    """Return the step and the contents of the newest checkpoint that `read` can read here; None if there is none."""
     candidates, damaged = _candidates(checkpoints)
     for step in candidates:
         reporter.phase(Phase.RESTORE)

@@ -81,7 +81,7 @@ def remove_incomplete(directory: Path) -> None:
 
 
 def _metrics(folder: Path) -> Metrics:
-    """Return the metrics of the evaluation of a checkpoint; none if it has none or they cannot be read."""
+    """Return the metrics of the evaluation in a checkpoint; empty if there was no evaluation or they cannot be read."""
     path = folder / CHECKPOINT_METRICS
     try:
         metrics = json.loads(path.read_bytes()) if path.is_file() else {}  # reading from a pipe may never end

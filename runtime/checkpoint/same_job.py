@@ -66,7 +66,10 @@ def obstacles(
 
 
 def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
-    """Return the error for a checkpoint of another job. Its first line names the first difference."""
+    """Return the error message for a checkpoint of another job; `rows` is the result of `obstacles`.
+
+    Line 1 has the first difference.
+    """
     key, reason = rows[0]
     more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
     return "\n".join(

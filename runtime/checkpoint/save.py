@@ -44,7 +44,7 @@ class Saves:
     """The saves of this process."""
 
     def __init__(self, directory: Path, retention: Retention, in_parts: bool, storage: Storage) -> None:
-        """Take `CheckpointFolder`'s arguments. The directory must exist on processes that save."""
+        """Take the same arguments as `CheckpointFolder`. The directory must exist on processes that save."""
         self._directory = directory
         self._retention = retention
         self._storage = storage
@@ -62,7 +62,7 @@ class Saves:
             threading.Thread(target=importlib.import_module, args=(f"{__package__}.orbax_files",), daemon=True).start()
 
     def stand_in(self) -> None:
-        """Let this process save a replicated state in place of process 0, which is blocked."""
+        """Let this process save a replicated state in place of process 0, when process 0 is blocked."""
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
@@ -136,7 +136,7 @@ class Saves:
             self._storage.after_removal(removed)
 
     def failure(self, step: int, error: Exception) -> SaveError:
-        """Reset after a failed save, and return the error to raise. It names the previous checkpoint."""
+        """Reset after a failed save, and return the error to raise, which names the previous checkpoint."""
         self._saving = None
         last = next((older for older in steps_in(self._directory) if older < step), None)
         place = self._storage.where(self._directory) if isinstance(error, BucketError) else str(self._directory)

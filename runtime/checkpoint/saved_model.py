@@ -31,7 +31,7 @@ _SHOWN = 12  # most steps in a message
 
 
 class SavedModel:
-    """The model in a checkpoint. Its arrays are opened when they are first asked for, by JAX.
+    """The model in a checkpoint. The arrays are opened at the first use, which imports JAX.
 
     Args:
         folder: the checkpoint, as `find_checkpoint` returns it.
@@ -43,7 +43,7 @@ class SavedModel:
         is_verified: False if the checkpoint has no manifest to verify it by.
 
     Raises:
-        UserError: the checkpoint is damaged, or of a user program.
+        UserError: the checkpoint is damaged, or a user program has saved it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -58,7 +58,10 @@ class SavedModel:
 
     @cached_property
     def job(self) -> Config:
-        """Return the job that saved the checkpoint. Raises UserError if it is of another version of podrun."""
+        """Return the job that saved the checkpoint.
+
+        Raises UserError if the job is of another version of podrun, with other keys.
+        """
         try:
             return Config.model_validate(self.meta["config"])
         except ValidationError as error:
@@ -85,7 +88,7 @@ class SavedModel:
 
     @property
     def arrays(self) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Return shape and dtype of each array of the state. Raises UserError if they are damaged."""
+        """Return shape and dtype of each array of the state, by path. Raises UserError if the checkpoint is damaged."""
         arrays: dict[Place, tuple[tuple[int, ...], np.dtype[Any]]] = self._reader.arrays
         return arrays
 
@@ -98,7 +101,7 @@ class SavedModel:
             raise self._with_advice(unreadable(self.step, self._state, error)) from None
 
     def tree(self, part: str, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Arrays:
-        """Read a part of the state: nested dictionaries of converted arrays. Raises UserError if one is damaged."""
+        """Read a part of the state, such as `params`, as nested dictionaries of `convert(array)`. Raises as `read` does."""
         tree: Arrays = {}
         for place in self.parts(part):
             *folders, last = place
@@ -109,7 +112,7 @@ class SavedModel:
         return tree
 
     def parts(self, part: str) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Return shape and dtype of the arrays of a part of the state, by their path in it."""
+        """Return shape and dtype of each array in a part of the state, such as `params`, by its path within that part."""
         return {place[1:]: form for place, form in self.arrays.items() if place[0] == part}
 
     def _with_advice(self, error: Exception) -> UserError:
@@ -143,7 +146,7 @@ def find_checkpoint(workdir: Path, step: Step) -> Path:
 
 
 def _ranking(checkpoint: Path) -> Ranking:
-    """Return the order of evaluations of the job that has saved a checkpoint; by the loss if it is of an older version."""
+    """Return how the job that saved a checkpoint ranks evaluations; by the loss if an older version of podrun saved it."""
     try:
         return Ranking.parse(json.loads((checkpoint / METADATA).read_bytes())["config"]["eval"]["best"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -157,7 +160,10 @@ def _listed(steps: Iterable[int]) -> str:
 
 
 def _parse(meta: Any) -> JobMeta:
-    """Return the metadata. Raises UserError for the checkpoint of a user program; otherwise raises as `job_meta` does."""
+    """Return the metadata with its type.
+
+    Raises UserError for the checkpoint of a user program, otherwise as `job_meta` does.
+    """
     if isinstance(meta, dict) and "arrays" in meta and "config" not in meta:
         raise UserError(
             "the checkpoint is of a program with podrun.steps, and podrun does not know which part of its state is the "

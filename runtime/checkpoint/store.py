@@ -53,8 +53,8 @@ class Checkpoints(CheckpointFolder):
             section: the job's section `checkpoint`, which says how many to keep.
             in_parts: the state is divided over the processes; otherwise process 0 has all of it.
             storage: the storage that the folder belongs to.
-            ranking: what makes an evaluation the best.
-            inputs: what this job is made from.
+            ranking: order of the evaluations, to know the best.
+            inputs: the job's tokenizer, special tokens and published model.
         """
         super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage)
         self._inputs = inputs
@@ -77,8 +77,8 @@ class Checkpoints(CheckpointFolder):
             position: number of examples consumed.
             config: the job.
             fingerprint: digest of the job's data.
-            metrics: numbers by name of the evaluation at this step, if there was one.
-            counters: what else the job counts.
+            metrics: metrics of the evaluation at this step, by name; None if there was none.
+            counters: the job's other counters.
         """
         meta: JobMeta = {
             "config": saved_config(config),
@@ -99,7 +99,7 @@ class Checkpoints(CheckpointFolder):
     def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
         """Restore a checkpoint.
 
-        Each array becomes what `template` has in its place: a numpy array, or a JAX array with the sharding given there.
+        The template gives the form of each array: a numpy array, or a JAX array with its sharding.
 
         Raises:
             UserError: the checkpoint has another model, optimizer or data.
@@ -111,7 +111,7 @@ class Checkpoints(CheckpointFolder):
     def target(
         self, template: Callable[[], StateDict], config: Config, fingerprint: bytes
     ) -> Target[JobMeta, Restored]:
-        """Return how to check and restore a checkpoint of this job. `template`: see `Target.template`."""
+        """Return the functions that check and restore a checkpoint of this job. `template`: see `Target.template`."""
 
         def accept(step: int, meta: JobMeta, arrays: StateDict) -> None:
             try:

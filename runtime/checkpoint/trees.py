@@ -54,19 +54,19 @@ def named_leaves(tree: Any) -> Named:
 
 
 def texts(tree: Any) -> Texts:
-    """Return a tree's texts, bytes and integers of more than 64 bits, in the form in which JSON holds them."""
+    """Return a tree's texts, bytes and integers of more than 64 bits, encoded for JSON."""
     named = {".".join(place): leaf for place, leaf in places(tree, "the state") if _is_text(leaf)}
     return {name: _written(leaf) for name, leaf in named.items()}
 
 
 def check_texts(written: Any) -> None:
-    """Raise ValueError or TypeError unless `texts` can have returned this value."""
+    """Raise ValueError or TypeError unless `written` has the form that `texts` returns."""
     for _, (kind, text) in dict(written).items():
         _read(kind, text)
 
 
 def kept_as_is(tree: Any) -> dict[str, str]:
-    """Return digests of the leaves that are not saved, by name, to notice if they change.
+    """Return digests of the leaves that are not saved, by name, so that a change can be noticed.
 
     Raises UserError for a leaf that has no digest, such as an open file.
     """
@@ -105,7 +105,7 @@ def template(tree: Any) -> Arrays:
 
 
 def restored(tree: Any, arrays: Arrays, written: Texts) -> Any:
-    """Return the tree with arrays and texts of a checkpoint; each leaf keeps its type and devices."""
+    """Return `tree` with the arrays and texts of a checkpoint; each leaf keeps its type and devices."""
     flat = _flat(arrays)
 
     def value(place: tuple[str, ...], leaf: Leaf) -> Leaf:
@@ -146,7 +146,10 @@ def is_tensor(leaf: Leaf) -> bool:
 
 
 def _dtype(leaf: Leaf) -> Any:
-    """Return the numpy dtype of a leaf that is saved. Raises TypeError, RuntimeError for a tensor without one."""
+    """Return the numpy dtype of a leaf that is saved.
+
+    Raises TypeError or RuntimeError for a tensor that numpy has no dtype for.
+    """
     return _array(leaf.detach().new_tensor(0) if is_tensor(leaf) else leaf).dtype
 
 
@@ -158,7 +161,7 @@ def _array(leaf: Leaf) -> Any:
 
 
 def _has_content(leaf: Leaf) -> bool:
-    """Return False for an array of size zero, which orbax does not save."""
+    """Return whether an array has any elements. orbax does not save empty arrays."""
     return 0 not in getattr(leaf, "shape", ())
 
 

@@ -1,4 +1,4 @@
-"""Detect that a program's state has not changed, because the program forgot to assign it: it would save its first state."""
+"""Detect that a program forgot to assign its new state. Otherwise every checkpoint would have the first state."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Snapshot:
         self._leaves = [_same(leaf) for leaf in jax.tree.leaves(tree)]
 
     def is_of(self, tree: Any) -> bool:
-        """Return whether a state has the same array objects with unchanged content, and equal numbers and texts."""
+        """Return whether `tree` has the remembered array objects with unchanged content, and equal numbers and texts."""
         leaves = jax.tree.leaves(tree)
         return len(leaves) == len(self._leaves) and all(
             same(leaf) for same, leaf in zip(self._leaves, leaves, strict=True)
