@@ -16,7 +16,10 @@ TYPED = "podrun.typed"
 
 
 def typed_program(ctx: click.Context, job: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program after `--`; empty if `job` begins with a train.yaml. Raises click.UsageError."""
+    """Return the program after `--`; empty without one. Raises click.UsageError.
+
+    `job`: the words before the `--`.
+    """
     program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
     if PROGRAM in ctx.meta and not program:
         raise click.UsageError("there is no program behind the `--`", ctx)

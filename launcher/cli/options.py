@@ -24,7 +24,7 @@ _HELP = {
 }
 
 QUEUE_OPTIONS = " or ".join(map(option_of, QUEUES))
-"""The options that submit a run to a queue, for messages."""
+"""The options that submit a run to a queue, as text for messages."""
 
 
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -40,7 +40,7 @@ def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def complete_names(inventory: Inventory) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return the completion function of an inventory's option."""
+    """Return the completion function of the option that belongs to an inventory."""
     return lambda ctx, param, incomplete: [name for name in inventory.names() if name.startswith(incomplete)]
 
 
@@ -57,7 +57,7 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 
 def _words(value: Any) -> tuple[Any, ...]:
-    """Return the words of an argument that were typed so far."""
+    """Return the words that were typed so far for an argument."""
     return value if isinstance(value, tuple) else (value,) if value else ()
 
 
@@ -100,9 +100,9 @@ def pod_options(**texts: str) -> Callable[[F], F]:
 
 
 def with_joined_values(args: Sequence[str]) -> list[str]:
-    """Return the arguments with each optional value, such as that of `--slurm`, joined to its option.
+    """Return the arguments with optional values joined to their options: `--slurm partition=gpu` to `--slurm=partition=gpu`.
 
-    Options with an optional value may be followed by a job: `partition=gpu` is a value, `steps=20` an override of the job.
+    The next word may also be a job: `partition=gpu` is a value of the option, `steps=20` an override of the job.
     """
     may_have = {option_of(name) for name, inventory in INVENTORIES.items() if (inventory.metavar or "").startswith("[")}
     words: list[str] = []

@@ -1,4 +1,4 @@
-"""The process `podrun`. It ends with one of podrun's exit codes, even if a signal arrives last or the output is closed."""
+"""Run the process `podrun`. It ends with one of podrun's exit codes, even after a late signal or if the output is closed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def run(command: Callable[[], object]) -> NoReturn:
-    """Run a command that may exit, and exit with its code.
-
-    Ctrl-C leads to its exit code at any time, even during the exit.
-    """
+    """Run a command, and exit with its code. On Ctrl-C, at any time and even during the exit, the code is that of Ctrl-C."""
     sys.excepthook = _on_exception
     _open_closed_streams()
     try:
@@ -45,7 +42,7 @@ def run(command: Callable[[], object]) -> NoReturn:
 
 
 def tell(text: str) -> None:
-    """Print to stderr; a closed stderr is ignored, so that the exit code does not depend on it."""
+    """Print to stderr. If stderr is closed, do nothing, so that the exit code stays the same."""
     from ..view.printable import printable  # the command's own filter has been removed already
 
     try:
@@ -55,7 +52,7 @@ def tell(text: str) -> None:
 
 
 def _cannot_write(error: OSError) -> int:
-    """Print which disk is full, and return the exit code. Python names no file that was already open."""
+    """Print which disk is full, and return the exit code. Python's error does not name the file."""
     from ..pod.home import podrun_home
 
     where = error.filename or f"{podrun_home()}, where podrun keeps its files (PODRUN_HOME)"
@@ -74,14 +71,14 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _on_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Replace Python's excepthook, during which a Ctrl-C would kill the process with SIGINT."""
+    """Print the exception, in place of Python's excepthook, during which a Ctrl-C would kill the process with SIGINT."""
     if issubclass(kind, KeyboardInterrupt):
         os._exit(_INTERRUPTED)
     tell("".join(traceback.format_exception(kind, error, trace)).rstrip("\n"))
 
 
 def _open_closed_streams() -> None:
-    """Open closed standard streams on /dev/null, before another file gets their descriptors."""
+    """Open standard streams that are closed on /dev/null, so that no other file gets their descriptors."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -96,7 +93,7 @@ def _open_closed_streams() -> None:
 
 
 def _flush(code: int) -> int:
-    """Flush the output. Returns the exit code; if flushing fails and `code` is 0, that of the failure."""
+    """Flush the output, and return the exit code: `code`, or that of a failed flush if `code` is 0."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -74,4 +74,4 @@ def jobset(
 
 
 COMMANDS: tuple[click.Command, ...] = (render,)
-"""Commands that the main group gets."""
+"""Commands that `root.py` adds to the main group."""

@@ -55,7 +55,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("download", "fetch", "cp"), "pull` copies the results of a run here"),
     **dict.fromkeys(("config", "keys"), "schema` prints all keys of train.yaml"),
 }
-"""Commands that other tools have, and what podrun has in their place."""
+"""Names that commands have in other tools, with a hint about podrun's command."""
 
 
 class _DefaultRun(click.Group):
@@ -80,7 +80,7 @@ class _DefaultRun(click.Group):
         return super().parse_args(ctx, args)
 
     def _check_spelling(self, ctx: click.Context, word: str) -> None:
-        """Suggest a command for a misspelled one: `podrun stat` means a command, `podrun train.yaml` a job."""
+        """Raise an error that suggests a command if `word` looks like a misspelled one, as `stat` does."""
         if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
             return
         if word in _OTHER_NAMES:
@@ -100,9 +100,9 @@ class _DefaultRun(click.Group):
             _leave(error)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return commands and files, because of `podrun train.yaml`.
+        """Return the completions: commands, then files for `podrun train.yaml`.
 
-        Commands come first: bash ignores what precedes files.
+        Commands come first, because bash ignores those after files.
         """
         from click.shell_completion import CompletionItem
 
@@ -120,7 +120,7 @@ class _DefaultRun(click.Group):
 
 @contextmanager
 def _pipe_closed() -> Iterator[None]:
-    """Exit like a program whose output was closed; click would exit with 1."""
+    """Exit with podrun's code if the output was closed; click would exit with 1."""
     try:
         yield
     except BrokenPipeError:
@@ -140,7 +140,7 @@ def _leave(error: click.UsageError) -> NoReturn:
 
 
 def _override(error: click.NoSuchOption) -> str | None:
-    """Return the override for an option such as `--steps 100` that is a key of train.yaml, or None."""
+    """Return the override to type instead of an option such as `--steps 100`; None if train.yaml has no such key."""
     if error.ctx is None:
         return None
     from ..yamlfile.option_key import meant_override
@@ -149,7 +149,7 @@ def _override(error: click.NoSuchOption) -> str | None:
 
 
 def _program(error: click.NoSuchOption) -> str | None:
-    """Return the corrected command line if the option belongs to a program without the two dashes before it, or None."""
+    """Return the corrected command line if the option belongs to a program that was typed without `--`; otherwise None."""
     typed = error.ctx.meta.get(TYPED, ()) if error.ctx else ()
     words = list(typed[typed.index("run") + 1 :] if typed[:1] == ["run"] else typed)
     at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)

@@ -22,7 +22,7 @@ _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
 def _order(function: F) -> F:
-    """Add the options that describe the order."""
+    """Add the options that describe a TPU VM to create."""
     for option in reversed(
         (
             click.argument("name", metavar="NAME"),

@@ -13,7 +13,7 @@ from ..view.live_console import make_console
 
 
 def attach(name: str | None, as_json: bool) -> int:
-    """Show the run until it ends, and return its exit code; 0 if the user leaves first. Raises UserError."""
+    """Show the run until it ends, and return its exit code; 0 if the user detaches earlier. Raises UserError."""
     directory = find_run(name)
     console = make_console(as_json)
     if directory.job() is None and directory.end() is None and not is_unfinished(directory):

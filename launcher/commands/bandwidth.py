@@ -20,7 +20,7 @@ PROGRAM = ("python", "-m", "podrun.runtime.bandwidth")
 
 
 def measure_bandwidth(pod: Pod) -> int:
-    """Run the measurement on the pod, and return podrun's exit code; errors are those of any run. Raises UserError."""
+    """Run the measurement on the pod as a run, and return its exit code. Raises UserError."""
     with TemporaryDirectory(prefix="podrun-bandwidth-") as folder:  # an empty project
         cwd = Path(folder)
         label = Label(name="check --bandwidth")

@@ -16,7 +16,7 @@ from ..view.waiting import waiting
 from .model_source import model_here
 
 _SHOWN = 200
-"""Characters of an example's text, unless all are wanted."""
+"""Number of characters shown of an example's text, unless the user asks for all."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class BatchesRequest:
 
     Attributes:
         target: a workdir, or the id of a run.
-        steps: the first and the last step; None: those before the largest jump of the loss.
-        full: print all of each example's text.
+        steps: the first and the last step; None: the steps before the largest jump of the loss.
+        full: print each example's whole text.
         json: print as JSON.
     """
 

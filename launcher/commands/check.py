@@ -75,7 +75,7 @@ def _examine(transport: Transport, pod: Pod, workdir: str | None, progress: _Pro
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
-    """Return the workdir on the hosts that `run` would use; None if a simulated pod has none of its own."""
+    """Return the workdir on the hosts that `podrun run` would use; None for the default workdir on this machine."""
     workdir = typed or pod.workdir
     if workdir is None:  # the default workdir; the hosts need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"

@@ -34,10 +34,10 @@ class CheckpointsRequest:
     """Command line of `podrun checkpoints`."""
 
     where: PodRequest
-    """The first host of this pod, or of the run, sees the workdir; without a pod, this machine does."""
+    """Pod or run on whose first host the workdir is; if empty, it is on this machine."""
     run: str | None
     workdir: Path | None
-    """A folder, or the URL of a workdir in a bucket, which this machine reads; None: that of the run."""
+    """A folder, or the URL of a workdir in a bucket, which is read from this machine; None: the workdir of the run."""
     action: str | None = None
     names: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ def _check(request: CheckpointsRequest) -> None:
 
 
 def _find(request: CheckpointsRequest) -> tuple[Pod, Host, Path]:
-    """Return the pod, the host that sees the workdir, and the path there. For a run, it is the host of process 0."""
+    """Return the pod, the host that sees the workdir, and the path on it. For a run this is the host of process 0."""
     assert request.workdir is not None
     if request.run is None and not request.where.names_pod:
         return _on_this_machine(request.workdir)
@@ -117,7 +117,7 @@ def _on_this_machine(workdir: Path) -> tuple[Pod, Host, Path]:
 
 
 def as_table(rows: list[Checkpoint]) -> str:
-    """Return a line per checkpoint, followed by the job values in which it differs from the one above."""
+    """Return a line per checkpoint. Below it are the values of the job that have changed since the line above."""
     cells = [["step", "saved", "size", "loss", "files", ""]]
     for row in rows:
         loss = "" if row["loss"] is None else f"{row['loss']:.4g}"

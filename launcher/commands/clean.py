@@ -68,7 +68,7 @@ def clean(request: CleanRequest) -> int:
 
 
 def _decide(request: CleanRequest, removable: Removable, action: Callable[[], list[str]]) -> int:
-    """Print what can be removed, and call `action` if the user agrees."""
+    """Print what can be removed, and call `action` if the user agrees. Returns the exit code."""
     for reason, hosts in _by_reason(removable.unreached).items():
         print(f"podrun: {fold(hosts)}: {in_one_line(reason)}", file=sys.stderr)
     code = ExitCode.UNAVAILABLE if removable.unreached else ExitCode.DONE
@@ -106,7 +106,7 @@ def _confirm(what: str) -> bool:
 
 
 def _remove_here(runs: Sequence[OldRun]) -> list[str]:
-    """Remove the run directories, and return the failures."""
+    """Remove the run directories, and return error messages."""
     problems = []
     for run in runs:
         try:
@@ -120,7 +120,10 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _stored(older_than: float) -> list[StoredFiles]:
-    """Return the compiled programs, kept answers and compilers on this machine: those that may go, and the others."""
+    """Return the files on this machine in three groups: compiled programs, stored answers and compilers.
+
+    Each group says which files may be removed (not used for `older_than` seconds), and which are kept.
+    """
     stored = []
     for kind, folder, (files, due) in (
         ("compiled programs", PROGRAMS, program_files(older_than)),
@@ -133,7 +136,7 @@ def _stored(older_than: float) -> list[StoredFiles]:
 
 
 def _remove_stored(stored: Sequence[StoredFiles]) -> list[str]:
-    """Remove the files, and return the failures."""
+    """Remove the files, and return error messages."""
     problems = []
     for one in stored:
         bytes_before = one.bytes
@@ -154,7 +157,7 @@ def _remove_stored(stored: Sequence[StoredFiles]) -> list[str]:
 
 
 class _Hosts:
-    """What can be removed from the hosts of a pod: of all runs, or of one."""
+    """Files and processes on the hosts of a pod that can be removed: of all runs, or of one."""
 
     def __init__(self, transport: Transport, pod: Pod, older_than: float, run: RunDirectory | None) -> None:
         self._transport = transport
@@ -174,7 +177,7 @@ class _Hosts:
         return removable
 
     def remove(self, removable: Removable) -> list[str]:
-        """Remove it from the hosts, and return the failures."""
+        """Remove these files and processes from the hosts, and return error messages."""
         reached = tuple(host for host in self._pod.hosts if host.name not in removable.unreached)
         answers = self._ask(reached, {host.name: removable.of_host(host.name) for host in reached})
         problems = []
@@ -194,7 +197,7 @@ class _Hosts:
         return problems
 
     def _ask(self, hosts: tuple[Host, ...], remove: dict[str, list[str]]) -> dict[str, CleanAnswer | str]:
-        """Ask each host; return its answer or error by name. `remove`: ids of the runs to remove, by host."""
+        """Ask each host, and return its answer or an error message, by name. `remove`: ids of the runs to remove, by host."""
 
         def question(host: Host) -> CleanAnswer:
             request: to_agent.CleanRequest = {

@@ -104,7 +104,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def _write(comparison: Comparison, rows: Sequence[table.Row], command: str) -> tuple[list[Path], str | None]:
-    """Write the result files. Returns those that were written, and the error, if any."""
+    """Write the result files. Returns the written files, and an error message or None."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [run for row in rows for run in row.runs]
     about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()))

@@ -34,7 +34,7 @@ class Compiling:
         return f"podrun: compiling for {self.slice} meanwhile; its output is in {self.log}"
 
     def end(self) -> str | None:
-        """End it, because the hosts are there now. Returns why its programs are not used; None if they are complete."""
+        """End the compilation: the hosts are ready. Returns why its executables are not used; None if they are complete."""
         code = self.process.poll()
         if code is None:
             os.killpg(self.process.pid, signal.SIGTERM)  # the process that compiles, too
@@ -45,9 +45,12 @@ class Compiling:
 
 
 def compile_ahead(request: Request, slice: Slice) -> Compiling | None:
-    """Start to compile, if the user wants it, or has not said and the slice's compiler is installed.
+    """Start to compile in the background if the user asks for it, or by default if the slice's compiler is installed.
 
-    Raises UserError if the user wants it and the job is a program, or the folder cannot be written.
+    Returns None if nothing is compiled.
+
+    Raises:
+        UserError: the user asks for it, and the job is a program or the folder cannot be written.
     """
     if not (_is_possible(slice) if request.compile_ahead is None else request.compile_ahead) or request.dry_run:
         return None

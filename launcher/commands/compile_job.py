@@ -37,7 +37,7 @@ from ..view.waiting import lock_or_wait, waiting
 
 _PROGRAM = "podrun.runtime.compile_job"
 _NOT_OF_A_POD = ("single", "ensemble")
-"""Strategies whose processes have programs of their own."""
+"""Strategies whose processes are each compiled on their own, not as one pod."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _target(slice: Slice, gpu: str | None) -> Target | None:
 
 @contextmanager
 def _alone(stored: Stored) -> Iterator[None]:
-    """Wait for another `podrun compile` of the same job and slice, so that nothing is compiled twice. Raises UserError."""
+    """Hold the lock of `podrun compile` for this job and slice; wait for another process that holds it. Raises UserError."""
     try:
         lock = open(private_folder(FOLDER) / f"{stored.path.stem}.lock", "w", opener=private)
     except OSError as error:
@@ -125,7 +125,7 @@ def _alone(stored: Stored) -> Iterator[None]:
 
 
 def _for_target(query: CompileQuery, spec: RunSpec, platform: str) -> list[Made] | int:
-    """Compile in one process for the devices of TPUs or GPUs. Returns the programs, or the exit code of a failure."""
+    """Compile in one process for the devices of TPUs or GPUs. Returns the executables, or the exit code of a failure."""
     launch = spec.job.launch
     env = with_presets({**spec.pod.env, **launch.env}, launch.xla, platform)
     process = QueryProcess(_python(spec), _PROGRAM, query_environment(env, is_for_hosts=True), "compiled the programs")
@@ -137,7 +137,7 @@ def _for_target(query: CompileQuery, spec: RunSpec, platform: str) -> list[Made]
 
 
 def _in_pod(query: CompileQuery, spec: RunSpec, folder: Path) -> list[Made] | int:
-    """Compile on a simulated pod of CPUs, which ends then. Returns the programs, or the exit code of a failure."""
+    """Compile on a simulated pod of CPUs, which ends afterwards. Returns the executables, or the exit code of a failure."""
     file = folder / "query.json"
     file.write_text(json.dumps(query))
     launch = spec.job.launch
@@ -170,7 +170,7 @@ def _python(spec: RunSpec) -> str:
 
 
 def _as_text(train: Path, slice: Slice, made: Sequence[Made], stored: Stored) -> str:
-    """Return what was compiled, how long it took, how large it is, and where it is kept."""
+    """Return a text about the executables: how long they took, their sizes, and where they are stored."""
     new = [one for one in made if one.is_new]
     rows = []
     for name in dict.fromkeys(one.program.name for one in made):

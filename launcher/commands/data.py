@@ -61,5 +61,5 @@ def _path(data: DataSet, folder: Path) -> str:
 
 
 def _scalar(path: str) -> str:
-    """Return the path as YAML."""
+    """Return the path as a YAML value."""
     return path if re.fullmatch(r"[A-Za-z0-9_/.-]+", path) else json.dumps(path, ensure_ascii=False)

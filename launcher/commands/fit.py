@@ -29,9 +29,9 @@ from ..view.waiting import waiting
 
 _MODEL_AXIS = "parallel.mesh.model"
 _SEARCHED = ("model.remat", "launch.xla", _MODEL_AXIS)
-"""Keys of `--over`."""
+"""Keys that `--over` accepts."""
 _ANY = "-*"
-"""End of a slice's name that stands for all sizes of a generation."""
+"""End of a slice's name that means all sizes of its generation."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class FitRequest:
     overrides: tuple[str, ...] = ()
     slice: str | None = None
     gpu: str | None = None
-    """Model of the GPUs, for a slice whose name does not tell it."""
+    """Model of the GPUs; None if the slice's name tells it."""
     batch: bool = False
     """Search the largest batch size."""
     over: tuple[str, ...] = ()
-    """Values of keys that are searched as well, such as `model.remat=none,block`."""
+    """Further keys and values to search, such as `model.remat=none,block`."""
     json: bool = False
 
 
@@ -98,7 +98,7 @@ def _slices(request: FitRequest, config: Config) -> list[tuple[Slice, Target]]:
 
 
 def _target(request: FitRequest, slice: Slice) -> Target:
-    """Return what to compile for. Raises UserError."""
+    """Return the devices to compile for. Raises UserError."""
     if request.gpu and slice.kind != "gpu":
         raise UserError(f"--gpu {request.gpu}: it is for slices such as gpu-2x8; leave it out")
     try:
@@ -116,7 +116,7 @@ def _target(request: FitRequest, slice: Slice) -> Target:
 
 
 def _axes(request: FitRequest) -> list[Axis]:
-    """Return the keys and values of `--over`. Raises UserError."""
+    """Return the keys of `--over` with their values. Raises UserError."""
     axes = [parse_axis(text) for text in request.over]
     keys = [axis.key for axis in axes]
     typed = {override.partition("=")[0] for override in request.overrides}
@@ -144,7 +144,7 @@ def _models(config: Config, axes: Sequence[Axis]) -> list[int]:
 
 
 def _settings(request: FitRequest, axes: Sequence[Axis]) -> list[Settings]:
-    """Return the combinations of the other values in `--over`. Raises UserError."""
+    """Return all combinations of the values in `--over`, without the axis `model`. Raises UserError."""
     axes = [axis for axis in axes if axis.key != _MODEL_AXIS]
     keys = [axis.key for axis in axes]
     settings = []
@@ -159,7 +159,7 @@ def _settings(request: FitRequest, axes: Sequence[Axis]) -> list[Settings]:
 def _search(
     request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings], models: list[int]
 ) -> Outcome:
-    """Search one slice. After Ctrl-C the outcome is incomplete."""
+    """Search one slice, and return the results; they are incomplete after Ctrl-C."""
     known = Search(slice)
     began = time.monotonic()
     is_complete = True
@@ -179,7 +179,7 @@ def _search(
 
 
 def _show(request: FitRequest, outcome: Outcome, smaller: list[Outcome]) -> int:
-    """Print the outcome, and return the exit code."""
+    """Print the results, and return the exit code. `smaller`: results for smaller slices, on which nothing fits."""
     if request.json:
         values = {**outcome.as_json(), "smaller_slices": [one.as_json() for one in smaller]}
         print(json.dumps(values, indent=1))

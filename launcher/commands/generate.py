@@ -116,25 +116,25 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource)
 
 
 class _Stream:
-    """Prints the prompt and its text, as it is written."""
+    """Prints a prompt and its continuation while the model writes it."""
 
     def __init__(self, prompt: str) -> None:
         self._prompt = prompt
         self.ended = 0
 
     def add(self, number: int, text: str | None) -> None:
-        """Print more of the text; None: it has ended."""
+        """Print more of the continuation; None: it has ended."""
         self._print(self._prompt + ("\n" if text is None else text))
         self._prompt = ""
         self.ended += text is None
 
     def _print(self, text: str) -> None:
-        """Print text of a model, which on a terminal must not control it."""
+        """Print text of a model; on a terminal without control characters."""
         print(printable(text) if sys.stdout.isatty() else text, end="", flush=True)
 
 
 class _JsonLines:
-    """Prints a line of JSON for each prompt in their order, as soon as its text and those before it have ended."""
+    """Prints a line of JSON for each prompt, in the order of the prompts, as soon as possible."""
 
     def __init__(self, prompts: list[str]) -> None:
         self._prompts = prompts
@@ -143,7 +143,7 @@ class _JsonLines:
         self.ended = 0
 
     def add(self, number: int, text: str | None) -> None:
-        """Add more of the text of a prompt; None: it has ended."""
+        """Add more of a prompt's continuation; None: it has ended."""
         if text is not None:
             self._texts[number] += text
             return

@@ -26,7 +26,7 @@ from ..yamlfile.yaml_file import parse
 from .new_file import check_target, write_file
 
 SIMULATE = "simulate"
-"""Answer that means processes on this machine."""
+"""Answer that asks for a pod simulated on this machine."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Question:
     """A question of `podrun init`."""
 
     name: str
-    """Option with the answer, without the dashes."""
+    """Name of the option that gives the answer, without the dashes."""
     text: str
     required: bool = False
     remote: bool = False
-    """True: asked only if the hosts are other machines."""
+    """True: ask only if the hosts are other machines."""
 
 
 QUESTIONS = (
@@ -83,7 +83,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers, by the names of `QUESTIONS`; None: not given."""
+    """The answers, by the names of `QUESTIONS`; None: not answered."""
 
     slice: str | None = None
     hosts: str | list[str] | None = None
@@ -93,16 +93,16 @@ class Answers:
     workdir: str | None = None
     python: str | None = None
     requirements: str | None = None
-    """Not asked: a requirements.txt beside the pod file."""
+    """A requirements.txt beside the pod file. There is no question about it."""
 
     @property
     def is_here(self) -> bool:
-        """True if the hosts are this machine."""
+        """Return True if the hosts are this machine."""
         return self.hosts in (LOCAL, SIMULATE)
 
     @property
     def ssh(self) -> dict[str, str]:
-        """The section `ssh` of the pod file."""
+        """Return the section `ssh` of the pod file."""
         return {name: value for name, value in (("user", self.user), ("key", self.key)) if value is not None}
 
     def pod_file(self) -> dict[str, Any]:
@@ -114,9 +114,17 @@ class Answers:
 
 
 def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
-    """Write the pod file. `given`: answers from options, by the names of `QUESTIONS`; these questions are not asked.
+    """Write the pod file, after asking the questions that have no answer yet.
 
-    Raises UserError for invalid answers, or without a terminal; KeyboardInterrupt for Ctrl-C.
+    Args:
+        file: the pod file.
+        given: answers from options, by the names of `QUESTIONS`.
+        yes: ask nothing.
+        force: overwrite an existing file.
+
+    Raises:
+        UserError: an answer is invalid, or there is no terminal.
+        KeyboardInterrupt: Ctrl-C.
     """
     check_target(file, "pod.yaml", "give another name, or --force to write over it", overwrite=force)
     answers = _known(file, given)
@@ -144,9 +152,10 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
 
 
 def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
-    """Write the runtime's packages into a requirements.txt, unless the hosts have an interpreter with them.
+    """Write a requirements.txt with the runtime's packages, unless the hosts have an interpreter that has them.
 
-    An existing requirements.txt is used unchanged. Returns the answers with it, and a message; empty if it is not needed.
+    An existing file is used unchanged. Returns the answers with the file, and a message; it is empty if no file is
+    needed.
     """
     if answers.is_here or answers.python is not None:
         return answers, ""
@@ -162,7 +171,7 @@ def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
 
 
 def _known(file: Path, given: Mapping[str, str | None]) -> Answers:
-    """Return the answers of the options. Raises one UserError with all of their mistakes."""
+    """Return the answers that options give. Raises one UserError with all of their mistakes."""
     answers = Answers()
     problems = []
     for question in QUESTIONS:
@@ -189,7 +198,7 @@ def _check_required(answers: Answers) -> None:
 
 
 def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answers:
-    """Ask the remaining questions. An invalid answer is explained, and the question repeated."""
+    """Ask the remaining questions. If an answer is invalid, explain why and repeat the question."""
     for question in QUESTIONS:
         if given.get(question.name) is not None or (question.remote and answers.is_here):
             continue
@@ -207,7 +216,7 @@ def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answe
 
 
 def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answers:
-    """Return the answers with one more. Raises UserError if they are invalid."""
+    """Return the answers with one more. Raises UserError if it makes the pod file invalid."""
     value = _hosts(answer) if question.name == "hosts" else _here(answer) if question.name == "key" else answer
     more: dict[str, Any] = {question.name: value}
     answers = replace(answers, **more)
@@ -223,7 +232,7 @@ def _hosts(answer: str) -> str | list[str]:
 
 
 def _here(path: str) -> str:
-    """Return a typed path as absolute: typed paths are relative to the current folder, paths in a pod file to that file."""
+    """Return a typed path as an absolute one. In the pod file, a relative path would be relative to the file's folder."""
     return path if path.startswith("~") else str(Path(path).absolute())
 
 
@@ -304,7 +313,7 @@ def _rest(answers: Answers) -> list[str]:
 
 
 def _scalar(text: str) -> str:
-    """Return the text as YAML, quoted if it would otherwise be read as something else."""
+    """Return the text as a YAML value, in quotes if YAML would otherwise read something else."""
     try:
         plain = parse(f"key: {text}    # comment")[0] == {"key": text}
     except yaml.YAMLError:

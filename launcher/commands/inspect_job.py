@@ -49,7 +49,7 @@ class InspectRequest:
     slice: str | None = None
     json: bool = False
     compile_for: str | None = None
-    """`cpu`, `tpu`, or a model of GPUs; None: what the slice is, if its compiler is installed."""
+    """`cpu`, `tpu`, or a model of GPUs; None: the devices of the slice, if their compiler is installed."""
     output: Path | None = None
     """File for a page; None: print the report."""
 
@@ -146,7 +146,7 @@ def inspect(request: InspectRequest) -> int:
 
 
 def _target(request: InspectRequest, slice: Slice) -> Target | None:
-    """Return what to compile for; None: virtual devices of this machine's CPU. Raises UserError."""
+    """Return the devices to compile for; None: virtual devices of this machine's CPU. Raises UserError."""
     wanted = request.compile_for
     if wanted == "cpu":
         return None
@@ -183,7 +183,7 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
 
 
 def _slice(request: InspectRequest) -> str | None:
-    """Return the slice of the options, or of train.yaml, or a single device; None: that of its pod file."""
+    """Return the slice in the options or in train.yaml, otherwise a single device; None: that of the job's pod file."""
     if request.slice:
         return request.slice
     try:
@@ -202,12 +202,12 @@ def _virtual(devices: int) -> dict[str, str]:
 
 
 def _ask(query: InspectQuery | ArraysQuery, python: str, env: Mapping[str, str]) -> str:
-    """Return the answer of a process. Raises UserError and QueryError."""
+    """Return the answer of a new process. Raises UserError and QueryError."""
     return QueryProcess(python, "podrun.runtime.inspect_job", env, "compiled the step").ask(query)
 
 
 def _failed(error: QueryError) -> int:
-    """Print why the process failed, and the remedy. Returns the exit code."""
+    """Print why the process failed and what to do. Returns the exit code."""
     if error.is_raised:
         print(
             f"podrun: the job fails before its first step: {error}\n"

@@ -23,21 +23,21 @@ from ..request.train_file import read_config
 from ..view.waiting import lock_or_wait, waiting
 
 _NEW = "new-"
-"""Beginning of the name of a folder that pip installs into."""
+"""Prefix of the names of folders into which pip is installing."""
 _NEEDED = {"tpu": "680 MB", "cuda": "400 MB"}
 _ELSEWHERE = "make room there, or set PODRUN_HOME to another folder"
 
 
 def install_compiler(platform: str, train: Path | None, overrides: Sequence[str]) -> int:
-    """Install the compiler that belongs to the JAX of a job's interpreter, and return 0; 1 if pip fails.
+    """Install the compiler that belongs to the JAX of a job's interpreter. Returns 0, or 1 if pip fails.
 
     Args:
         platform: `tpu` or `cuda`.
         train: the job whose `launch.python` compiles; None: this interpreter.
-        overrides: of the job.
+        overrides: overrides of the job.
 
     Raises:
-        UserError: a mistake in the job, no JAX or pip in the interpreter, or no place for the compiler.
+        UserError: a mistake in the job, no JAX or pip in the interpreter, or no folder for the compiler.
     """
     python = interpreter(read_config(train, overrides).launch.python if train else None)
     package = _wanted(python, platform)
@@ -59,7 +59,7 @@ def install_compiler(platform: str, train: Path | None, overrides: Sequence[str]
 
 
 def _wanted(python: str, platform: str) -> CompilerPackage:
-    """Return the package for an interpreter. Raises UserError."""
+    """Return the compiler package for the JAX of an interpreter. Raises UserError."""
     command = [python, "-m", "podrun.runtime.compiler_package", platform]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL)
@@ -82,7 +82,7 @@ def _pip(python: str) -> list[str]:
 
 @contextmanager
 def _alone() -> Iterator[tuple[Path, TextIO]]:
-    """Yield the folder of compilers and the lock for changing it; wait for another podrun that installs. Raises UserError."""
+    """Yield the folder of compilers and its lock; first wait for another podrun that is installing. Raises UserError."""
     try:
         folder = private_folder(FOLDER)
         lock = open(folder / "lock", "w", opener=private)
@@ -96,7 +96,7 @@ def _alone() -> Iterator[tuple[Path, TextIO]]:
 
 
 def _install(pip: list[str], package: CompilerPackage, folder: Path, lock: TextIO) -> str | None:
-    """Let pip install the package, and return the version; None if it failed, which has been told then."""
+    """Let pip install the package. Returns its version; None if pip failed, after printing why."""
     needed = f"{package.name}, {_NEEDED[package.platform]}"
     try:
         with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder) as work:
@@ -127,7 +127,7 @@ def _install(pip: list[str], package: CompilerPackage, folder: Path, lock: TextI
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    """Return why pip failed, and the way out."""
+    """Return why pip failed, and what to do."""
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     errors = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("error:")]
     reason = errors[0] if errors else (lines or ["pip installed something else"])[-1]

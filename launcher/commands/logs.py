@@ -31,7 +31,7 @@ class LogsRequest:
     since: str | None = None
     lines: int | None = None
     raw: bool = False
-    """Print every byte unchanged, including control characters that a terminal obeys."""
+    """Print every byte unchanged, even control characters that change the terminal."""
 
 
 def logs(request: LogsRequest) -> int:
@@ -87,7 +87,7 @@ def _follow(directory: RunDirectory, request: LogsRequest, since: float | None, 
 
 
 def _await_files(directory: RunDirectory, request: LogsRequest) -> list[LogFile]:
-    """Wait for the first event, which names the hosts; return their log files."""
+    """Wait for the first event, because it names the hosts, and return their log files."""
     if words := pending_words(directory):
         print(f"podrun: {words}", file=sys.stderr)
     while True:

@@ -23,20 +23,20 @@ from ..view.overwritten import OverwrittenLine
 from .pull import bucket_of
 
 Step = int | Literal["best"] | None
-"""Step of a checkpoint, or that of the best evaluation; None: the newest."""
+"""Step of a checkpoint; `best`: that of the best evaluation; None: the newest."""
 _CHECKPOINT = re.compile("[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A place that has a model.
+    """Where a model is.
 
     Attributes:
         folder: a workdir, which may be a URL, or the folder of a published model.
         step: step of the checkpoint.
         python: the interpreter with the job's libraries.
-        cwd: folder that the job's relative paths and modules are in; None: the current one.
-        url: the workdir in a bucket that the folder was downloaded from, if it was.
+        cwd: folder of the job's relative paths and modules; None: the current folder.
+        url: workdir in a bucket from which `folder` was downloaded; None: it was not.
     """
 
     folder: Path
@@ -46,13 +46,13 @@ class ModelSource:
     url: str | None = None
 
     def named(self, text: str) -> str:
-        """Return a text about the model that names the bucket in place of the folder on this machine."""
+        """Return a message about the model with the bucket's name in place of the temporary folder on this machine."""
         return text if self.url is None else text.replace(str(self.folder), self.url)
 
 
 @contextmanager
 def model_here(target: str | None, step: Step) -> Iterator[ModelSource]:
-    """Find a model, and bring it to this machine for the time of a `with` block if it is in a bucket.
+    """Find a model. If it is in a bucket, download it for the time of a `with` block.
 
     Args:
         target: a workdir, one of its checkpoints, the URL of a workdir in a bucket, the id of a run, or the folder of a
@@ -114,7 +114,7 @@ def _find(target: str, step: Step) -> ModelSource:
 
 
 def _bring(bucket: str, step: Step, folder: Path) -> None:
-    """Download a checkpoint from a bucket into a folder; for `best` all of them, because their metrics are in them."""
+    """Download a checkpoint from a bucket into a folder; for `best` all checkpoints, to compare their metrics."""
     if isinstance(step, int):
         selection = Selection(frozenset(), (step,))
     else:

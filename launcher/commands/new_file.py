@@ -12,9 +12,10 @@ def check_target(file: Path, example: str, instead: str, overwrite: bool = False
     """Raise UserError if the file exists already, or its folder does not exist.
 
     Args:
+        file: the file to write.
         example: a typical file name, for messages.
-        instead: remedy for a file that exists.
-        overwrite: an existing file is allowed.
+        instead: what to do if the file exists, for messages.
+        overwrite: the file may exist.
     """
     if os.path.isdir(file):
         raise UserError(f"{file} is a folder; give the name of the file to write, for example {file / example}")

@@ -83,12 +83,12 @@ def prepare(request: PrepareRequest) -> int:
 
 
 def _unescaped(template: str) -> str:
-    """Return a template with the line ends and tabs that a shell cannot type easily."""
+    r"""Return a template with `\n` and `\t` replaced by line ends and tabs, which are hard to type in a shell."""
     return template.replace("\\n", "\n").replace("\\t", "\t")
 
 
 class _Progress:
-    """Progress on the last line of a terminal; without one, a line from time to time."""
+    """Shows progress: on the last line of a terminal, otherwise by printing a line from time to time."""
 
     def __init__(self, line: OverwrittenLine) -> None:
         self._line = line
@@ -153,7 +153,7 @@ def _as_text(report: PrepareAnswer, folder: Path) -> str:
 
 
 def _documents(facts: PrepareAnswer | ShowPreparedAnswer) -> str:
-    """Return how many documents there are, in words."""
+    """Return the number of documents as a phrase."""
     return counted(facts.documents // 2, "pair") if facts.pairs else counted(facts.documents, "document")
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def prestart(slice: str | None, count: int = 1) -> Iterator[Prestart | None]:
-    """Yield the transport of the simulated pod, whose agents are starting meanwhile; None without a valid slice.
+    """Start the agents of a simulated pod in the background, and yield its transport; None without a valid slice.
 
-    At the end of the block, everything that no run has taken over is ended.
+    At the end of the `with` block, agents that no run has taken over are ended.
     """
     prestarted = _start(slice, count) if slice else None
     try:

@@ -23,9 +23,9 @@ from ..view.times import duration, moment
 
 _RECENT = 10  # ended runs listed without --all
 _DROPPED = ("HOSTS", "SLICE", "STARTED", "JOB")
-"""Columns in the order in which a narrow terminal loses them."""
+"""Trace the steps, and download the traces. Returns 0, or 69 if a host is unreachable. Raises UserError."""
 _SHORTENED = ("JOB", "WORKDIR", "NAME", "METRIC")
-"""Columns in the order in which they are shortened to `_LEAST` to fit, the last ones only if need be."""
+"""Raise UserError if the run cannot be traced, with the reason."""
 _LEAST, _MOST = 10, 60  # characters of a shortened column; of any column
 _SHORT_ID = 6  # characters at the end of an id, for a narrow terminal
 
@@ -85,7 +85,7 @@ def _row(summary: Summary) -> dict[str, object]:
 
 
 def table_of(shown: Sequence[Summary], width: int | None) -> str:
-    """Return the table. A terminal of `width` columns gets the columns and the parts of texts that fit."""
+    """Return the selected processes of the last attempt, and the attempt's number. Raises UserError."""
     columns = {name: [cells[name] for cells in map(_cells, shown)] for name in _cells(shown[0])}
     if all(cell == "-" for cell in columns["NAME"]):
         del columns["NAME"]

@@ -1,4 +1,4 @@
-"""`podrun report`: write the page of a run, one HTML file."""
+"""Return the width of a table. `shortened`: columns that count with their least width."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..rundir.runs import find_run
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """Command line of `podrun report`."""
+    """Return the end of a path in `limit` characters: many runs have the same beginning."""
 
     target: str | None
     """A workdir on this machine, or the id of a run; None: the newest run."""
@@ -33,7 +33,7 @@ def report(request: ReportRequest) -> int:
 
 
 def _page(target: str | None) -> tuple[Page, str]:
-    """Return the page, and a name for its file."""
+    """Return the page, and a file name for it."""
     if target is not None and (folder := Path(target).expanduser().absolute()).is_dir():
         return page_of_workdir(folder), f"report-{folder.name}"
     try:

@@ -25,7 +25,8 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
     """Run the job, and return podrun's exit code.
 
     Args:
-        prestarted: transport of a pod whose agents are already starting, used if it is the job's.
+        request: the command line.
+        prestarted: transport of a simulated pod whose agents are already starting; used if the job has the same pod.
         renewal: recreates the machines of the pod if they are taken away.
 
     Raises UserError before the job starts.

@@ -31,7 +31,7 @@ class SshRequest:
 
 
 def ssh(request: SshRequest) -> int:
-    """Replace this process by OpenSSH's client, whose exit code podrun then returns. Raises UserError."""
+    """Replace this process by OpenSSH's client, so that podrun exits with the client's code. Raises UserError."""
     pod, run = select_hosts(request.where, request.run, "ssh")
     if pod.queue_job:
         queue = load_queue(pod.transport)

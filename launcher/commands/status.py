@@ -36,7 +36,7 @@ _TOLD = (
     "step_seconds_p50",
     "step_seconds_p95",
 )
-"""Metrics of podrun's runtime that are in other words on other lines."""
+"""Metrics of podrun's runtime that other lines show already."""
 _ROWS = 16  # up to this many processes get a row each; otherwise those in the same state share a row
 
 
@@ -81,7 +81,7 @@ def _evaluation(details: RunState) -> dict[str, Any] | None:
 
 
 def _phase(details: RunState) -> str:
-    """Return `evaluating`, or `3 of 4 training, 1 of 4 compiling the step` if phases differ."""
+    """Return the common phase, such as `evaluating`, or `3 of 4 training, 1 of 4 compiling the step`."""
     if details.common_phase is not None:
         return phase_words(details.common_phase)
     phases = Counter(process.phase for process in details.processes.values())  # ties keep the order of the processes
@@ -166,7 +166,7 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
 
 
 def _listed(metrics: dict[str, float]) -> str:
-    """Return `f1 0.9310  auc 0.8800`, on several lines if they are many."""
+    """Return metrics as text, such as `f1 0.9310  auc 0.8800`; on several lines if there are many."""
     texts = [f"{in_one_line(name)} {decimals(value)}" for name, value in metrics.items()]
     return f"\n{'':14}".join("  ".join(texts[at : at + _IN_LINE]) for at in range(0, len(texts), _IN_LINE))
 

@@ -20,7 +20,10 @@ _LIMIT = 180.0  # seconds; a save in progress may take a minute
 
 
 def stop(name: str | None, now: bool) -> int:
-    """End the run like one Ctrl-C, or like two if `now`. Returns when nothing of it is left. Raises UserError."""
+    """End the run like one Ctrl-C, or like two if `now`. Returns the exit code when none of its processes are left.
+
+    Raises UserError.
+    """
     directory = _one_that_runs() if name is None else find_run(name)
     if (end := end_of(directory)) is not None:
         return _finish(directory, end)
@@ -56,7 +59,7 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
 
 
 def _finish(directory: RunDirectory, end: EndEvent) -> int:
-    """End remaining processes of an ended run on hosts that were unreachable at its end."""
+    """End the processes that an ended run left on hosts that were unreachable at its end. Returns the exit code."""
     if not end.get("left_behind"):
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
         return ExitCode.DONE

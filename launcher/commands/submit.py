@@ -38,7 +38,7 @@ def submit(request: Request, name: str) -> int:
 
 
 def _resolve(request: Request, name: str) -> tuple[Submission, RunSpec]:
-    """Return what was typed, checked. Raises UserError."""
+    """Check the command line. Returns the submission and the run's spec. Raises UserError with all mistakes."""
     request.where.check_here()
     request, submission, problems = with_queue_options(request, name)
     mistakes = Mistakes()

@@ -68,9 +68,14 @@ def up(request: TpuRequest) -> int:
 def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
     """Show what will be created or deleted, and ask. Returns False if the user declines.
 
-    Does not ask if nothing will be created, unless `always`. Raises UserError if the order cannot be carried out, or if
-    it has
-    to ask without a terminal.
+    Args:
+        order: the TPU VM.
+        yes: do not ask.
+        remark: a further line to show.
+        always: ask even if nothing will be created.
+
+    Raises:
+        UserError: the order cannot be carried out, or there is no terminal to ask on.
     """
     tpu = order.tpu
     status = query_status(tpu, lambda: 0)

@@ -33,7 +33,7 @@ class KeepRequest:
 
 
 def keep(request: KeepRequest) -> int:
-    """Run the job to its end on a TPU VM that is recreated as needed; return its exit code.
+    """Create a TPU VM, run the job to its end on it, and recreate it when Google takes it away. Returns the run's exit code.
 
     Raises UserError, UnavailableError.
     """
@@ -65,7 +65,7 @@ def keep(request: KeepRequest) -> int:
 
 
 class _Where:
-    """Finds the pod of the TPU VM, which changes each time that the VM is created."""
+    """Finds the pod of the TPU VM, whose addresses change each time the VM is created."""
 
     def __init__(self, request: KeepRequest, launch: Launch) -> None:
         self._launch = launch

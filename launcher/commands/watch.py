@@ -36,7 +36,7 @@ def watch(name: str | None, port: int, *, open_browser: bool) -> int:
 
 
 def _open(stack: contextlib.ExitStack, address: str) -> None:
-    """Open a browser through a temporary page that exists until `stack` ends."""
+    """Open a browser by a temporary page, which is removed when `stack` ends."""
     try:
         page = stack.enter_context(redirect_page(address))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Processes that compile, as many at once as the machine's processors and memory allow."""
+"""Run compilations in processes, as many at once as the machine's processors and memory allow."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..request.query_process import QueryError, QueryProcess, query_environment
 ANSWER = TypeAdapter(LayoutsAnswer)
 _GIB = 2**30
 _AT_FIRST = 3 * _GIB
-"""Memory that a compiling process is expected to take before one has ended."""
+"""Bytes that each compiling process is expected to need, until one has ended."""
 
 
 class Stopped(Exception):
-    """The search was stopped."""
+    """The search was stopped while it waited for an answer."""
 
 
 class Compilers:
-    """Starts processes that answer one question each. They end with this process, even if it is killed.
+    """Starts one process for each question. The processes end with this one, even if it is killed.
 
     Args:
         python: the interpreter that has podrun's runtime; None: this one.
@@ -48,9 +48,9 @@ class Compilers:
         self.stop()
 
     def ask(self, query: LayoutsQuery, env: Mapping[str, str]) -> LayoutsAnswer:
-        """Return the answer of a new process. Thread-safe; waits until there is room for it.
+        """Answer a question in a new process. Thread-safe; waits until there is memory and a processor for it.
 
-        A process that is killed, as it is if memory is exhausted, is started once more, alone.
+        A process that is killed, as the kernel does if memory is exhausted, is started once more, alone.
 
         Args:
             query: the question.
@@ -58,7 +58,7 @@ class Compilers:
 
         Raises:
             UserError: the process reports a mistake of the user.
-            QueryError: it failed.
+            QueryError: the process failed.
             Stopped: `stop` was called.
         """
         try:
@@ -73,7 +73,7 @@ class Compilers:
         return answer
 
     def stop(self) -> None:
-        """Kill all processes, and let no other start."""
+        """Kill all processes, and start no others."""
         with self._changed:
             self._stopped = True
             for process in self._running:
@@ -117,7 +117,7 @@ def _processors() -> int:
 
 
 def _available() -> float:
-    """Return the bytes of this machine's memory that programs can have; infinity if that is unknown."""
+    """Return the bytes of memory that programs can still get on this machine; infinity if unknown."""
     return _read("/proc/meminfo", "MemAvailable", float("inf"))
 
 

@@ -1,7 +1,8 @@
 """Enumerate the layouts of a job on a slice, and rule out those that cannot work or fit by arithmetic. PURE.
 
-Layouts that differ in one number only, the parts of a batch or its size, form a `Chain`: memory falls along it, and so does
-speed. So the first that fits is the best of its chain, and bisection finds it.
+A layout says how a job is divided over the devices. Layouts that differ only in `accumulate` or only in the batch size
+form a `Chain`: from one to the next, memory and speed fall. So the first layout that fits is the best of its chain, and
+bisection finds it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _MOST_EXAMPLES = 1 << 14
 
 @dataclass(frozen=True)
 class Settings:
-    """Values of keys that are searched besides the layout; None: that of the job."""
+    """Values of keys that are searched together with the layout; None: the job's own value."""
 
     remat: str | None = None
     """The value of `model.remat`."""
@@ -33,7 +34,7 @@ class Settings:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """One way to divide a job over the devices of a slice. Each is made once in a search, and equal only to itself."""
+    """One way to divide a job over the devices of a slice. Compared by identity: a search makes each layout once."""
 
     parallel: Parallel
     accumulate: int
@@ -52,7 +53,7 @@ class Layout:
         return job
 
     def keys(self, config: Config) -> list[str]:
-        """Return the overrides that give the job this layout."""
+        """Return the overrides, such as `accumulate=2`, that give the job this layout."""
         now, grid = config.parallel, self.parallel.grid
         keys = []
         if self.parallel.name != now.name:
@@ -75,7 +76,7 @@ class Layout:
         return keys
 
     def name(self, config: Config) -> str:
-        """Return a short name among the layouts of the job: `jit fsdp=4 accumulate=2`."""
+        """Return a short name that tells the layouts of a job apart: `jit fsdp=4 accumulate=2`."""
         grid = self.parallel.grid
         axes = "".join(f" {axis}={n}" for axis, n in (("fsdp", grid.fsdp), ("model", grid.model)) if n > 1)
         parts = f" accumulate={self.accumulate}" if self.accumulate > 1 else ""
@@ -87,7 +88,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class RuledOut:
-    """A layout that is not compiled, and why."""
+    """A layout that need not be compiled, and why."""
 
     layout: Layout
     reason: str
@@ -95,18 +96,21 @@ class RuledOut:
 
 @dataclass(frozen=True)
 class Chain:
-    """Layouts in order of falling memory and falling speed.
+    """Layouts of which each takes less memory and is slower than the one before.
 
     Args:
         layouts: the fastest first.
-        start: number of the layout that is compiled first.
+        start: index of the layout that is compiled first.
     """
 
     layouts: tuple[Layout, ...]
     start: int = 0
 
     def next(self, fits: Mapping[Layout, bool]) -> Layout | None:
-        """Return the layout to compile next, given which are known to fit; None if the first that fits is known."""
+        """Return the layout to compile next; None if it is known which one is the first that fits, or that none does.
+
+        `fits`: whether each layout compiled so far fits.
+        """
         least, most = -1, len(self.layouts)  # the last that does not fit, and the first that fits
         for number, layout in enumerate(self.layouts):
             if layout in fits:
@@ -120,17 +124,17 @@ class Chain:
 def strategies(
     config: Config, slice: Slice, search_batch: bool = False, models: Sequence[int] = ()
 ) -> tuple[list[Parallel], list[RuledOut]]:
-    """Return the strategies to search, with every fsdp that the slice allows, and those that cannot train the job.
+    """Return the strategies to search, each with every fsdp that the slice allows, and the layouts ruled out.
 
-    Without a strategy in train.yaml they are pmap, which the job would have, and jit, which can divide the state: `explicit`
-    is compiled to the program of `jit`, and `shard_map` to that of `pmap` (docs/compile.md). The order is that of their
-    communication, the least first.
+    If train.yaml has no strategy, these are pmap, which is the default, and jit, which can divide the state. `explicit`
+    is compiled to the same executable as `jit`, and `shard_map` to the same as `pmap` (docs/compile.md). Strategies
+    that communicate least come first.
 
     Args:
         config: the job.
-        slice: where it is to run.
-        search_batch: the batch size is searched, so that of the job need not fit.
-        models: sizes of the axis `model` to search; none: that of the job.
+        slice: the slice to run on.
+        search_batch: the batch size is searched, so the job's own need not fit.
+        models: sizes of the mesh's axis `model` to search; empty: the job's own.
     """
     chosen: list[Parallel] = [config.parallel] if "parallel" in config.model_fields_set else [Pmap(), Jit()]
     possible, out = [], []
@@ -144,7 +148,7 @@ def strategies(
 
 
 def _divided(section: Parallel, slice: Slice, models: Sequence[int]) -> list[Parallel]:
-    """Return the strategy with every fsdp that the slice allows; itself if it divides no state."""
+    """Return the strategy with every fsdp that the slice allows; unchanged if it cannot divide the state."""
     if "mesh" not in type(section).model_fields:
         return [section] if 1 in (models or [1]) else []
     meshes = []
@@ -157,7 +161,7 @@ def _divided(section: Parallel, slice: Slice, models: Sequence[int]) -> list[Par
 
 
 def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
-    """Return why the job cannot have the layout on the slice; empty if it can."""
+    """Return why the job cannot have this layout on the slice; empty if it can."""
     try:
         check_slice(layout.of(config), slice.devices, slice.slices, slice.kind)
     except UserError as error:
@@ -177,11 +181,11 @@ def chains(
 
     Args:
         config: the job.
-        slice: where it is to run.
-        sections: the `strategies`.
+        slice: the slice to run on.
+        sections: the strategies that `strategies` returned.
         known: the facts about the job with each of them.
-        search_batch: search the largest batch size, in place of the number of parts of the job's own.
-        settings: all of them are searched.
+        search_batch: search the largest batch size instead of the smallest `accumulate`.
+        settings: values of other keys; all of them are searched.
     """
     possible, out = [], []
     for section, held, chosen in (
@@ -223,13 +227,13 @@ def with_remat(config: Config, possible: Sequence[Chain]) -> list[Chain]:
 
 
 def smallest(config: Config, section: Parallel, slice: Slice) -> Config:
-    """Return the job with the strategy, and one example on each device."""
+    """Return the job with this strategy and one example per device."""
     size = config.batch_size if config.batch_size == "all" else _shares(section, slice)
     return Layout(section, 1, size).of(config)
 
 
 def _parts(config: Config, slice: Slice, section: Parallel, known: Survey) -> tuple[list[Layout], int]:
-    """Return the layouts that differ in `accumulate`, the fastest first, and the number of the one to begin with."""
+    """Return the layouts that differ in `accumulate`, the fastest first, and the index of the one to compile first."""
     size, shares = config.batch_size, _shares(section, slice)
     if size == "all":
         return [Layout(section, config.accumulate, size)], 0
@@ -238,7 +242,7 @@ def _parts(config: Config, slice: Slice, section: Parallel, known: Survey) -> tu
 
 
 def _batches(config: Config, slice: Slice, section: Parallel, known: Survey) -> tuple[list[Layout], int]:
-    """Return the layouts that differ in the batch size, the largest first, and the number of the one to begin with."""
+    """Return the layouts that differ in the batch size, the largest first, and the index of the one to compile first."""
     size, shares = config.batch_size, _shares(section, slice)
     assert size != "all"
     powers = max(1, min(known.examples // shares, _MOST_EXAMPLES)).bit_length()
@@ -247,7 +251,7 @@ def _batches(config: Config, slice: Slice, section: Parallel, known: Survey) -> 
 
 
 def _reason(layout: Layout, held: Held, usable: int | None) -> str:
-    """Return why a layout cannot fit; empty if it may."""
+    """Return why a layout cannot fit; empty if it may fit. `usable`: bytes of a device; None: unknown."""
     if held.problem:
         return held.problem
     # With several parts the sum of their gradients is held beside the state. With one part the compiler may use up each
@@ -270,5 +274,5 @@ def _divisors(number: int) -> list[int]:
 
 
 def in_bytes(count: float) -> str:
-    """Return `3.1 GiB`, or `12.5 MiB` below one."""
+    """Return a size as text, such as `3.1 GiB` or `12.5 MiB`."""
     return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.1f} MiB"

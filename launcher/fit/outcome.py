@@ -1,4 +1,4 @@
-"""Show what a search knows: the layouts that fit, those that do not and why, and the command that takes the best."""
+"""Show the results of a search: layouts that fit, layouts that do not and why, and the command that runs the best one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .layouts import Layout, RuledOut, in_bytes, remat_of
 from .search import Search
 
 _NAMED = 3
-"""Number of layouts that are named in a line about several."""
+"""Most layouts that a line about several of them names."""
 _LAYOUT = ("STRATEGY", "DATA", "FSDP", "MODEL", "ACCUMULATE", "BATCH", "REMAT", "XLA")
 _SIZES = ("MEMORY", "TO SPARE", "SENT")
 _BOUND = (
@@ -40,10 +40,10 @@ class LayoutFields(TypedDict):
 
 
 class MeasuredFields(LayoutFields):
-    """A layout with the fields of its `Measured`."""
+    """A layout with the compiler's answer."""
 
     is_current: bool
-    """It is the job as it is now."""
+    """True if this is the layout that the job has now."""
     seconds_at_least: float | None
     limit: str
     bounds: dict[str, float]
@@ -70,15 +70,15 @@ class OutcomeFields(TypedDict):
     """False after Ctrl-C."""
     usable: int | None
     layouts: list[MeasuredFields]
-    """Those that fit, the best first."""
+    """Layouts that fit, the best first."""
     too_large: list[MeasuredFields]
     ruled_out: list[FailedFields]
     failed: list[FailedFields]
     not_needed: int
     compiled: int
-    """Number of layouts that were compiled now."""
+    """Number of layouts that this search compiled."""
     known: int
-    """Number of layouts that were known from earlier."""
+    """Number of layouts whose answers were stored by earlier searches."""
     seconds: float
     command: str
     """The command that runs the job in the best layout; empty if none fits."""
@@ -86,14 +86,14 @@ class OutcomeFields(TypedDict):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search on one slice knows, and the job as it was typed."""
+    """Results of a search on one slice, and the job as it was typed."""
 
     train: Path
     overrides: tuple[str, ...]
     config: Config
     known: Search
     seconds: float
-    """Time of the search."""
+    """Duration of the search."""
     is_complete: bool = True
     """False after Ctrl-C."""
 
@@ -120,7 +120,7 @@ class Outcome:
         return "\n".join([*lines, *(["", self.command()] if best else [])])
 
     def nearest(self) -> str:
-        """Return which layout comes nearest if none fits, and what it lacks."""
+        """Return a sentence about the layout that comes nearest to fitting, and the memory that it lacks."""
         known = self.known
         if large := known.too_large:
             return f"the nearest is {self._missing(large[0])}"
@@ -129,7 +129,7 @@ class Outcome:
         return f"{known.ruled_out[-1].layout.name(self.config)}: {known.ruled_out[-1].reason}"  # divides the state most
 
     def nothing(self) -> str:
-        """Return that no layout fits, with the nearest and what would help."""
+        """Return the message that no layout fits, with the nearest one and what would help."""
         known, config = self.known, self.config
         text = f"no layout fits {known.slice.name}: {self.nearest()}"
         if not known.survey or not (known.too_large or known.ruled_out):
@@ -146,7 +146,7 @@ class Outcome:
         return f"{text}\nwhat helps: {', '.join([*remedies, f'a larger slice{finds}'])}, or a smaller model"
 
     def as_json(self) -> OutcomeFields:
-        """Return all layouts, and what is known of them."""
+        """Return all layouts and their results."""
         known = self.known
         return {
             "slice": known.slice.name,
@@ -230,7 +230,7 @@ class Outcome:
         )
 
     def _attention(self, layouts: Sequence[Layout]) -> Iterator[str]:
-        """Yield which kernel of the model's attention was compiled, and why; with the layouts if they differ."""
+        """Yield sentences on which attention kernel was compiled, and why. They name the layouts if these differ."""
         names: dict[str, list[str]] = {}
         for layout in layouts:
             names.setdefault(self.known.measured[layout].attention, []).append(layout.name(self.config))
@@ -239,7 +239,7 @@ class Outcome:
                 yield text if len(names) == 1 else f"{_some(some)}: {text}"
 
     def _uncounted(self, layouts: Sequence[Layout]) -> Iterator[str]:
-        """Yield a sentence about layouts whose bounds and bytes may be too low, if there are any."""
+        """Yield a sentence if the time bounds and bytes of some layouts may be too low."""
         if names := [layout.name(self.config) for layout in layouts if self.known.measured[layout].unknown_loops]:
             yield f"{_some(names)}: loops with an unknown number of iterations are counted once"
 
@@ -268,7 +268,7 @@ class Outcome:
         return name if spare is None else f"{name} (at least {in_bytes(-spare)} too much)"
 
     def _grouped(self, layouts: Sequence[RuledOut]) -> dict[str, list[str]]:
-        """Return the names of the layouts by reason."""
+        """Return the reasons, each with the names of its layouts."""
         groups: dict[str, list[str]] = {}
         for one in layouts:
             groups.setdefault(one.reason, []).append(one.layout.name(self.config))

@@ -1,4 +1,4 @@
-"""Questions about the layouts of a job on a slice, answered from those kept, otherwise by a new process."""
+"""Answer questions about the layouts of a job on a slice: from stored answers, otherwise by a new process."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NOT_OF_THE_STEP = {"launch", "log", "eval", "checkpoint", "sample", "callbacks"
 
 
 class Questions:
-    """Asks about one job on one slice. Thread-safe.
+    """Answers questions about one job on one slice. Thread-safe.
 
     Args:
         config: the job.
-        target: what to compile for.
-        compilers: the processes that answer.
+        target: the devices to compile for.
+        compilers: starts the processes that answer.
     """
 
     def __init__(self, config: Config, target: Target, compilers: Compilers) -> None:
         self.not_kept = ""
-        """The reason why answers are not kept; empty without one."""
+        """Reason why answers cannot be stored; empty if they can."""
         self._compilers = compilers
         self._target = target
         self._here = {"python": interpreter(config.launch.python), "folder": os.getcwd()}
@@ -40,7 +40,7 @@ class Questions:
         self._data_is_here = "://" not in str(config.data.model_dump(mode="json"))  # a bucket may change unseen
 
     def survey(self, jobs: Sequence[Config]) -> Survey:
-        """Return the facts about the job that need no compiling. `jobs`: it with each strategy."""
+        """Return the facts about the job that need no compiling. `jobs`: the job with each of the strategies."""
         survey, _ = self._ask(self._query(jobs, False), jobs[0].launch, {}, keep=self._data_is_here)
         assert isinstance(survey, Survey)
         return survey
@@ -48,7 +48,10 @@ class Questions:
     def measure(self, job: Config, known: Survey) -> tuple[Measured, bool]:
         """Return the compiler's answer about a layout, and whether it was compiled now.
 
-        The facts that are known are part of the question, because they tell what changes with data in a bucket.
+        Args:
+            job: the job in this layout.
+            known: the result of `survey`. Stored answers are used only for the same facts: they change with data in a
+                bucket.
         """
         measured, is_new = self._ask(self._query([job], True), job.launch, {"known": asdict(known)}, keep=True)
         assert isinstance(measured, Measured)
@@ -61,7 +64,7 @@ class Questions:
     def _ask(
         self, query: LayoutsQuery, launch: Launch, known: Mapping[str, object], keep: bool
     ) -> tuple[Survey | Measured, bool]:
-        """Return the answer, and whether it is new. `known`: what it depends on besides the query."""
+        """Return the answer, and True if a process has just computed it. `known`: what it depends on besides the query."""
         env = with_presets(launch.env, launch.xla, self._target.platform)
         given = settings(query_environment(env, is_for_hosts=True), env)
         question = {**query, **self._here, "env": given, **known}

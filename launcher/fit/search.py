@@ -19,12 +19,12 @@ from .layouts import Chain, Layout, RuledOut, Settings, chains, smallest, strate
 from .questions import Questions
 
 _LITTLE = 0.1
-"""A layout that leaves less of a device's memory is no reason to leave out `model.remat`."""
+"""If a layout leaves at least this share of a device's memory free, `model.remat` is not searched."""
 
 
 @dataclass
 class Search:
-    """A search on one slice, and what is known so far."""
+    """A search on one slice, with its results so far."""
 
     slice: Slice
     survey: Survey | None = None
@@ -34,19 +34,19 @@ class Search:
     failed: list[RuledOut] = field(default_factory=list)
     """Layouts that could not be compiled, and why."""
     compiled: list[Layout] = field(default_factory=list)
-    """Layouts that were compiled now; the others were known."""
+    """Layouts that this search compiled. Answers for the others were stored by earlier searches."""
     not_kept: str = ""
-    """The reason why answers are not kept for another search; empty without one."""
+    """Reason why answers cannot be stored for another search; empty if they can."""
 
     @property
     def best(self) -> list[Layout]:
-        """Return the first layout of each chain that fits, as far as is known; the lowest bound per example first."""
+        """Return the fastest layout of each chain that is known to fit, the one with the lowest time per example first."""
         fit = [[layout for layout in chain.layouts if self._fits(layout)] for chain in self.chains]
         return sorted((layouts[0] for layouts in fit if layouts), key=self._rank)
 
     @property
     def too_large(self) -> list[Layout]:
-        """Return the layouts that were compiled and do not fit; the one that misses least first."""
+        """Return the compiled layouts that do not fit, the one that lacks least memory first."""
         return sorted(
             (layout for layout in self.measured if not self._fits(layout)),
             key=lambda layout: -(self.measured[layout].spare or 0),
@@ -54,11 +54,11 @@ class Search:
 
     @property
     def left(self) -> int:
-        """Return the number of layouts that need not be compiled: others of their chains decide about them."""
+        """Return the number of layouts that were not compiled because another layout of the same chain decides about them."""
         return sum(len(chain.layouts) for chain in self.chains) - len(self.measured) - len(self.failed)
 
     def is_easy(self, search_batch: bool) -> bool:
-        """Return whether a layout fits with memory to spare, and without more accumulation."""
+        """Return whether a layout fits with memory to spare although it accumulates least."""
         for layout in self.best:
             one = self.measured[layout]
             is_first = search_batch or any(layout is chain.layouts[0] for chain in self.chains)
@@ -70,7 +70,11 @@ class Search:
         return layout in self.measured and self.measured[layout].fits
 
     def _rank(self, layout: Layout) -> tuple[float, float, int]:
-        """Return the bound per example. The sum of all bounds, as if nothing overlapped, decides between equal ones."""
+        """Return the key by which layouts that fit are sorted, the fastest first.
+
+        It has the lower bound of the time per example, the sum of all bounds as if nothing overlapped, and the bytes
+        sent.
+        """
         measured = self.measured[layout]
         size = layout.batch_size if layout.batch_size != "all" else 1
         bound = float("inf") if measured.seconds is None else measured.seconds
@@ -86,16 +90,16 @@ def search(
     models: Sequence[int] = (),
     tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """Search, and write what is known into `known`. When this has returned or raised, no process is left.
+    """Search, and write the results into `known`. Leaves no process running, even if it raises.
 
     Args:
         known: an empty search on the slice.
         config: the job.
-        target: what to compile for.
-        search_batch: search the largest batch size, in place of the number of parts of the job's own.
-        settings: values of other keys, which are all searched.
-        models: sizes of the mesh's axis `model`, which are all searched; none: that of the job.
-        tell: called from any thread whenever more is known.
+        target: the devices to compile for.
+        search_batch: search the largest batch size instead of the smallest `accumulate`.
+        settings: values of other keys; all of them are searched.
+        models: sizes of the mesh's axis `model`; all of them are searched. Empty: the job's own size.
+        tell: called from any thread whenever there are new results.
 
     Raises:
         UserError: the job has a mistake, or the slice's compiler is not installed.

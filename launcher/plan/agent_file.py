@@ -36,7 +36,7 @@ _RECEIVE = (
 
 @lru_cache(maxsize=1)
 def agent_file() -> tuple[str, bytes]:
-    """Return (name, content) of the agent as a zip file that Python can run. Deterministic.
+    """Return the agent as a zip file that Python can run: its name and content. Deterministic.
 
     The name is needed at every start, the content once per host. It is not compressed, because that would take longer.
     """

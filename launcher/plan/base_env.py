@@ -24,16 +24,17 @@ def base_env(pod: Pod, device_ids: Sequence[int]) -> dict[str, str]:
 
 
 def names_of(pod: Pod, host: Host) -> list[str]:
-    """Return the names that a simulated host's workers may be reached by, its own first; empty for a real machine."""
+    """Return the names under which workers reach a simulated host, its own name first; empty for a real machine."""
     if not pod.traits.is_simulated:
         return []
     return [host.name, *(other.name for other in pod.all_hosts if other.name != host.name)]
 
 
 def multislice_env(pod: Pod, number: int) -> dict[str, str]:
-    """Return libtpu's variables for one of several slices; the coordinator's address is added when it is known.
+    """Return libtpu's variables for a worker of one of several slices, without the address of the coordinator.
 
-    Sources: libtpu as used by JAX's cloud_tpu_cluster.py, levanter and Ray. `number` is the host's; `env` may set the port.
+    `number` is the index of the worker's host. An `env` of pod or job may set the port.
+    Sources: libtpu as used by JAX's cloud_tpu_cluster.py, levanter and Ray.
     """
     slice = pod.slice
     if pod.platform != "tpu" or slice.slices == 1:
@@ -43,9 +44,10 @@ def multislice_env(pod: Pod, number: int) -> dict[str, str]:
 
 
 def multislice_coordinator(pod: Pod, address: str) -> dict[str, str]:
-    """Return the variable with the address where the slices meet: the host of process 0.
+    """Return the variable with the address at which the slices meet, on the host of process 0.
 
     Args:
+        pod: the pod.
         address: `host:port` of JAX's coordinator.
     """
     if pod.platform != "tpu" or pod.slice.slices == 1:

@@ -12,11 +12,11 @@ from ..pod.pod import Pod
 
 # `exec` keeps the pid, by which a program's processes recognize the one that podrun waits for
 WITH_PID = ("sh", "-c", f'{ENV_MAIN_PID}=$$ exec "$@"', "sh")
-"""Command prefix that passes its own pid to the command."""
+"""Command prefix that stores its own pid in a variable of the command."""
 
 
 def inside(pod: Pod, *argv: str) -> tuple[str, ...]:
-    """Return the command that runs `argv` in the pod's image; `argv` itself without an image, or if the agent runs in it."""
+    """Return the command that runs `argv` in the pod's image; `argv` itself without an image or if the agent runs in it."""
     container = pod.container
     if container is None or container.holds_agent:
         return argv
@@ -29,7 +29,7 @@ def worker_inside(pod: Pod, *argv: str) -> tuple[str, ...]:
 
 
 def container_request(pod: Pod, workdir: Path | None = None) -> Container | None:
-    """Return what the agent needs to start a process in the image; None if there is no image or the agent runs inside it.
+    """Return how the agent starts a process in the image; None if there is no image or the agent runs in it.
 
     A leading `~/` of a path is the login directory.
     """

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file of this machine and its digests."""
+    """A file on this machine, and the digests of its pieces."""
 
     path: str
-    """Absolute path on this machine."""
+    """Its absolute path."""
     sha256: str
     size: int
     pieces: tuple[str, ...]
-    """SHA-256 of each piece of `agent.data_set.PIECE` bytes."""
+    """SHA-256 of each piece; all but the last have `agent.data_set.PIECE` bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class DataKey:
     here: str
     """Its value on this machine."""
     inside: str
-    """Path of its value within the data set."""
+    """Path of the same files within the data set."""
     files: int
     size: int
 
@@ -50,11 +50,11 @@ class DataSet:
     names: tuple[tuple[str, str], ...]
     """Pairs (path within the set, SHA-256 of the file)."""
     files: tuple[DataFile, ...]
-    """The files, without duplicates of content."""
+    """The files; of several with the same content, only one."""
 
     @property
     def name(self) -> str:
-        """Return the name of the set, computed from its names and contents."""
+        """Return the name of the set, a digest of the names and contents of its files."""
         return hashlib.sha256(json.dumps(sorted(self.names)).encode()).hexdigest()[:16]
 
     @property
@@ -66,7 +66,7 @@ class DataSet:
         return data_set_folder(home, self.name)
 
     def render(self, home: str) -> list[str]:
-        """Return a line for each key: the files, their source, and their destination."""
+        """Return lines for people: for each key its files, their source and their destination."""
         return [
             f"brings  {key.key}: {count_files(key.files)}, {megabytes(key.size)}, from {key.here} "
             f"to {posixpath.join(self.folder(home), key.inside)}"
@@ -81,7 +81,7 @@ class DataSet:
 
 
 def _with(section: Any, path: Sequence[str], value: str) -> Any:
-    """Return a copy of a section, or of a dictionary of sections, with the field at a path of keys replaced."""
+    """Return a copy of a config section with the value at a path of keys replaced."""
     before = section[path[0]] if isinstance(section, dict) else getattr(section, path[0])
     after: Any = Path(value) if isinstance(before, PurePath) else value
     if len(path) > 1:

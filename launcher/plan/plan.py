@@ -57,7 +57,7 @@ class HostPlan:
     agent: tuple[str, ...]
     """Command that starts the agent."""
     spec: Spec = field(repr=False)
-    """What the agent reads from its stdin: its orders and its workers. Contains the secrets."""
+    """Spec that the agent reads from its stdin: its settings and its workers. Contains the secrets."""
 
     @property
     def processes(self) -> list[int]:
@@ -86,7 +86,7 @@ class LaunchPlan:
 
     @property
     def lease(self) -> float:
-        """Return the seconds without a frame from the launcher after which the agents stop."""
+        """Return the seconds after which an agent stops its workers if it receives nothing from the launcher."""
         return self.hosts[0].spec["lease"]
 
     @property
@@ -171,8 +171,10 @@ def make_plan(
     """Return the plan of one attempt.
 
     Args:
+        spec: the run.
+        attempt: its number.
         secrets: environment variables of the workers whose values are hidden.
-        hosts: those of the attempt; None: all of the pod.
+        hosts: the hosts of the attempt; None: all hosts of the pod.
         saved: see `WorkerEnv`.
     """
     if not isinstance(job := spec.job, Program):
@@ -189,7 +191,7 @@ def make_plan(
 
 
 def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, str], saved: str) -> Spec:
-    """Return the spec for the agent on the host of this number."""
+    """Return the spec for the agent on host `number` of the run."""
     pod, launch, host = run.pod, run.job.launch, run.pod.hosts[number]
     directory, files = agent_folder(pod.home, run.run_id, host.name, attempt), _files(run.job)
     return {
@@ -237,19 +239,19 @@ def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, s
 
 
 def attached_lease(pod: Pod) -> float:
-    """Return the lease under an attached launcher, which waits at least this long for a silent host."""
+    """Return the lease of the agents while the launcher is attached, which waits at least as long for a silent host."""
     return max(LEASE, LEASE_PER_HOST * len(pod.hosts)) if pod.traits.is_simulated else NETWORK_LEASE
 
 
 def _files(job: Config | Program) -> dict[str, str]:
-    """Return the files that each host's agent writes."""
+    """Return the files that the agent of each host writes, by name."""
     if not isinstance(job, Program):
         return {CONFIG_FILE: job.model_dump_json(indent=1)}
     return {**instrument_files()} if job.launch.instrument else {}
 
 
 def _uses(run: RunSpec) -> list[str]:
-    """Return the folders on a host that other commands must not remove during the run."""
+    """Return the folders on each host that `podrun clean` must not remove during the run."""
     if run.code is None:
         return []
     python = PurePosixPath(run.code.python)
@@ -309,7 +311,7 @@ def _user_env(run: RunSpec) -> dict[str, str]:
 
 
 def _path(run: RunSpec, directory: str, files: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return the folders that precede the host's own in the workers' PATH and PYTHONPATH."""
+    """Return the folders to put in front of the host's own in the workers' PATH and PYTHONPATH."""
     modules = [posixpath.join(directory, INSTRUMENT)] if instrument_files().keys() <= files.keys() else []
     modules += [run.code.podrun] if run.code else []
     programs = str(PurePosixPath(run.python).parent)

@@ -1,7 +1,4 @@
-"""User programs, and their environment: variables that other launchers set and programs read, and instrumentation.
-
-PURE.
-"""
+"""User programs and their environment: variables that programs know from other launchers, and instrumentation. PURE."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from podrun.runtime.contract import ENV_JOIN, WorkerEnv
 from ..agent.base.protocol import INSTRUMENT
 
 OWN_PYTHON = ("python", "python3")
-"""Program names that mean the run's own interpreter, not the first in the host's PATH."""
+"""Program names that mean the run's own interpreter, not the first such name in the host's PATH."""
 INSTRUMENT_FOLDER = Path(__file__).parents[1] / INSTRUMENT
 """Folder on this machine with the files that instrument a program's Python."""
 
@@ -66,7 +63,10 @@ def program_env(worker: WorkerEnv, joins: bool = False) -> dict[str, str]:
 
 
 def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
-    """Return the address of process 0 under the names of other programs. `address` is `host:port`, or `[IPv6]:port`."""
+    """Return the address of process 0 in the variables that user programs read. `address` is `host:port` or `[IPv6]:port`.
+
+    `second_port`: another free port on that host, for programs that need one; None: none.
+    """
     host, _, port = address.rpartition(":")
     return {
         "JAX_COORDINATOR_ADDRESS": address,
@@ -78,7 +78,7 @@ def coordinator_env(address: str, second_port: int | None) -> dict[str, str]:
 
 
 def filled(env: Mapping[str, str], worker: WorkerEnv) -> dict[str, str]:
-    """Return the variables with `{process_id}`, `{host}` and the like replaced; other braces are kept."""
+    """Return the variables with `{process_id}`, `{host}` and similar names replaced. Other braces stay as they are."""
     values = {
         "process_id": worker.process_id,
         "num_processes": worker.num_processes,

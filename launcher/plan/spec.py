@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ON_RECORD = {"queue_job": "slurm_job"}
-"""Maps fields of a pod to their older names in spec.json, from when SLURM was the only queue."""
+"""Maps fields of a pod to their older names in spec.json, which were used while SLURM was the only queue."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +61,24 @@ class RunSpec:
     """None: the hosts are this machine and use its files."""
     detached: bool = False
     owner: str = ""
-    """Owner of the train.yaml that named the workdir; empty if the user chose the workdir, or it is on this machine."""
+    """Owner of the train.yaml that named the workdir. Empty if the user chose the workdir, or if it is on this machine."""
     inject: tuple[str, ...] = ()
-    """Faults to inject, fully resolved."""
+    """Faults to inject, each with its host and process."""
     data: DataSet | None = None
-    """Data to copy to the hosts; `job` has the paths there."""
+    """Data to copy to the hosts; `job` already has the paths on the hosts."""
     pull: Path | None = None
     """Folder on the launcher's machine to which results are downloaded at the end."""
     programs: str = ""
-    """Path on the hosts of the list of programs that were compiled before; a leading `~/` is the login directory."""
+    """Path on the hosts of the list of stored executables; a leading `~/` is the login directory. Empty: there are none."""
     stored: str = ""
-    """Path of that list on the launcher's machine, where `podrun compile` may write it while the run waits in a queue."""
+    """Path of the same list on the launcher's machine. `podrun compile` may write it while the run waits in a queue."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""
 
     @property
     def python(self) -> str:
-        """Return the interpreter of the workers; also used for user programs that are called `python`."""
+        """Return the interpreter of the workers. User programs that are called `python` are run by it, too."""
         return self.code.python if self.code else self.job.launch.python or self.pod.python or sys.executable
 
     def to_json(self) -> bytes:
@@ -111,7 +111,7 @@ def _job(recorded: dict[str, Any]) -> Config | Program:
 
 
 def _read(kind: type[T], recorded: dict[str, Any], **names: type) -> T:
-    """Return a dataclass from its JSON. `names`: types in its annotations that this module does not import."""
+    """Return the dataclass `kind` with the recorded values. `names`: annotated types that this module does not import."""
     values = {key: _tuples(value) for key, value in recorded.items()}
     return from_dict(kind, values, DaciteConfig(type_hooks={Path: Path}, strict=True, forward_references=names))
 

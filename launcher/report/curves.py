@@ -68,7 +68,7 @@ def _of_program(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: 
 
 
 def _loss(steps: Sequence[StepRecord]) -> Series | None:
-    """Return the loss in training, with the range over the records that were skipped."""
+    """Return the training loss as a curve with a band: the range of the records left out. None without a loss."""
     loss = _column(steps, "loss", "training")
     if loss is None:
         return None
@@ -85,7 +85,7 @@ MEASURED = frozenset(
 
 
 def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[Chart]:
-    """Return a chart of each further metric, with its values in training and in evaluations."""
+    """Return a chart of each metric that has none of its own, with its values in training and in evaluations."""
     in_training = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
     names = in_training | dict.fromkeys(name for row in evaluations for name in metrics_of(row))
     charts = []
@@ -103,14 +103,14 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
 
 
 def key_of(name: str) -> str:
-    """Return the key of a metric's chart, which names its element on the page, for any name."""
+    """Return the key of a metric's chart, which identifies its element on the page. Works for any name."""
     if name in MEASURED:
         return name
     return f"metric-{zlib.crc32(name.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _unit(name: str) -> str:
-    """Return the unit that a name ends with, as `step_ms` or `rate_percent` do; empty if it has none."""
+    """Return the unit that a metric's name ends with, such as `ms` for `step_ms`; empty if there is none."""
     return {"seconds": "s", "s": "s", "ms": "ms", "bytes": "bytes", "gb": "GB", "percent": "%"}.get(
         name.lower().rpartition("_")[2] if "_" in name else "", ""
     )
@@ -132,7 +132,7 @@ def _column(steps: Sequence[StepRecord], key: str, name: str, scale: float = 1.0
 
 
 def _evaluated(evaluations: Sequence[Row], key: str) -> list[Series]:
-    """Return a metric of the validation set, and that of each set that has a name: `NAME/loss`."""
+    """Return the curves of a metric on the validation set and on each named set, whose metric is `NAME/key`."""
     ends = f"/{key}"
     sets = {name: name.removesuffix(ends) for row in evaluations for name in row if name.endswith(ends)}
     named = [*sets.items()][:_MOST_SETS]
@@ -140,7 +140,7 @@ def _evaluated(evaluations: Sequence[Row], key: str) -> list[Series]:
 
 
 def _series(rows: Sequence[Row], key: str, name: str, style: str, scale: float) -> Series | None:
-    """Return the finite values of a column by step; None if there are none."""
+    """Return the finite values of a column as a curve over the step; None if there are none."""
     points = [(row["step"], value * scale) for row in rows if (value := finite(row.get(key))) is not None]
     if not points:
         return None
@@ -188,7 +188,7 @@ def _mean(values: Sequence[float | None], scale: float) -> float | None:
 
 
 def _merged(lines: list[Series]) -> Series:
-    """Return the mean over hosts with its range, at the times of the first host."""
+    """Return one curve with the mean over all hosts, and a band for their range, at the times of the first host."""
     count = min(len(line.y) for line in lines)
     columns = [[line.y[n] for line in lines] for n in range(count)]
     means = [sum(column) / len(column) for column in columns]

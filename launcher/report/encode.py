@@ -19,7 +19,7 @@ class SeriesData(TypedDict):
     style: str
     colour: int | None
     x: int
-    """Index into `PageData.places`."""
+    """Index of its x values in `PageData.places`."""
     y: str
     low: str | None
     high: str | None
@@ -38,7 +38,7 @@ class ChartData(TypedDict):
 
 
 class StripsData(TypedDict):
-    """Rows over the same time axis: the name of each, and its pairs of a kind and a number of columns in one list."""
+    """Rows over the same time axis: each has a name and a flat list of (index of a kind, number of columns) pairs."""
 
     key: str
     kinds: list[str]
@@ -51,7 +51,7 @@ class PageData(TypedDict):
     """The data of a page, in the form that `charts.js` and `strips.js` read."""
 
     places: list[str]
-    """Values of x, which many curves share."""
+    """Lists of x values. Many curves share one."""
     charts: list[ChartData]
     strips: list[StripsData]
 
@@ -64,7 +64,7 @@ def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> PageData:
 
 
 def in_element(data: Any) -> str:
-    """Return JSON that is safe inside a script element, whatever texts it contains."""
+    """Return JSON that is safe inside a script element, whatever texts `data` contains."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     # `</script>` and `<!--` would end the element; in JSON these characters occur only in strings
     for character in "<>&":

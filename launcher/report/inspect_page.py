@@ -16,12 +16,12 @@ _SPARE = "spare"
 
 
 def page_of(report: Report, name: str, made: str) -> str:
-    """Return the page: one self-contained HTML file.
+    """Return the page of a job: one self-contained HTML file.
 
     Args:
         report: the report on the job.
         name: name of the job.
-        made: time at which it was made.
+        made: time at which the page was made, as text.
     """
     parts = {
         "verdict": _verdict(report),
@@ -35,13 +35,13 @@ def page_of(report: Report, name: str, made: str) -> str:
 
 
 def page_of_excess(excess: Excess, problem: str, name: str, made: str) -> str:
-    """Return the page of a job that does not fit.
+    """Return the page of a job that does not fit: one self-contained HTML file.
 
     Args:
-        excess: by how much it does not fit.
+        excess: by how much the job does not fit.
         problem: the message, whose last line says what to do.
         name: name of the job.
-        made: time at which it was made.
+        made: time at which the page was made, as text.
     """
     needed, usable, least = excess.needed, excess.usable, "at least " * excess.is_least
     title = "It does not fit"
@@ -98,7 +98,7 @@ def _verdict(report: Report) -> str:
 
 
 def _attention(report: Report | Excess) -> str:
-    """Return which kernel of the model's attention was compiled, and why; empty if the model has no choice."""
+    """Return a sentence on which attention kernel was compiled, and why; empty if the model has no choice."""
     choice = report.attention
     if not choice:
         return ""
@@ -203,7 +203,7 @@ def _traffic(report: Report) -> str:
 
 
 def _uncounted(report: Report) -> str:
-    """Return a sentence about the loops with an unknown number of iterations, if there are any."""
+    """Return a sentence about loops with an unknown number of iterations; empty if there are none."""
     loops = report.unknown_loops
     if not loops:
         return ""
@@ -242,7 +242,7 @@ def _bar(parts: Sequence[tuple[float, str, str]]) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = (-1,)) -> str:
-    """Return a table of cells that are HTML. `numbers`: columns of numbers; by default the last."""
+    """Return a table. `rows`: cells as HTML; `numbers`: indexes of the columns of numbers, by default the last."""
     columns = {number % len(head) for number in numbers}
     top = "".join(f"<th>{text_of(name)}</th>" for name in head)
     body = "".join(

@@ -26,10 +26,10 @@ def lost_from_of(
 
 
 def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
-    """Return the last step of an attempt whose work was kept; None if all was kept.
+    """Return the last step of attempt `number` whose work was kept; None if all of its work was kept.
 
-    Later attempts continue from the step that they resume from, which may be an older one if a checkpoint is damaged. If none
-    of them got that far, or no attempt followed the last one of a failed run, only saved steps were kept.
+    Later attempts continue from the step that they resume from, which may be an older one if a checkpoint is damaged.
+    If no later attempt started to train, or if this is the last attempt of a failed run, only saved steps were kept.
     """
     begins = [step for attempt in attempts[number + 1 :] if (step := _first_step(attempt)) is not None]
     if begins:
@@ -52,7 +52,7 @@ def _first_step(attempt: list[Event]) -> int | None:
 
 
 def _save_ends(attempt: list[Event], step: int) -> Iterable[float]:
-    """Yield the end times of the leading process's saves of steps up to `step`; step records may be sparse."""
+    """Yield the end time of each save of a step up to `step` by the leading process. Step records may be incomplete."""
     saving, ended = False, None
     for event in attempt:
         if event["event"] == EventKind.PHASE and event["process"] == 0:

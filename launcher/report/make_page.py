@@ -124,7 +124,7 @@ def _script(command: str) -> str:
 
 
 def _profiles(directory: RunDirectory) -> list[Table]:
-    """Return a table of the downloaded traces, if there are any. Only paths: a browser opens no local file from a page."""
+    """Return a table of the downloaded traces, or no table. It has only paths, because a page cannot open local files."""
     rows = [
         (path.parts[-5], str(path)) for path in sorted(directory.profiles.glob("*/plugins/profile/*/*.trace.json.gz"))
     ]
@@ -132,7 +132,7 @@ def _profiles(directory: RunDirectory) -> list[Table]:
 
 
 def _left_out(most: int, count: int, others: str) -> str:
-    """Return a note about a shortened list; empty if it is complete."""
+    """Return a note about a list that was shortened to `most` of `count` items; empty if it is complete."""
     return f"{most} of {count} processes: {others}." if count > most else ""
 
 
@@ -144,7 +144,7 @@ def _spec(directory: RunDirectory) -> RunSpec | None:
 
 
 def _end(summary: Summary, events: list[Event], begin: float) -> float:
-    """Return the time at which the page's time axis ends."""
+    """Return the time at which the time axis of the page ends."""
     if summary.state is RunStatus.RUNNING:
         return time.time()
     return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
@@ -180,7 +180,7 @@ def step_tiles(
 
 
 def marks_of(events: list[Event]) -> list[Mark]:
-    """Return marks at restarts, saves and evaluations, thinned out if there are very many."""
+    """Return marks at restarts, saves and evaluations; only some of them if there are very many."""
     marks = []
     for event in events:
         if event["event"] == EventKind.RESUME:

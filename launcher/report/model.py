@@ -47,7 +47,7 @@ class Chart:
     most: float | None = None
     """Upper end of the y axis; None: from the values."""
     group: str = ""
-    """Title of the group of charts that it stands in; empty for the first."""
+    """Title of the group that the chart belongs to; empty: the first group."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Share:
     label: str
     seconds: float
     share: float
-    """Fraction, 0 to 1."""
+    """Fraction of the run's time, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ class StepTimes:
     name: str
     steps: int
     p50: float | None
-    """Seconds."""
+    """Median of the step times, in seconds."""
     p95: float | None
     waits: float | None
-    """Seconds per step in which it waits for its devices and the other processes."""
+    """Seconds per step for which this process waits for its devices and the other processes."""
     behind: float | None
-    """Seconds per step that the others wait for it: the median wait of all processes minus its own."""
+    """Seconds per step for which the others wait for this process: the median wait of the others minus its own."""
     share: float | None = None
     """`behind` as a fraction of the step."""
     late: float = 0.0
-    """Seconds of the run in which the supervisor named it a straggler; 0 if never."""
+    """Seconds of the run during which the supervisor called it a straggler."""
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class Log:
 
 @dataclass(frozen=True)
 class Seen:
-    """A sample to look at."""
+    """A sample that the job has recorded, such as a text or an image."""
 
     name: str
     step: int
     form: str
     """`text`, `table`, `image` or `histogram`."""
     content: str
-    """As in `podrun.runtime.events.SampleEvent`."""
+    """The sample itself, as in `podrun.runtime.events.SampleEvent`."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,11 @@ class Page:
     step_times: list[StepTimes]
     """Step times of each process; for very many processes, of those that the others wait for most."""
     step_times_note: str
-    """Note if some processes are left out."""
+    """Says that some processes are left out; empty if none are."""
     tables: list[Table]
     logs: list[Log]
     logs_note: str
-    """Note if some logs are left out."""
+    """Says that some logs are left out; empty if none are."""
     samples: list[Seen]
     """The last samples of each name, the newest first."""
     made: str

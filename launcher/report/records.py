@@ -22,7 +22,7 @@ _LOSS = b'"loss": '
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Metrics of one step, and the range of the loss over the skipped records that it represents."""
+    """Metrics of one step, and the range of the loss over the records before it that were left out."""
 
     values: Row
     lowest: float
@@ -36,7 +36,7 @@ class Records:
     events: list[Event] = field(default_factory=list)
     """All events except steps."""
     steps: list[StepRecord] = field(default_factory=list)
-    """Steps reported by the leading process, including those that were lost and repeated."""
+    """Steps reported by the leading process, including those whose work was lost and repeated."""
     by_process: dict[tuple[str, int], list[StepEvent]] = field(default_factory=dict)
     """Some of the steps of each process, by (host name, process number)."""
     last_steps: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -50,14 +50,14 @@ class Records:
 
 
 class Thinner:
-    """Keeps every n-th record, and the lowest and highest loss of the records in between."""
+    """Keeps every n-th record, and with it the lowest and highest loss of the records before it that were left out."""
 
     def __init__(self) -> None:
         self.kept: list[StepRecord] = []
         self._low, self._high = math.inf, -math.inf
 
     def skip(self, line: bytes) -> None:
-        """Read only the training loss of a line that is not parsed otherwise. Called a million times for a long run."""
+        """Read only the training loss of a line, which is left out. Fast, because a long run has a million lines."""
         at = line.find(_LOSS) + len(_LOSS)
         try:
             loss = float(line[at : line.index(b",", at)])
@@ -76,7 +76,7 @@ class Thinner:
 
 
 def finite(value: object) -> float | None:
-    """Return a finite number, or None."""
+    """Return the value as a float if it is a finite number, otherwise None."""
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         return None
     return float(value)
@@ -86,7 +86,7 @@ class Reading:
     """Records of a run, added line by line and thinned out while reading."""
 
     def __init__(self, seconds: float) -> None:
-        """Choose the number of records to keep for a run that has lasted `seconds`."""
+        """Choose how many records to keep of a run that has lasted `seconds`."""
         self.records = Records()
         self._seconds = seconds
         self._thinner = Thinner()
@@ -97,7 +97,7 @@ class Reading:
 
     @property
     def is_full(self) -> bool:
-        """Return True if the run has grown so much that it must be read again with fewer records kept."""
+        """Return True if too many records were kept, because the run has grown. It must be read again with fewer kept."""
         return len(self.records.steps) > 2 * MAX_STEPS or self._others > 2 * MAX_OTHER_RECORDS * (len(self._due) + 1)
 
     def take(self, line: bytes) -> None:
@@ -119,7 +119,7 @@ class Reading:
         self._keep(line)
 
     def keep_newest(self) -> None:
-        """Keep the leading process's last step, even if thinning would skip it, and the others' last step numbers."""
+        """Keep the last step of the leading process even if it would be left out, and the last step numbers of the others."""
         self.records.last_steps.clear()
         for key, line in list(self._skipped.items()):
             if key.endswith(_LEADS):
@@ -183,6 +183,6 @@ def read_metrics(file: Path) -> tuple[list[StepRecord], list[Row]]:
 
 
 def _stride(lines: Iterable[bytes], size: int) -> int:
-    """Return n if every n-th record is kept, estimated from the size of the file and of its first lines."""
+    """Return n, if every n-th record is to be kept. It is estimated from the sizes of the file and its first lines."""
     sizes = [len(line) for line in lines]
     return max(1, math.ceil(size * len(sizes) / max(1, sum(sizes)) / MAX_STEPS))

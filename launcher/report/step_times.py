@@ -27,21 +27,21 @@ _BOUNDS = (0.0, 0.05, 0.2, 0.5)
 
 @dataclass
 class Lag:
-    """How long one process waits for the others and they for it: one value per time window, if others reported in it too."""
+    """How long one process waits for the others, and the others for it: a value per window of time in which others report."""
 
     waits: list[float] = field(default_factory=list)
-    """Seconds per step that it waits."""
+    """Seconds per step for which it waits, per window."""
     behind: list[float] = field(default_factory=list)
-    """Seconds per step that the others wait for it."""
+    """Seconds per step for which the others wait for it, per window."""
     shares: list[float] = field(default_factory=list)
     """`behind` as a fraction of the step."""
     windows: list[int] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
-    """Middles of the windows."""
+    """Time at the middle of each window."""
 
 
 def lags_of(by_process: dict[Key, list[StepEvent]], begin: float, end: float) -> dict[Key, Lag]:
-    """Return the waiting times of each process. Processes report different steps, so steps are compared per time window."""
+    """Return the waiting times of each process, per window of time because processes report different steps."""
     count = _count(by_process)
     width = (end - begin) / count or 1.0
     windows = {key: _windows(steps, begin, width, count) for key, steps in by_process.items()}
@@ -63,7 +63,7 @@ def lags_of(by_process: dict[Key, list[StepEvent]], begin: float, end: float) ->
 
 
 def named_late(events: Iterable[Event], end: float) -> dict[Key, list[tuple[float, float]]]:
-    """Return (begin, end) of each time in which the supervisor named a process a straggler, by process."""
+    """Return the periods (begin, end) in which the supervisor called each process a straggler."""
     spans: dict[Key, list[tuple[float, float]]] = {}
     late: LateEvent | None = None
     for event in events:
@@ -84,7 +84,13 @@ def _add_span(spans: dict[Key, list[tuple[float, float]]], late: LateEvent, end:
 def step_times_of(
     records: Records, lags: dict[Key, Lag], named: Mapping[Key, list[tuple[float, float]]]
 ) -> list[StepTimes]:
-    """Return a row for each process, by its number. For processes in `named`, only their straggler times count."""
+    """Return a row of step times for each process, sorted by its number.
+
+    Args:
+        records: the records of the run.
+        lags: the waiting times of each process.
+        named: the periods in which the supervisor called a process a straggler; only these count for that process.
+    """
     rows, by_process = [], records.by_process
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
         lag, spans = lags[key], named.get(key, [])
@@ -125,13 +131,13 @@ def lateness_of(by_process: dict[Key, list[StepEvent]], lags: dict[Key, Lag], se
 
 
 def _count(by_process: dict[Key, list[StepEvent]]) -> int:
-    """Return the number of windows: small enough that most processes report in each of them while they train."""
+    """Return a number of windows so small that most processes report in each window while they train."""
     reports = sorted(len(steps) for steps in by_process.values())
     return max(1, min(_MOST_WINDOWS, reports[len(reports) // 4] // 2)) if reports else 1
 
 
 def _windows(steps: list[StepEvent], begin: float, width: float, count: int) -> dict[int, list[StepEvent]]:
-    """Return the steps of each window, each window preceded by the step before it, from which it counts."""
+    """Return the steps in each window by its number, after the last step before it, from which differences are computed."""
     windows: dict[int, list[StepEvent]] = {}
     for before, step in zip([None, *steps], steps, strict=False):
         number = min(count - 1, max(0, int((step["time"] - begin) / width)))
@@ -142,7 +148,10 @@ def _windows(steps: list[StepEvent], begin: float, width: float, count: int) -> 
 
 
 def _wait(steps: list[StepEvent]) -> float | None:
-    """Return the seconds of waiting per step; None if unknown. An attempt's counters start at 0."""
+    """Return the seconds per step for which a process waited; None if unknown.
+
+    The recorded seconds are a sum that starts at 0 in each attempt.
+    """
     seconds, count = 0.0, 0
     for before, after in pairwise(steps):
         first, last = finite(before.get("waited")), finite(after.get("waited"))
@@ -159,7 +168,10 @@ def _middle(steps: list[StepEvent], name: str) -> float | None:
 
 
 def _slow(steps: list[StepEvent]) -> float | None:
-    """Return the 95th percentile over single-step records, otherwise the median of the records' own percentiles."""
+    """Return a step time that 95 % of the steps do not exceed; None if unknown.
+
+    It is the 95th percentile if each record is of one step, otherwise the median of the records' own percentiles.
+    """
     medians = sorted(value for step in steps if (value := finite(step.get("step_seconds_p50"))) is not None)
     typical = _middle(steps, "step_seconds_p95")
     if any(step.get("step_seconds_p95") != step.get("step_seconds_p50") for step in steps) or not medians:

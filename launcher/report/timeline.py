@@ -44,7 +44,7 @@ _WIDE, _NARROW, _FEW = 1200, 300, 32  # columns of a strip for few and for many 
 
 Key = tuple[str, int]
 Span = tuple[float, float, str]
-"""(begin, end, kind)."""
+"""Part of a timeline: (begin, end, kind of work)."""
 
 
 @dataclass
@@ -113,7 +113,10 @@ def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
 
 
 def _joined(changes: list[tuple[float, str]], until: float) -> list[Span]:
-    """Return the spans between changes. Clocks of hosts differ, so a change may have an earlier time than its predecessor."""
+    """Return the spans between changes of the kind of work, the last one until `until`.
+
+    A change may have an earlier time than the one before it, because clocks of hosts differ.
+    """
     spans: list[Span] = []
     ordered: list[tuple[float, str]] = []
     for time, kind in changes:
@@ -141,7 +144,7 @@ def _mark_lost(spans: list[Span], lost_from: float | None) -> list[Span]:
 
 
 def _add_starved(lane: Lane, steps: list[StepEvent], lost_from: float | None) -> float:
-    """Return the seconds of waiting for data, without lost work; mark long waits in the lane."""
+    """Mark long waits for data in the lane, and return the seconds of all waits whose work was kept."""
     total = 0.0
     for before, after in pairwise(steps):
         waited = [finite(e.get("waited_for_data")) for e in (before, after)]
@@ -155,7 +158,14 @@ def _add_starved(lane: Lane, steps: list[StepEvent], lost_from: float | None) ->
 
 
 def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -> None:
-    """Add an attempt's seconds of each kind. Waiting for data does not count as training."""
+    """Add an attempt's seconds of each kind of work to the lane. Seconds of waiting for data do not count as training.
+
+    Args:
+        lane: the timeline.
+        spans: the attempt's spans.
+        starved: seconds of waiting for data.
+        weight: 1 divided by the number of processes in the attempt.
+    """
     sums = dict.fromkeys(KINDS, 0.0)
     for begin, end, kind in spans:
         sums[kind] += end - begin
@@ -178,7 +188,7 @@ def shares_of(lanes: list[Lane]) -> list[Share]:
 
 
 def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
-    """Return a row per process. A column shows the kind with the most time in it; failures are always shown."""
+    """Return a row per process. Each column shows the kind of work with the most time in it; failures are always shown."""
     columns = _WIDE if len(lanes) <= _FEW else _NARROW
     per_host: dict[str, int] = {}
     for lane in lanes:
@@ -196,7 +206,7 @@ def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
 
 
 def _cells(spans: list[Span], begin: float, end: float, columns: int) -> dict[int, str]:
-    """Return the kind of each column that has one."""
+    """Return the kind of work of each column that has one, by the column's number."""
     width = (end - begin) / columns or 1.0
     most: dict[int, tuple[float, str]] = {}
     for first, last, kind in spans:
@@ -211,7 +221,7 @@ def _cells(spans: list[Span], begin: float, end: float, columns: int) -> dict[in
 
 
 def run_lengths(cells: list[int]) -> list[tuple[int, int]]:
-    """Return run-length encoded (value, count) pairs."""
+    """Return the cells as (value, number of repetitions) pairs."""
     runs: list[tuple[int, int]] = []
     for cell in cells:
         if runs and runs[-1][0] == cell:

@@ -19,7 +19,7 @@ _LINES = 24  # lines of a traceback
 def verdict_of(
     status: RunStatus, end: EndEvent | None, events: list[Event], begin: float, had_nothing_left: bool = False
 ) -> Verdict:
-    """Return the verdict. The end's message names the first cause; its traceback, if any, is the evidence.
+    """Return how a run ended and why. The message of the end names the first cause; its traceback is the evidence.
 
     `had_nothing_left`: all steps were done by earlier runs.
     """

@@ -25,7 +25,7 @@ _ENVIRONMENT = "launch.env"
 
 
 def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: list[Event]) -> list[Table]:
-    """Return the tables of what was run. Without a spec, only the events are used."""
+    """Return the tables of what was run. Without a spec they have only what the events tell."""
     start = next((event for event in events if event["event"] == EventKind.START), None)
     rows = [("run", run_id)]
     if spec is not None:
@@ -49,7 +49,7 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
 
 
 def typed_command(words: Sequence[str]) -> str:
-    """Return the typed command line without values that may be secrets; empty if unknown."""
+    """Return the command line as it was typed, with values that may be secrets hidden; empty if unknown."""
     return shlex.join(["podrun", *map(_without_value, words)]) if words else ""
 
 

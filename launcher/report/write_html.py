@@ -39,7 +39,7 @@ class Live:
     style: str
     script: str
     data: dict[str, str | int]
-    """Data for the script, beside the charts' data."""
+    """Data for the script, besides the data of the charts."""
 
 
 def check_writable(file: Path) -> None:
@@ -55,7 +55,7 @@ def check_writable(file: Path) -> None:
 
 
 def write_page(file: Path, html: str) -> None:
-    """Write a page atomically, because a browser may have it open, and print where it is. Raises UserError."""
+    """Write a page, and print its path. The write is atomic, because a browser may have the file open. Raises UserError."""
     part = _part_of(file)
     try:
         try:
@@ -85,7 +85,16 @@ def html_of(page: Page, live: Live | None = None) -> str:
 def document(
     title: str, subtitle: str, parts: dict[str, str], data: PageData, made: str, live: Live | None = None
 ) -> str:
-    """Return an HTML document of `parts`, which are HTML by key. `data`: result of `drawn_data` for the scripts."""
+    """Return an HTML document.
+
+    Args:
+        title: its title.
+        subtitle: the line below the title.
+        parts: HTML by the key of each part.
+        data: data of the charts, for the scripts.
+        made: time at which it was made, as text.
+        live: additions if a server updates it.
+    """
     style = _file("page.css") + (live.style if live else "")
     script = "".join(map(_file, _SCRIPTS)) + (live.script if live else "")
     policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}; script-src {_digest(script)}"
@@ -113,7 +122,7 @@ _ONLY_HERE = "; connect-src 'self'"
 
 
 def parts_of(page: Page) -> dict[str, str]:
-    """Return the parts that have content, in page order. Each may be updated alone."""
+    """Return the HTML of all parts that have content, by key, in page order. The server can update each part alone."""
     late = [one for one in page.strips if one.key == "late"]
     parts = {
         "verdict": _verdict(page.verdict),
@@ -140,7 +149,7 @@ def _digest(text: str) -> str:
 
 
 def text_of(text: str) -> str:
-    """Escape text for an element or a quoted attribute; control characters are made visible."""
+    """Escape text for an element or a quoted attribute, and make control characters visible."""
     return escape(without_colours(text))
 
 
@@ -178,7 +187,7 @@ def tiles_of(tiles: Sequence[tuple[str, str]]) -> str:
 
 
 def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
-    """Return a section of empty charts that the scripts fill."""
+    """Return a section of empty charts, which the scripts draw. `controls`: add those for smoothing and a log axis."""
     if not charts:
         return ""
     bar = (
@@ -231,7 +240,7 @@ def _words(seen: Seen) -> str:
 
 
 def _image(seen: Seen) -> str:
-    """Return an image. Raises ValueError unless it is base64 of a PNG."""
+    """Return the sample as an image. Raises ValueError unless it is base64 of a PNG."""
     data = base64.b64decode(seen.content, validate=True)
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
         raise ValueError("not a PNG")

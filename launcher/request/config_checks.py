@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def config_checks(config: Config, pod: Pod | None, is_local: bool) -> list[Callable[[], None]]:
-    """Return the checks of a job, each of which raises UserError.
+    """Return functions that check a job; each raises UserError if it finds mistakes.
 
     Args:
         config: the job.

@@ -14,7 +14,13 @@ from ..rundir.runs import RunDirectory, find_run
 
 
 def select_hosts(where: PodRequest, run: str | None, command: str) -> tuple[Pod, RunDirectory | None]:
-    """Return the hosts of a pod or of a run, and the run if it was named. Raises UserError."""
+    """Return the hosts of a pod or of a run, and the run if it was named. Raises UserError.
+
+    Args:
+        where: the typed options of a pod.
+        run: name or id of a run; None: the options are used.
+        command: name of the podrun command, for messages.
+    """
     if run is not None and where.names_pod:
         lists = [option_of(name) for name, inventory in INVENTORIES.items() if inventory.lists_hosts]
         simulations = [option_of(name) for name, inventory in INVENTORIES.items() if not inventory.lists_hosts]

@@ -17,9 +17,11 @@ _MOST = 200  # files of the project that are read
 def imported_packages(program: Program, folder: Path) -> dict[str, str] | None:
     """Return the modules from outside the project that the script imports at its start, each with its first `file:line`.
 
-    Imports count that run unconditionally: at the top of the script and of the project's modules that these import. None
-    if the run's Python runs no script, if it cannot be read, or if it changes `sys.path`, after which any folder may have
-    the modules.
+    Only imports that run unconditionally count: at the top of the script and of the project's modules that it imports.
+
+    Returns:
+        The modules; None if the run's Python runs no script, or if the script cannot be read or changes `sys.path`,
+        after which any folder may have the modules.
     """
     script = script_of(program.argv) if program.argv[0] in OWN_PYTHON else None
     if script is None:
@@ -49,7 +51,7 @@ def imported_packages(program: Program, folder: Path) -> dict[str, str] | None:
 
 
 def _parsed(file: Path) -> ast.Module | None:
-    """Return the syntax tree; None if the file cannot be read, is no Python of this version, or changes `sys.path`."""
+    """Return the syntax tree; None if the file cannot be read, has a syntax error, or changes `sys.path`."""
     try:
         if file.stat().st_size > _LARGEST:
             return None

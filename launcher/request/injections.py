@@ -13,9 +13,16 @@ from ..yamlfile.short import short
 
 
 def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, is_program: bool) -> tuple[str, ...]:
-    """Return each fault with the host and process that it applies to. Raises UserError with all mistakes.
+    """Return each fault with its host and process, as text.
 
-    `pod` is None if it has mistakes, which are reported elsewhere.
+    Args:
+        texts: the faults, as typed.
+        pod: the hosts; None if the pod has mistakes, which are reported elsewhere.
+        process_per: `host` or `device`: what has a process of its own.
+        is_program: the run is of a user program.
+
+    Raises:
+        UserError: all mistakes in the faults.
     """
     resolved: list[str] = []
     rows: list[str] = []

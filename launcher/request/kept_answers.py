@@ -1,7 +1,8 @@
-"""Answers about jobs, kept as long as nothing that they depend on has changed.
+"""Store answers about jobs, and reuse them as long as nothing that they depend on has changed.
 
-Files count as unchanged if their size, modification time and inode are the same. An answer is not kept if one of them was
-modified since it was asked for, or so recently that it could change again within the same tick of its file system's clock.
+Files count as unchanged if their size, modification time and inode are the same. An answer is not stored if one of its
+files was modified after the question, or so recently that it could change again within the same tick of its file
+system's clock.
 
 podrun_home()/answers/NAME      JSON as `runtime/disk_cache.py` writes it; NAME is the SHA-256 of the question
 """
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 FOLDER = "answers"
 _SETTINGS = ("JAX_", "XLA_", "LIBTPU_", "TPU_", "PYTHON", "HOME", KEPT_COMPILERS)
-"""Beginnings of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
+"""Prefixes of the environment variables of JAX, compilers, Python and podrun that an answer may depend on."""
 _TICK = 3.0  # seconds; FAT's clock has ticks of two
 _LIMIT = 64 << 20  # bytes of all answers; those not used for longest are removed
 
@@ -37,7 +38,7 @@ A = TypeVar("A")
 
 
 def kept_answer(question: Mapping[str, object], form: TypeAdapter[A]) -> A | None:
-    """Return the answer, of the type of `form`; None if it is unknown, damaged, or depends on a file that has changed."""
+    """Return the stored answer, as `form` describes it; None if there is none, or a file that it depends on has changed."""
     try:
         kept = json.loads(_answers().read(_name(question)) or b"{}")
         if any(_identity(path) != known for path, known in kept["files"]):
@@ -52,7 +53,7 @@ def settings(env: Mapping[str, str], of_job: Collection[str]) -> dict[str, str]:
 
     Args:
         env: the environment of the process that answers.
-        of_job: names of the variables that the job sets: its code may read them.
+        of_job: names of the variables that the job sets, because its code may read them.
     """
     return {name: value for name, value in env.items() if name.startswith(_SETTINGS) or name in of_job}
 
@@ -65,17 +66,17 @@ def interpreter(python: str | None) -> str:
 def keep_answer(
     question: Mapping[str, object], form: TypeAdapter[A], answer: A, files: Iterable[str], asked: float
 ) -> str:
-    """Keep an answer. If that is not possible, it is computed again next time.
+    """Store an answer. If that is not possible, the answer will be computed again next time.
 
     Args:
-        question: all that it depends on besides files.
-        form: of the answer's type.
+        question: all values that the answer depends on, besides files.
+        form: the type of the answer.
         answer: the answer.
-        files: paths of the files and folders that it depends on.
-        asked: time when the question was asked, in seconds since 1970.
+        files: paths of the files and folders that the answer depends on.
+        asked: time at which the question was asked, in seconds since 1970.
 
     Returns:
-        The reason why nothing can be kept in podrun's folder; empty without one.
+        The reason why podrun's folder cannot store answers; empty if it can.
     """
     try:
         identities = [(path, _identity(path)) for path in files]
@@ -90,7 +91,7 @@ def keep_answer(
 
 
 def answer_files(older_than: float) -> tuple[list[Path], list[Path]]:
-    """Return the files of all answers, and those not used for `older_than` seconds."""
+    """Return the files of all answers, and of those that were not used for `older_than` seconds."""
     files = [*(podrun_home() / FOLDER).glob("*")]
     return files, [path for path in files if (age := age_of(path)) is not None and age >= older_than]
 

@@ -22,7 +22,11 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[str]) -> None:
-    """Raise UserError if a program was typed as train.yaml or the reverse, or if the program cannot be a command line."""
+    """Check what was typed before and after `--`.
+
+    Raises:
+        UserError: a program was typed in place of a train.yaml or the reverse, or the program cannot be a command line.
+    """
     if train:
         _check_train(train, overrides)
         return
@@ -52,7 +56,7 @@ def _check_train(train: Path, overrides: Sequence[str]) -> None:
 
 
 def misplaced_options(program: Sequence[str]) -> str | None:
-    """Return a hint about options of podrun among the program's arguments; None if there are none."""
+    """Return a hint if the program's arguments contain options of podrun; otherwise None."""
     options = {"--slice", "--pod", *(option_of(name) for name in INVENTORIES)}
     misplaced = [word for word in program if word.partition("=")[0] in options]
     if not misplaced:
@@ -63,7 +67,7 @@ def misplaced_options(program: Sequence[str]) -> str | None:
 
 
 def check_sent_script(program: Program) -> None:
-    """Raise UserError if a program for other machines runs a script of this folder that does not exist."""
+    """Raise UserError if the program runs a script of this folder that does not exist, and so cannot be sent to the hosts."""
     name, script = program.argv[0], script_of(program.argv)
     if _is_python(name) and script and not os.path.isabs(script) and not script.startswith("~"):
         _check_script(script)
@@ -125,7 +129,7 @@ def _is_python(name: str) -> bool:
 
 
 def script_of(argv: Sequence[str]) -> str | None:
-    """Return the script that an interpreter would run; None if it runs a module, a command, or standard input."""
+    """Return the script in an interpreter's command line; None if it runs a module, a command, or standard input."""
     words = iter(argv[1:])
     for word in words:
         if word in _WITH_VALUE:

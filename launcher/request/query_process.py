@@ -1,7 +1,7 @@
-"""Ask podrun's runtime one question, in a process of its own on this machine: JSON to its stdin, text from its stdout.
+"""Ask podrun's runtime one question in a new process on this machine: JSON to its stdin, text from its stdout.
 
-`runtime/worker/query.py` is the other side. stdin stays open while the process works, and it ends when stdin is closed: so it
-does not outlive podrun, even if podrun is killed.
+`runtime/worker/query.py` is the other side. stdin stays open while the process works; the process ends when stdin is
+closed. So it does not outlive podrun, even if podrun is killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from podrun.runtime.contract import PART_OF_ANSWER, ExitCode, UserError
 from ..pod.kept_compilers import kept_compilers
 
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
-"""Variables of this machine's user that the hosts do not get."""
+"""Variables with compiler flags, which are not sent to the hosts."""
 _FATAL = re.compile(r"^(?:F\d{4} .*?\] |ERROR: )(.+)", re.MULTILINE)
 """A line after which XLA or libtpu ends the process. Stack traces may follow it."""
 _UNKNOWN_FLAG = "Unknown command line flag"
@@ -30,12 +30,12 @@ _UNKNOWN_FLAG = "Unknown command line flag"
 
 
 class QueryError(Exception):
-    """The process failed. The message is its reason.
+    """The process failed, for the reason in the message.
 
     Args:
         reason: the message.
-        is_raised: an exception was raised in Python, so that a run shows its traceback.
-        is_killed: it was ended by SIGKILL, as the kernel does it if memory is exhausted.
+        is_raised: its Python code raised an exception, so a run will show the traceback.
+        is_killed: it was ended by SIGKILL, as the kernel does if memory is exhausted.
     """
 
     def __init__(self, reason: str, is_raised: bool = False, is_killed: bool = False) -> None:
@@ -45,12 +45,12 @@ class QueryError(Exception):
 
 
 def query_environment(env: Mapping[str, str], is_for_hosts: bool = False) -> dict[str, str]:
-    """Return the environment of a process: that of podrun with `env`, and JAX on the CPU.
+    """Return the environment of a process that answers: that of podrun with `env`, and JAX on the CPU.
 
     Args:
-        env: variables of the job.
-        is_for_hosts: the question is about TPUs or GPUs of other machines, which do not get the flags of this user. The
-            process may use the compilers that podrun keeps.
+        env: environment variables of the job.
+        is_for_hosts: the question is about TPUs or GPUs of other machines. These do not get this user's compiler flags,
+            so the process does not get them either, and it may use the compilers that podrun has stored.
 
     Raises:
         UserError: another user could change these compilers.
@@ -66,9 +66,9 @@ class QueryProcess:
 
     Args:
         python: the interpreter that has podrun's runtime.
-        module: the program, such as `podrun.runtime.inspect_job`.
-        env: its `query_environment`.
-        work: what it does, for messages: `the process that WORK was ended by signal 9`.
+        module: the module to run, such as `podrun.runtime.inspect_job`.
+        env: its environment, as `query_environment` returns it.
+        work: the end of messages such as `the process that WORK was ended by signal 9`.
         cwd: its working directory; None: the current one.
 
     Raises:
@@ -95,19 +95,19 @@ class QueryProcess:
         return self._process.pid
 
     def kill(self) -> None:
-        """End the process; `ask` raises QueryError then. Thread-safe."""
+        """End the process, so that `ask` raises QueryError. Thread-safe."""
         self._process.kill()
 
     def ask(self, query: Mapping[str, object], on_part: Callable[[str], None] | None = None) -> str:
-        """Return the answer. When this has returned or raised, also by Ctrl-C, no process is left.
+        """Return the answer. The process has ended when this returns or raises, even on Ctrl-C.
 
         Args:
             query: the question.
-            on_part: gets each line that the process writes before the answer, as soon as it is there.
+            on_part: called at once with each line that the process writes before the answer.
 
         Raises:
             UserError: the process reports a mistake of the user.
-            QueryError: it failed.
+            QueryError: the process failed.
         """
         process = self._process
         assert process.stdin and process.stdout
@@ -153,7 +153,7 @@ class QueryProcess:
 
 
 def _useful_line(messages: str) -> str:
-    """Return the line of a process's messages that says why it ended: the first that is fatal, otherwise the last."""
+    """Return the line of a process's messages that says why it ended: the first fatal one, otherwise the last one."""
     fatal = _FATAL.search(messages)
     line = fatal[1].strip() if fatal else (messages or "it said nothing").splitlines()[-1]
     return f"{line} in LIBTPU_INIT_ARGS" if line.startswith(_UNKNOWN_FLAG) else line

@@ -16,7 +16,7 @@ class Submission:
 
     queue: Queue
     options: Any
-    """Result of `Queue.options`."""
+    """The parsed options, as `Queue.options` returns them."""
 
 
 def queue_name(request: Request) -> str | None:

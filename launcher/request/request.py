@@ -45,9 +45,9 @@ class Request:
     inject: tuple[str, ...] = ()
     """Faults to inject, as typed."""
     pull: str | None = None
-    """Folder for the results after the run. Empty: the folder of `podrun pull`. None: results are not downloaded."""
+    """Folder for the results after the run; empty: that of `podrun pull`; None: do not download them."""
     compile_ahead: bool | None = None
-    """Compile while the run waits in a queue; None: if the compiler of the slice is installed."""
+    """Compile while the run waits in a queue; None: only if the compiler of the slice is installed."""
     label: Label = field(default_factory=Label)
     command: tuple[str, ...] = ()
     """Arguments of the podrun command, as typed."""
@@ -67,7 +67,7 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
 
     Args:
         request: what was typed.
-        run_id: None: a new one.
+        run_id: id of the run; None: a new one.
 
     Raises:
         Mistakes: all mistakes that can be found on this machine.
@@ -147,11 +147,9 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
 
 
 def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
-    """Return the workdir on the hosts.
+    """Return the workdir on the hosts. Raises UserError if a container there would not see it, which would lose the results.
 
-    Raises UserError if it is not visible in the container, which would lose the results.
-
-    An agent outside the container mounts the workdir itself, and the login folder is always mounted.
+    The agent mounts the workdir into a container if it runs outside of it. The login folder is always mounted.
     """
     workdir, container = pod.workdir_on_hosts(chosen), pod.container
     if (
@@ -170,7 +168,7 @@ def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
 
 
 def _find_workdir(request: Request, launch: Launch, pod: Pod | None) -> Path:
-    """Return the local workdir. Raises UserError unless it, or its nearest existing parent, is writable."""
+    """Return the workdir on this machine. Raises UserError if it, or its nearest existing parent, is not writable."""
     if pod and pod.workdir:
         chosen = pod.workdir_on_hosts(request.workdir or launch.workdir or Path(request.name))
     else:
@@ -191,7 +189,7 @@ def _find_workdir(request: Request, launch: Launch, pod: Pod | None) -> Path:
 
 
 def owner_of_workdir(request: Request, job: Config | Program, pod: Pod) -> str:
-    """Return the name that claims a default workdir for this project; empty if no other project could use the workdir."""
+    """Return the name under which this project claims a default workdir; empty if other projects cannot use that workdir."""
     if (pod.traits.files_are_here and not pod.workdir) or not request.train or request.workdir or job.launch.workdir:
         return ""
     try:

@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the job that `path` and the overrides describe. Its relative files are looked up here, then beside `path`.
+    """Return the job that `path` and the overrides describe.
 
-    Raises UserError that lists every mistake with its line, key, value and remedy.
+    Its relative files are looked for in the current folder, then beside `path`. Raises one UserError with all mistakes:
+    each with its line, key, value and remedy.
     """
     values, lines = read_mapping(
         path,
@@ -50,7 +51,7 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def read_launch(overrides: Sequence[str]) -> Launch:
-    """Return the `launch.key=value` overrides of a user program. Raises UserError that lists every mistake."""
+    """Return the section `launch` of a user program, from its overrides. Raises one UserError with all mistakes."""
     values: dict[str, Any] = {}
     given = _apply_overrides(values, overrides)
     if other := sorted(key for key in given if key.partition(".")[0] != "launch"):
@@ -66,7 +67,7 @@ def read_launch(overrides: Sequence[str]) -> Launch:
 
 
 def _what_to_read(path: Path) -> str:
-    """Return the remedy for a train.yaml that cannot be read."""
+    """Return what to do about a train.yaml that cannot be read."""
     if "=" in path.name:
         return "the train.yaml comes first, then the key.path=value overrides"
     return near_files(path) or "give the path of a train.yaml; `podrun --help` shows how, and lists the commands"
