@@ -106,6 +106,7 @@ def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[
 
 
 def evaluations(records: Iterable[Row]) -> tuple[tuple[int, float | None], ...]:
-    """Return (step, loss) of each evaluation in order. For one repeated after a restart, the last record counts."""
-    by_number = {record["step"]: finite(record.get("loss")) for record in records if record.get("kind") == "eval"}
+    """Return (step, loss) of each evaluation that has one, in order. For one repeated after a restart, the last counts."""
+    evaluated = [record for record in records if record.get("kind") == "eval" and "loss" in record]
+    by_number = {record["step"]: finite(record.get("loss")) for record in evaluated}
     return tuple(sorted(by_number.items()))

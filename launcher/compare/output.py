@@ -15,6 +15,7 @@ from .table import Row, VariantState, step_times
 _DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
 _FEW = 5  # with fewer step times, one that dominates the total is no reason for a warning
 _REASON = 60  # maximum length of a failure's reason in the table, in characters
+_NAME = 40  # maximum length of a metric's name in the table, in characters
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
@@ -39,10 +40,20 @@ def as_text(rows: Sequence[Row], width: int | None = None) -> str:
 
 
 def _metrics(rows: Sequence[Row], width: int | None) -> list[str]:
-    """Return tables of the further metrics, each as wide as `width` allows, and an empty line after each."""
+    """Return tables of the further metrics, each as wide as `width` allows, and an empty line after each.
+
+    If they are more than the variants, each metric has a line, otherwise each variant.
+    """
     names = [row.measured.variant.name for row in rows]
     columns = [[name, *values] for name, values in metric_columns(rows)]
-    lines: list[str] = []
+    if len(columns) > len(names):
+        lines_of_metrics = [
+            [name if width is None else shorten(name, _NAME), *values] for name, values in metric_columns(rows)
+        ]
+        lines = text_table([["METRIC", *names], *lines_of_metrics], right=range(1, len(names) + 1)).splitlines()
+        if width is None or max(map(len, lines)) <= width:
+            return [*lines, ""]
+    lines = []
     while columns:
         count = len(columns) if width is None else _fitting(["VARIANT", *names], columns, width)
         shown, columns = columns[:count], columns[count:]

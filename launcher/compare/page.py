@@ -45,7 +45,10 @@ def page_of(rows: Sequence[Row], about: About) -> str:
         "metrics": figures("Metrics", charts, controls=True),
         "times": _times(rows),
         "results": section(
-            "Results", _results(rows), *(f'<p class="quiet">{text_of(note)}</p>' for note in notes_of(rows))
+            "Results",
+            _results(rows),
+            _further(rows),
+            *(f'<p class="quiet">{text_of(note)}</p>' for note in notes_of(rows)),
         ),
         "differs": section("What differs", _differs(rows)),
         "compared": section("What was compared", _compared(rows, about)),
@@ -116,11 +119,8 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _results(rows: Sequence[Row]) -> str:
-    metrics = metric_columns(rows)
-    head = "".join(
-        f"<th>{text_of(name)}</th>" for name in (*_COLUMNS[:-1], *(name for name, _ in metrics), _COLUMNS[-1])
-    )
-    columns = [*column_texts(rows), *(texts for _, texts in metrics)]
+    head = "".join(f"<th>{text_of(name)}</th>" for name in _COLUMNS)
+    columns = column_texts(rows)
     body = "".join(
         f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
         + "".join(f'<td class="number">{text_of(column[number])}</td>' for column in columns)
@@ -128,6 +128,24 @@ def _results(rows: Sequence[Row]) -> str:
         for number, row in enumerate(rows)
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _further(rows: Sequence[Row]) -> str:
+    """Return a table of the further metrics, a line each."""
+    metrics = metric_columns(rows)
+    if not metrics:
+        return ""
+    names = "".join(
+        f'<th class="number">{_swatch(number)}{text_of(row.measured.variant.name)}</th>'
+        for number, row in enumerate(rows)
+    )
+    body = "".join(
+        f"<tr><td>{text_of(name)}</td>"
+        + "".join(f'<td class="number">{text_of(text)}</td>' for text in texts)
+        + "</tr>"
+        for name, texts in metrics
+    )
+    return f'<div class="wide"><table><thead><tr><th>Metric</th>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _differs(rows: Sequence[Row]) -> str:

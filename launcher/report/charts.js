@@ -178,7 +178,7 @@ class Chart {
     this.drawAxes(pen, ticks);
     pen.save();
     pen.beginPath();
-    pen.rect(left, top, right - left, bottom - top);
+    pen.rect(left - 4, top - 4, right - left + 8, bottom - top + 8); // dots at the edges are whole
     pen.clip();
     this.drawMarks(pen);
     for (const s of this.shown) this.drawSeries(pen, s);

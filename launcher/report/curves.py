@@ -14,7 +14,6 @@ from .records import StepRecord, finite
 
 _BYTES = 1e9
 _MOST_SETS = 6  # validation sets that get dots of their own
-_MOST_CHARTS = 80  # further metrics, beyond those of podrun's runtime, that have a chart
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
 
@@ -64,7 +63,7 @@ def _of_program(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: 
         if series:
             group = name.rpartition("/")[0]
             charts.append(Chart(key_of(name), name, _unit(name), series, marks=marks, smooth=True, group=group))
-    return sorted(charts[:_MOST_CHARTS], key=lambda chart: chart.group)
+    return sorted(charts, key=lambda chart: chart.group)
 
 
 def _loss(steps: Sequence[StepRecord]) -> Series | None:
@@ -98,8 +97,7 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
         if series:
             group, slash, _ = name.rpartition("/")
             charts.append(Chart(key_of(name), name, _unit(name), series, smooth=True, group=group if slash else ""))
-    kept = charts[:_MOST_CHARTS]
-    return sorted(kept, key=lambda chart: chart.group)  # a stable sort: within a group as they were reported
+    return sorted(charts, key=lambda chart: chart.group)  # a stable sort: within a group as they were reported
 
 
 def key_of(name: str) -> str:

@@ -56,10 +56,19 @@ class PageData(TypedDict):
     strips: list[StripsData]
 
 
+MOST_CHARTS = 80
+"""Maximum number of charts of each axis on a page."""
+
+
+def drawn_charts(charts: Sequence[Chart]) -> list[Chart]:
+    """Return the charts that a page draws: the first of each axis."""
+    return [chart for axis in ("step", "time") for chart in [c for c in charts if c.axis == axis][:MOST_CHARTS]]
+
+
 def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> PageData:
-    """Return the data of all charts and strips, as JSON values."""
+    """Return the data of the charts that are drawn, and of all strips, as JSON values."""
     places: dict[str, int] = {}  # many curves share their x values
-    charts = [_chart(chart, places) for chart in shown]
+    charts = [_chart(chart, places) for chart in drawn_charts(shown)]
     return {"places": list(places), "charts": charts, "strips": [_strips(one) for one in strips]}
 
 

@@ -92,6 +92,9 @@ function listen(chart) {
 }
 
 function applyControls(chart) {
+  const words = document.getElementById("find")?.value.toLowerCase().split(/\s+/) ?? [];
+  const name = chart.canvas.getAttribute("aria-label").toLowerCase();
+  if (chart.spec.axis === "step") chart.figure.hidden = !words.every((word) => name.includes(word));
   const smooth = document.getElementById("smooth");
   if (!smooth || chart.spec.axis !== "step") return;
   chart.smoothen(Number(smooth.value));
@@ -100,7 +103,7 @@ function applyControls(chart) {
 
 // The controls may come later, with the first step.
 document.addEventListener("input", (event) => {
-  if (!["smooth", "log"].includes(event.target.id)) return;
+  if (!["smooth", "log", "find"].includes(event.target.id)) return;
   charts.forEach(applyControls);
   drawCharts("step");
 });

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -17,7 +18,7 @@ from podrun.runtime.contract import UserError
 
 from ..view.printable import without_colours
 from ..view.times import size
-from .encode import PageData, drawn_data, in_element
+from .encode import PageData, drawn_charts, drawn_data, in_element
 from .model import Chart, Log, Page, Seen, Share, StepTimes, Strips, Table, Verdict
 
 _SCRIPTS = ("charts.js", "strips.js", "page.js")
@@ -117,6 +118,9 @@ def document(
     )
 
 
+_MANY = 8
+"""Number of charts beyond which a page has a field to search them."""
+_SEARCH = '<label>Search <input id="find" type="search" placeholder="metric"></label>'
 _ONLY_HERE = "; connect-src 'self'"
 """Addition to the content policy of a page that polls its server."""
 
@@ -194,16 +198,23 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
         '<div class="controls"><label>Smoothing <input id="smooth" type="range" min="0" max="0.99" step="0.01" value="0.6">'
         '</label><label><input id="log" type="checkbox"> Log axis</label>'
         '<button id="reset" type="button">Whole run</button>'
+        f"{_SEARCH if len(charts) > _MANY else ''}"
         '<span class="quiet">Drag over a chart to zoom.</span></div>'
     )
-    groups: dict[str, list[Chart]] = {}
-    for chart in charts:
-        groups.setdefault(chart.group, []).append(chart)
+    shown = drawn_charts(charts)
+    sizes = Counter(chart.group for chart in shown)
+    groups: dict[str, list[Chart]] = {"": []}
+    for chart in shown:  # a group of one needs no title: its chart has the whole name
+        groups.setdefault(chart.group if sizes[chart.group] > 1 else "", []).append(chart)
     drawn = [
-        f'{f"<h3>{text_of(group)}</h3>" if group else ""}<div class="charts">{"".join(map(_chart, members))}</div>'
+        f'<div class="group">{f"<h3>{text_of(group)}</h3>" if group else ""}'
+        f'<div class="charts">{"".join(map(_chart, members))}</div></div>'
         for group, members in groups.items()
+        if members
     ]
-    return section(title, bar if controls else "", *drawn)
+    more = len(charts) - len(shown)
+    left_out = f"{more} further metrics have no chart here; metrics.jsonl in the workdir has all." if more else ""
+    return section(title, bar if controls else "", *drawn, _quiet(left_out))
 
 
 def _chart(chart: Chart) -> str:

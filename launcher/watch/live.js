@@ -19,7 +19,7 @@ function tellState() {
 // Changes an element into another one, and leaves alone what is equal: selections, open logs, and canvases with their curves.
 function morph(from, to) {
   if (from.matches("canvas, .legend, output")) return;
-  for (const { name } of [...from.attributes]) if (!to.hasAttribute(name) && name !== "open") from.removeAttribute(name);
+  for (const { name } of [...from.attributes]) if (!to.hasAttribute(name) && name !== "open" && !(name === "hidden" && from.matches("figure"))) from.removeAttribute(name);
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   let at = 0;
   for (const node of [...to.childNodes]) {

@@ -25,7 +25,7 @@ MAX_RUNS = 8
 """Maximum number of runs: the number of colours."""
 _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
-_MOST_CHARTS, _MOST_KEYS = 40, 60
+_MOST_KEYS = 60
 _LEFT_OUT = ("learning_rate", "mfu")
 
 
@@ -79,7 +79,7 @@ class OverlaySource:
                 if chart.key not in _LEFT_OUT:
                     known = merged.setdefault(chart.key, replace(chart, series=[]))
                     known.series.extend(_of_run(chart, _name(follower.directory), number))
-        return [*merged.values()][:_MOST_CHARTS]
+        return [*merged.values()]
 
     def _table(self) -> str:
         rows = ""

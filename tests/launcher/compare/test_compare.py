@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from podrun.launcher.compare.collect import metrics, steps
+from podrun.launcher.compare.collect import evaluations, metrics, steps
 from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
 from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
@@ -307,11 +307,29 @@ def test_losses_that_nobody_has_are_no_columns() -> None:
 
 
 def test_further_metrics_have_tables_as_wide_as_the_terminal() -> None:
-    """All columns are there, below each other."""
+    """A line for each metric if they are more than the variants; otherwise all columns are there, below each other."""
     values = {f"val/metric{n}": ((1, n / 7),) for n in range(9)}
     text = as_text(compare_variants([measured(name, [None, 0.1], metrics=values) for name in "ab"]), 80)
     assert all(name in text for name in values) and max(map(len, text.splitlines())) <= 80
+    lines = [line.split() for line in text.splitlines() if line.startswith("val/metric")]
+    assert [name for name, *numbers in lines if len(numbers) == 2] == [*values] and "VARIANT  val" not in text
+    text = as_text(compare_variants([measured(name, [None, 0.1], metrics=values) for name in "abcdefghi"]), 80)
+    assert all(name in text for name in values) and max(map(len, text.splitlines())) <= 80
     assert text.count("\nVARIANT  val/metric") == 2
+
+
+def test_a_metric_with_a_long_name_fits_the_terminal() -> None:
+    values = {f"{'layer/' * 15}{n}": ((1, 0.5),) for n in range(3)}
+    rows = compare_variants([measured(name, [None, 0.1], metrics=values) for name in "ab"])
+    assert max(map(len, as_text(rows, 80).splitlines())) <= 80 and "\nMETRIC" in as_text(rows, 80)
+    assert all(name in as_text(rows) for name in values)
+
+
+def test_an_evaluation_of_another_set_at_the_same_step_has_no_loss() -> None:
+    """The loss of the validation set stays."""
+    records: list[Any] = [{"step": 4, "kind": "eval", "loss": 0.5}, {"step": 4, "kind": "eval", "test/auc": 0.9}]
+    assert evaluations(records) == ((4, 0.5),)
+    assert evaluations([*records, {"step": 4, "kind": "eval", "loss": math.nan}]) == ((4, None),)
 
 
 def test_a_slower_variant_is_never_called_faster() -> None:

@@ -88,7 +88,7 @@ def test_further_metrics_have_charts_and_columns() -> None:
         ("b #2", [0.5, 0.25], 1),
     ]
     page = page_of(rows(one, two, again), ABOUT)
-    assert "<th>val/f1</th>" in page and '<td class="number">0.7500</td>' in page
+    assert "<tr><td>val/f1</td>" in page and '<td class="number">0.7500</td>' in page
 
 
 def test_a_loss_that_is_not_finite_is_left_out() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from podrun.launcher.report.curves import curves, key_of, usage_charts
+from podrun.launcher.report.encode import drawn_data
 from podrun.launcher.report.records import StepRecord
+from podrun.launcher.report.write_html import figures
 from podrun.runtime.lines import describe_eval
 
 
@@ -94,4 +96,9 @@ def test_little_traffic_has_a_small_unit(sent: float, unit: str, value: float) -
 
 
 def test_very_many_metrics() -> None:
-    assert len(curves([record(1, **{f"m{n}": 1.0 for n in range(1000)})], [], [])) == 80
+    """The page draws the first, and says how many it leaves out."""
+    charts = curves([record(1, **{f"m{n}": 1.0 for n in range(1000)})], [], [])
+    drawn = [chart["key"] for chart in drawn_data(charts, [])["charts"]]
+    html = figures("Metrics", charts, controls=True)
+    assert drawn == [chart.key for chart in charts[:80]]
+    assert html.count("<figure") == 80 and "920 further metrics have no chart here" in html
