@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import signal
@@ -11,29 +10,25 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from ..base.address import address_env, only_address, own_address
 from ..base.boot import boot_id
 from ..base.connection import Connection
-from ..base.disk import FULL, cannot_write, full_disk
+from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError, is_private
-from ..base.processes import adopt_orphans, ended_children, enter_pid_namespace, kill_descendants
+from ..base.processes import adopt_orphans, ended_children, kill_descendants
 from ..base.protocol import ASKED, PREEMPTED, UNHEARD
 from ..base.run_folder import remove_folder
 from ..host.lock import HostLock
-from ..host.memory import has_killed, kills, usage
 from ..host.notice import Notice
-from ..host.port import RefusedError, probe, release, reserve_port
-from ..host.usage import Usage
+from ..host.port import RefusedError, probe
 from .claim import LOCK_RETRY, Claim
 from .limits import Ending, Lease
 from .outbox import Outbox
 from .prewarmed import PrewarmedWorkers
-from .progress import RecordSender, StackDump
-from .worker import Worker
+from .telemetry import Telemetry
+from .workers import Workers
 
 if TYPE_CHECKING:
-    from ..base.from_agent import Exit
     from ..base.to_agent import Close, Spec, ToAgent
 
 TICK = 0.03  # seconds between two checks of growing output files
@@ -65,23 +60,16 @@ class Agent:
         self.connection = connection
         if connection is not None:
             connection.begin_again()
-        self.prewarmed = prewarmed
         self.waits_for_spec = False  # the attempt is over, and another may follow
         self.next_spec: Optional[Spec] = None
         self.outbox = Outbox(spec["processes"])
-        self.workers = [Worker(w) for w in spec["processes"]]
-        self.progress = RecordSender()
-        self.usage = Usage()
-        self.dump: Optional[StackDump] = None  # while the workers print their stacks
+        self.workers = Workers(spec, prewarmed)
+        self.telemetry = Telemetry(self.workers)
         self.claim = Claim(lock, spec)
         self.ready = False
-        self.isolated = False
-        self.ports: List[socket.socket] = []  # reserved for JAX's coordinator, and for that of another library
         self.lease = Lease(spec["lease"])
         self.ending = Ending()
         self.last_error = ""  # the last one logged
-        self.kills = kills()  # the kernel's kills for lack of memory before the workers started
-        self.started = False
         self.closing: Optional[Close] = None  # the launcher's frame `close`
         self.finished = False
         self.notice = notice
@@ -166,22 +154,9 @@ class Agent:
             from ..prepare.project_copy import copy_code
 
             copy_code(self.spec["code"], "code")
-        self.isolated = (self.prewarmed.release_namespace() or enter_pid_namespace()) > 0
-        if self.spec["coordinator"]:
-            address, allowed = only_address(self.spec["internal"]), self.spec["ports"]
-            number = 2 if self.spec["is_program"] and (allowed is None or allowed[0] < allowed[1]) else 1
-            self.ports = [reserve_port(allowed, address) for _ in range(number)]
+        frame = self.workers.reserve()
         self.ready = True
-        port, second_port = [*(sock.getsockname()[1] for sock in self.ports), None, None][:2]
-        self.outbox.report(
-            {
-                "type": "ready",
-                "port": port,
-                "second_port": second_port,
-                "address": own_address(),
-                "isolated": self.isolated,
-            }
-        )
+        self.outbox.report(frame)
 
     def wait_for(self, holder: str) -> None:
         waited = self.claim.waited()
@@ -244,11 +219,12 @@ class Agent:
         if self.outbox.pending:
             return 0.0
         seconds: float = min(LONGEST_IDLE, max(IDLE, self.spec["lease"] / 20))
-        if self.started and not self.ending.is_over:
+        if self.workers.started and not self.ending.is_over:
             # The interval is a tenth of the time without output.
             seconds = min(QUIET_TICK, max(TICK, (now - self.outbox.last_growth) / 10))
-        if self.dump is not None:
-            seconds = min(seconds, self.dump.seconds_left())
+        awaited = self.telemetry.seconds_left()
+        if awaited is not None:
+            seconds = min(seconds, awaited)
         if self.spec["exclusive"]:
             seconds = min(seconds, LOCK_RETRY)
         left = self.ending.seconds_left()
@@ -265,16 +241,17 @@ class Agent:
                 connection.send({"type": "pong"})
         elif frame["type"] == "probe":
             self.outbox.report({"type": "probed", "error": probe(frame["address"])})
-        elif frame["type"] == "go" and self.ending.reason is None and not self.started:  # comes again after a reconnect
-            self.started = True
-            self.start_workers(frame["env"])
+        elif frame["type"] == "go" and self.ending.reason is None and not self.workers.started:  # repeated on reconnect
+            self.outbox.last_growth = time.monotonic()
+            for told in self.workers.start(frame["env"]):
+                self.outbox.report(told)
         elif frame["type"] == "stop":
             self.outbox.skips_output = frame.get("hurry", False)
             self.stop(frame["grace"], ASKED)
         elif frame["type"] == "dump":
-            self.dump = self.dump or StackDump(self.workers, self.isolated)
-        elif frame["type"] == "standby" and self.started and self.ending.reason is None:
-            self.prewarmed.start([worker.spec for worker in self.workers], frame["count"])
+            self.telemetry.dump_stacks()
+        elif frame["type"] == "standby" and self.workers.started and self.ending.reason is None:
+            self.workers.prewarm(frame["count"])
         elif frame["type"] == "close":  # may come before the workers have ended
             self.closing = frame
             if self.ending.is_over:  # now, because the next frame may be the spec of the next attempt
@@ -285,46 +262,11 @@ class Agent:
             self.next_spec = expand_spec(frame)
             self.finished = True
 
-    def start_workers(self, env: Dict[str, str]) -> None:
-        if self.ports:
-            self.ports = release(self.ports, hold_first=not self.spec["is_program"])
-        self.kills = kills()
-        env = dict(address_env(self.spec["internal"]), **env)
-        self.outbox.last_growth = time.monotonic()
-        for worker in self.workers:
-            try:
-                if not self.prewarmed.assign(worker, env):
-                    self.start_worker(worker, env)
-            except OSError as error:  # no fork, or no output file
-                full = error.errno in FULL
-                why = cannot_write(error, ".") if full else "%s: %s" % (error.filename or "fork", error.strerror)
-                worker.error, worker.code = why, 127
-                self.outbox.report(
-                    {"type": "exit", "process": worker.process, "code": 127, "error": why, "asked": False}
-                )
-            if worker.error is None and worker.pid is not None:
-                self.outbox.report(
-                    {"type": "started", "process": worker.process, "pid": worker.pid, "standby": worker.was_prewarmed}
-                )
-        self.prewarmed.stop_unused()
-
-    def start_worker(self, worker: Worker, env: Dict[str, str]) -> None:
-        """Start a worker as a new process. Raises OSError."""
-        try:
-            worker.start(env, self.isolated)
-        except OSError as error:
-            if error.errno != errno.ENOMEM or not self.isolated:
-                raise
-            # ENOMEM also means that the first process of the PID namespace was killed, and no other can start there.
-            self.isolated = enter_pid_namespace() > 0
-            worker.start(env, self.isolated)
-
     def stop(self, grace: float, reason: str) -> None:
         """Send SIGTERM now, and SIGKILL after `grace` seconds. A further stop sets a new deadline."""
         self.finished = self.finished or self.waits_for_spec
         if self.ending.ask(grace, reason):
-            for worker in self.workers:
-                worker.signal(signal.SIGTERM)
+            self.workers.signal(signal.SIGTERM)
 
     def preempt(self) -> None:
         """Stop with time for a save, because the machine shuts down or is needed by SLURM or its owner."""
@@ -333,40 +275,9 @@ class Agent:
 
     def reap(self) -> None:
         for pid, code in ended_children():
-            self.prewarmed.note_end(pid)
-            for worker in self.workers:
-                if worker.pid == pid:
-                    worker.code = code
-                    self.outbox.report(self.exit_of(worker, code))
-
-    def exit_of(self, worker: Worker, code: int) -> Exit:
-        """Return the frame for a worker's exit. Unless it was asked to stop, add whether memory or disk was exhausted."""
-        asked = self.ending.reason is not None
-        ended: Exit = {
-            "type": "exit",
-            "process": worker.process,
-            "code": code,
-            "error": worker.error,
-            "asked": asked,
-        }
-        if asked:
-            return ended
-        if code == -signal.SIGKILL:
-            ended["out_of_memory"], ended["memory"] = has_killed(self.kills, kills()), usage()
-            return ended
-        full = self.disk_that_was_full(worker, code)
-        if full:
-            ended["full"] = full
-        return ended
-
-    def disk_that_was_full(self, worker: Worker, code: int) -> Optional[str]:
-        """Return the full disk, if any, when a worker failed: the worker's own message may be lost on that disk."""
-        if code <= 0 and code != -signal.SIGBUS:  # SIGBUS: no space for a mapped file
-            return None
-        try:  # not the workdir: a network file system may hang, and the worker itself can report that it is full
-            return full_disk([os.getcwd(), worker.spec["env"].get("TMPDIR", "/tmp")])
-        except OSError:
-            return None  # report the exit without it
+            ended = self.workers.note_end(pid, code, asked=self.ending.reason is not None)
+            if ended is not None:
+                self.outbox.report(ended)
 
     def enforce_limits(self) -> None:
         """Stop the workers when the lease has expired, and kill them when the grace of a stop is over."""
@@ -384,8 +295,8 @@ class Agent:
         if self.ending.is_over and self.closing is not None:
             self.end_attempt(self.closing)
         left = self.ending.seconds_left()
-        if left is not None and (left == 0.0 or not any(w.running for w in self.workers)):
-            pids = kill_descendants(self.reap, self.prewarmed.survivors | self.notice.watchers)
+        if left is not None and (left == 0.0 or not self.workers.running):
+            pids = kill_descendants(self.reap, self.workers.prewarmed.survivors | self.notice.watchers)
             self.ending.is_over = True
             reason, kept = self.ending.reason or "", self.remove_code()
             # `missing` is counted when the frame is sent.
@@ -402,7 +313,7 @@ class Agent:
     def hold_host(self) -> None:
         """Hold the host's lock while workers run, and mark the run's folders as in use."""
         self.claim.lock.drain_connections()
-        if self.started and not any(w.running for w in self.workers):
+        if self.workers.started and not self.workers.running:
             self.claim.lock.release()  # only the last output remains to be fetched
         elif self.ready and self.claim.is_due():
             self.claim.take()
@@ -423,19 +334,14 @@ class Agent:
     def remove_files(self, offsets: Dict[str, int]) -> None:
         """Remove the attempt's files from the host, except output that the launcher does not have."""
         delivered = [name for name in self.outbox.streams if self.outbox.has_all(name, offsets.get(name, 0))]
-        others = [w.spec[name] for w in self.workers for name in ("beat", "profile")]
+        others = [w.spec[name] for w in self.workers.each for name in ("beat", "profile")]
         remove_folder(self.spec["dir"], [*self.spec["files"], *others, *delivered])
 
     def send_pending(self) -> None:
-        if self.dump is not None:
-            stuck = self.dump.result()
-            if stuck is not None:
-                self.outbox.report(stuck)
-            if self.dump.over:
-                self.dump = None
+        dumped = self.telemetry.dumped()
+        if dumped is not None:
+            self.outbox.report(dumped)
         connection = self.current_connection()
         if connection and not self.waits_for_spec:
-            self.progress.send(self.workers, connection)
-            if self.spec["measures"] and any(w.running for w in self.workers):
-                self.usage.send(connection)
+            self.telemetry.send(connection, self.spec["measures"])
             self.outbox.send(connection)

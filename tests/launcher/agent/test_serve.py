@@ -19,7 +19,7 @@ from podrun.launcher.agent.base.processes import enter_pid_namespace, namespaces
 from podrun.launcher.agent.host.lock import HostLock, current_holder
 from podrun.launcher.agent.host.notice import Notice
 from podrun.launcher.agent.host.port import RefusedError
-from podrun.launcher.agent.run import serve
+from podrun.launcher.agent.run import serve, workers
 from podrun.launcher.agent.run.outbox import Outbox
 from podrun.launcher.agent.run.prewarmed import PrewarmedWorkers
 from podrun.launcher.agent.run.serve import Agent
@@ -39,7 +39,7 @@ DAMAGES = (os.mkdir, _loop, os.mkfifo)
 def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     """An agent in a folder of its own, that has not begun to serve."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(serve, "enter_pid_namespace", lambda: 0)
+    monkeypatch.setattr(workers, "enter_pid_namespace", lambda: 0)
     used = tmp_path / "bundle"
     used.mkdir(mode=0o700)
     spec = {"run": "r-1", "home": str(tmp_path), "dir": str(tmp_path), "lease": 60.0, "grace": 5.0, "code": None}
@@ -94,7 +94,7 @@ def test_a_host_is_released_when_its_workers_have_ended(agent: Agent, tmp_path: 
     agent.ready = True
     agent.hold_host()
     assert other_agent(tmp_path, "r-2").startswith("run r-1")
-    agent.started = True  # and no worker runs
+    agent.workers.started = True  # and no worker runs
     agent.hold_host()
     assert other_agent(tmp_path, "r-2") == "None"
     assert current_holder(str(tmp_path)) is None
@@ -204,10 +204,10 @@ def test_workers_start_although_the_first_process_of_their_namespace_was_killed(
         first = enter_pid_namespace()
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
-        agent.isolated = True
-        serve.enter_pid_namespace = enter_pid_namespace
-        agent.start_workers({})
-        (worker,) = agent.workers
+        agent.workers.isolated = True
+        workers.enter_pid_namespace = enter_pid_namespace
+        list(agent.workers.start({}))
+        (worker,) = agent.workers.each
         assert worker.error is None and worker.pid is not None, worker.error
         assert os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1]) == 5
 
