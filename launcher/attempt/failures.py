@@ -25,7 +25,8 @@ class Failures:
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
         self._settle_until = 0.0
-        self._stopping = False
+        self.stopping = False
+        """Processes were asked to stop."""
         self._user_stops = False
 
     def __bool__(self) -> bool:
@@ -36,7 +37,7 @@ class Failures:
 
         `since`: the time.monotonic() at which it happened, if that was noticed only later.
         """
-        late = self._stopping and (self._user_stops or failed.process is not None)
+        late = self.stopping and (self._user_stops or failed.process is not None)
         if not self.seen:
             self._settle_until = now.awake + SETTLE
         happened = now.monotonic if since is None else since
@@ -50,7 +51,7 @@ class Failures:
 
     def stop(self, user: bool) -> None:
         """Record that all processes are asked to stop from now on, by the `user` or because of a failure."""
-        self._stopping, self._user_stops = True, user
+        self.stopping, self._user_stops = True, user
 
     def exited(self, host: str, process: int, asked: bool) -> None:
         """Record that a process has ended, and whether it had been `asked` to stop before.

@@ -9,7 +9,9 @@ from podrun.runtime.contract import Phase, ProgressRecord
 from podrun.runtime.events import ErrorEvent
 from podrun.runtime.lines import PHASES
 
+from ..agent.base.schema import Lines
 from ..pod.fold import fold
+from ..rundir import events
 from .cause import Failure
 
 
@@ -37,6 +39,10 @@ class Process:
     """State of the process on its host, as `ps` showed it when it was last asked for its stacks."""
     load: float | None = None
     """Number of cores that it used at that time."""
+    unread: Lines = field(default_factory=lambda: Lines(events.LIMIT))
+    """The beginning of an event whose end has not come yet."""
+    warned: set[str] = field(default_factory=set)
+    """Topics of what it has damaged, of which the user knows."""
 
     @property
     def saving(self) -> bool:

@@ -12,14 +12,13 @@ from podrun.runtime.events import WorkerEvent
 from ..agent.base import from_agent
 from ..agent.base.from_agent import USAGE
 from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
-from ..agent.base.schema import Lines, Malformed
+from ..agent.base.schema import Malformed
 from ..plan.base_env import multislice_coordinator
 from ..plan.plan import LaunchPlan
 from ..plan.program import coordinator_env
 from ..remote.delivery import Delivered, Lost, OutputRead
 from ..remote.session import NO_WORD
-from ..rundir import events
-from ..rundir.adoption import Adoption
+from ..rundir.adoption import Adoption, Reported
 from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event
 from . import cause, messages
 from .cause import LAUNCHER, Failure, FailureKind
@@ -117,15 +116,11 @@ class AttemptState:
         self.started_fresh = False
         """True if a process has compiled the step without a checkpoint to resume from."""
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
-        self._adoption = adoption
-        self._recorded = dict(adoption.events) if adoption else {}
+        self._reported = Reported(adoption) if adoption else None
+        """What the supervisor that this attempt was taken over from has reported already."""
         self._without_step = set(self.processes) if wants_standbys and not plan.is_program else set()
         """Processes that have not made their first step, which the start of standby interpreters must not slow down."""
-        self._event_lines = {process: Lines(events.LIMIT) for process in self.processes}
-        self._warned: set[tuple[str, int, str]] = set()
-        """(host, process, topic) already warned about."""
         self._probing = False
-        self._stopping = False
         self._now = Moment(0.0, 0.0, 0.0)
         """Time of the last message."""
         self._effects: list[Effect] = []
@@ -149,7 +144,6 @@ class AttemptState:
             case messages.Failed(failure):
                 self._add(failure)
             case messages.StopBegun(by_user, unopened):
-                self._stopping = True
                 self.failures.stop(by_user)
                 for name in unopened:
                     self.hosts[name].unreached = True
@@ -315,16 +309,15 @@ class AttemptState:
     def _note(self, message: str) -> None:
         self._tell({"event": EventKind.NOTE, "message": message})
 
-    def _warn(self, host: str, number: int, topic: str, message: str) -> None:
-        """Print a warning, once for each process and topic."""
-        if (host, number, topic) not in self._warned:
-            self._warned.add((host, number, topic))
+    def _warn(self, process: Process, topic: str, message: str) -> None:
+        """Print a warning about a process, once for each topic."""
+        if topic not in process.warned:
+            process.warned.add(topic)
             self._note(message)
 
     def _tell_start(self, event: HostEvent) -> None:
         """Report a step of the start, unless it is recorded already: agents repeat all steps to a new supervisor."""
-        key = (event["host"], event["phase"], event.get("process"))
-        if self._adoption is None or key not in self._adoption.phases:
+        if self._reported is None or not self._reported.has_phase(event):
             self._tell(event)
 
     def _add(self, failure: Failure, since: float | None = None) -> None:
@@ -469,15 +462,15 @@ class AttemptState:
 
     def _on_output(self, host: str, frame: OutputRead) -> None:
         """Handle a piece of the events that a process has written."""
-        number = int(frame["stream"].removesuffix(".events"))
-        for line in self._event_lines[host, number].feed(frame["data"]):
+        process = self.processes[host, int(frame["stream"].removesuffix(".events"))]
+        for line in process.unread.feed(frame["data"]):
             try:
                 event = parse_worker_event(line)
             except Malformed as why:  # cut off by a full disk, or written by a user program
-                what = f"process {number} on {host} reported something that is no event ({why}); it is ignored"
-                self._warn(host, number, "events", what)
+                what = f"process {process.process} on {host} reported something that is no event ({why}); it is ignored"
+                self._warn(process, "events", what)
                 continue
-            self._on_event(self.processes[host, number], event)
+            self._on_event(process, event)
 
     def _on_event(self, process: Process, event: WorkerEvent) -> None:
         process.signs, process.age = process.signs + 1, 0.0
@@ -495,9 +488,7 @@ class AttemptState:
             self._add(cause.from_error(*who, event))
         elif event["event"] == EventKind.SIGNAL:
             self.failures.signalled.append(who)
-        if self._recorded.get(who, 0) > 0:
-            self._recorded[who] -= 1  # the previous supervisor has reported it
-        else:
+        if self._reported is None or not self._reported.has_next_event(who):
             self._effects.append(cast(Event, {**event, "host": process.host, "process": process.process}))
 
     def _start_standbys(self, stepped: tuple[str, int]) -> None:
@@ -530,7 +521,7 @@ class AttemptState:
             except ValueError as why:  # a user program has written it
                 process.record = None  # and nobody can tell any more whether the pod is stuck
                 what = f"the beat of process {number} on {host} is damaged ({why}); a hang may not be noticed"
-                self._warn(host, process.process, "beat", what)
+                self._warn(process, "beat", what)
                 continue
             if process.record is None or record.moves != process.record.moves:
                 process.signs += 1
@@ -593,7 +584,7 @@ class AttemptState:
             mine = [p for p in self.processes.values() if p.host == name]
             steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
             self._add(cause.preempted_host(name, reason, steps, codes, self.saved_step))
-        if not (self._stopping and reason == ASKED) and not self.failures.names(name):
+        if not (self.failures.stopping and reason == ASKED) and not self.failures.names(name):
             self._add(cause.from_lost_agent(name, f"its agent stopped: {reason}"))
 
     def _on_lost(self, host: HostState, frame: Lost) -> None:
@@ -618,7 +609,7 @@ class AttemptState:
         expires if the launcher is suspended. Returns False if it is too late for another agent, or too many were
         started.
         """
-        if self.went or self._stopping or self._adoption or host.restarts == _MOST_ANEW:
+        if self.went or self.failures.stopping or self._reported or host.restarts == _MOST_ANEW:
             return False
         host.restarts += 1
         self._note(f"{host.name}: {why} before anything ran there; its agent is started again")

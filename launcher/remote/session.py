@@ -10,16 +10,17 @@ from typing import NamedTuple
 from ..agent.base import protocol
 from ..agent.base.from_agent import FromAgent
 from ..agent.base.protocol import NO_AGENT, NOT_STARTED, Malformed
-from ..agent.base.to_agent import Close, ToAgent
+from ..agent.base.to_agent import ToAgent
 from ..plan.plan import DETACHED_LEASE, HostPlan, attached_lease
 from ..pod.errors import HostError, IncompleteWriteError
 from ..pod.pod import Pod
 from ..transport.base import Channel, Transport
 from .ask import ask
 from .conversation import deadline, drain, lines, send_frame
-from .delivery import Delivered, Delivery, Lost
+from .delivery import Delivered, Lost
 from .liveness import Liveness
 from .open_agent import open_agent
+from .served import Closing, Kept, Served
 
 OnFrame = Callable[[str, Delivered], None]
 """Callback for (host name, frame), called from the session's thread, which it may block.
@@ -41,13 +42,6 @@ class _Swept(NamedTuple):
     left: list[int] | None
     """Pids that remain; None if the host does not answer."""
     has_rebooted: bool = False
-
-
-class _Kept(NamedTuple):
-    """The attempt after which an agent was told to wait for the next one."""
-
-    folder: str
-    close: Close
 
 
 class Session:
@@ -74,14 +68,9 @@ class Session:
         self._set_attempt(plan, on_frame)
         self._sending = threading.Lock()
         self._ending = threading.Lock()
-        self._closed = False
-        self._awaited = False  # whether `close` waits until the agent has been told
-        self._told_close = False
-        self._cut: Channel | None = None  # the last channel that this session has closed
+        self._closing = Closing()
         self._is_connected = False  # whether frames reach the agent of this attempt, as far as is known
-        self._awaits_reuse = False  # whether the agent waits for the next attempt
-        self._kept: _Kept | None = None  # the previous attempt of a waiting or reused agent
-        self._was_reused = False
+        self._kept: Kept | None = None  # set once the agent was kept, also when it is reused
         self._boot = ""  # boot id of the agent's machine; empty if unknown
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
@@ -94,21 +83,22 @@ class Session:
         if self._after is not None:
             self._after.close()
             self._after = None
-        if self._was_reused:
-            self._transmit(self._plan.spec)
+        plan = self._served.plan
+        if self._kept is not None:
+            self._transmit(plan.spec)
             self._attach()
             self._spoken.wait(FIRST_WORD)
             return
-        channel = self._connect("run", self._plan.spec["run"])
-        if self._closed:
+        channel = self._connect("run", plan.spec["run"])
+        if self._closing.is_closed:
             channel.close()  # an agent without a spec ends by itself
             raise HostError(self.host, "the run was stopped before it was started")
-        send_frame(channel, self._plan.spec)
+        send_frame(channel, plan.spec)
         self._channel = channel  # only now: no other frame may come before the spec
         self.liveness.hear()
         self._attach()
         self._thread.start()
-        if self._closed:
+        if self._closing.is_closed:
             self.send({"type": "close", "offsets": {}})
         self._spoken.wait(FIRST_WORD)
 
@@ -119,10 +109,10 @@ class Session:
         frames of this attempt again.
         """
         with self._ending:
-            if self._closed or not self._is_connected:
+            if self._closing.is_closed or not self._is_connected:
                 return False
-            self._awaits_reuse, self._kept = True, _Kept(self._plan.spec["dir"], self._delivery.close())
-        self.send({**self._delivery.close(), "again": True})
+            self._kept = Kept(self._served.plan.spec["dir"], self._served.delivery.close())
+        self.send({**self._served.delivery.close(), "again": True})
         return True
 
     def reuse(self, plan: HostPlan, on_frame: OnFrame) -> bool:
@@ -131,22 +121,22 @@ class Session:
         Returns False if the agent or its host may be gone; then the session can only be closed.
         """
         with self._ending:
-            if not self._awaits_reuse or self._closed or not self._is_connected or self.liveness.silence > SILENCE:
+            if self._kept is None or self._kept.is_reused or self._closing.is_closed:
                 return False
-            self._awaits_reuse, self._was_reused = False, True
+            if not self._is_connected or self.liveness.silence > SILENCE:
+                return False
+            self._kept = self._kept._replace(is_reused=True)
             self._set_attempt(plan, on_frame)
         return True
 
     def _set_attempt(self, plan: HostPlan, on_frame: OnFrame) -> None:
-        self._plan, self._on_frame = plan, on_frame
-        self._delivery = Delivery(plan)
-        self._standing: dict[str, tuple[float, ToAgent]] = {}
+        self._served, self._on_frame = Served(plan), on_frame
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self.liveness.progress()
 
     def adopt(self, offsets: dict[str, int]) -> None:
         """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
-        self._delivery.offsets = offsets
+        self._served.delivery.offsets = offsets
         self._thread.start()
 
     def send(self, frame: ToAgent, wait: bool = True) -> None:
@@ -154,8 +144,7 @@ class Session:
 
         `wait`: wait while another frame is being sent; otherwise this frame is dropped.
         """
-        if frame["type"] in ("go", "standby", "stop"):
-            self._standing[frame["type"]] = time.monotonic(), frame
+        self._served.note_sent(frame, time.monotonic())
         self._transmit(frame, wait)
 
     def _transmit(self, frame: ToAgent, wait: bool = True) -> None:
@@ -170,12 +159,12 @@ class Session:
     @property
     def has_stopped(self) -> bool:
         """Return whether the agent has confirmed that all processes on its host have ended."""
-        return self._delivery.has_stopped
+        return self._served.delivery.has_stopped
 
     @property
     def is_open(self) -> bool:
         """Return whether the session has been started and not closed."""
-        return self._thread.ident is not None and not self._closed
+        return self._thread.ident is not None and not self._closing.is_closed
 
     def ping(self) -> None:
         """Ping the agent; replace a connection on which it has not answered for too long."""
@@ -192,37 +181,34 @@ class Session:
     def close(self, timeout: float = 5.0) -> None:
         """Tell the agent to end and wait until it is gone. Safe to call twice."""
         with self._ending:
-            closed, self._closed = self._closed, True
-            self._awaited = self.has_stopped
+            closed, self._closing.is_closed = self._closing.is_closed, True
+            self._closing.must_be_told = self.has_stopped
         if not closed:
-            self.send(self._delivery.close())
+            self.send(self._served.delivery.close())
         if self._thread.ident is not None:
             self._thread.join(timeout)
         if self._channel is not None:
             self._cut_off(self._channel)
-        if self._awaited:  # the agent still runs, and may have to be told over another connection
+        if self._closing.must_be_told:  # maybe over another connection
             self._thread.join(timeout)
-            self._awaited = False
+            self._closing.must_be_told = False
 
     def _cut_off(self, channel: Channel) -> None:
-        self._cut = channel
+        self._closing.cut = channel
         channel.close()
 
-    def _is_finished(self) -> bool:
-        """Return whether the session is closed, and `close` acknowledged if required."""
-        return self._closed and (self._told_close or not self._awaited)
-
     def _is_left(self) -> bool:
-        """Return whether the connection of a waiting agent has ended, so that it cannot be reused."""
+        """Return whether the agent waits for another attempt, with its connection ended; then the session is closed."""
         with self._ending:
-            self._closed = self._closed or self._awaits_reuse
-            return self._awaits_reuse
+            is_waiting = self._kept is not None and not self._kept.is_reused
+            self._closing.is_closed |= is_waiting
+            return is_waiting
 
     def _dismiss(self) -> None:
         """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
         assert self._channel is not None
         self._repeat("stop")
-        self._transmit(self._delivery.close())
+        self._transmit(self._served.delivery.close())
         drain(self._channel)
         self._channel.close()
 
@@ -250,21 +236,16 @@ class Session:
 
     def _connect(self, command: str, argument: str) -> Channel:
         """Open a connection to the host for a command of the agent file. Raises HostError."""
-        return open_agent(self._transport, self._pod, self._plan.host, command, argument)
+        return open_agent(self._transport, self._pod, self._served.plan.host, command, argument)
 
     def _attach(self) -> None:
         self.liveness.connect()
-        self.send(self._delivery.attach())
-        for kind in list(self._standing):
-            self._repeat(kind)
+        self.send(self._served.delivery.attach())
+        self._repeat()
 
-    def _repeat(self, kind: str) -> None:
-        if kind not in self._standing:
-            return
-        since, frame = self._standing[kind]
-        if frame["type"] == "stop":  # send the remaining grace, else lost connections would extend it
-            frame = {**frame, "grace": max(0.0, frame["grace"] - (time.monotonic() - since))}
-        self._transmit(frame)
+    def _repeat(self, *kinds: str) -> None:
+        for frame in self._served.repeated(time.monotonic(), *kinds):
+            self._transmit(frame)
 
     def _receive(self) -> None:
         """Deliver frames until the session is closed or the agent is lost. Runs in a thread."""
@@ -296,8 +277,8 @@ class Session:
     def _lose(self, reason: str, left: list[int] | None, silent: bool = False) -> None:
         self._spoken.set()  # no first frame will come
         with self._ending:
-            if not self._closed:
-                self._closed = True
+            if not self._closing.is_closed:
+                self._closing.is_closed = True
                 lost: Lost = {
                     "type": "lost",
                     "reason": reason,
@@ -313,26 +294,26 @@ class Session:
         """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
         if self._channel is not None:
             stderr_tail = self._read_channel()
-            if NOT_STARTED in stderr_tail and not self._delivery.next:
+            if NOT_STARTED in stderr_tail and not self._served.delivery.next:
                 return stderr_tail
-        while not self._is_finished():
+        while not self._closing.is_finished:
             if self._is_left():
                 self._end_kept()
                 return ""
             try:
-                self._channel = self._connect("attach", self._plan.spec["dir"])
+                self._channel = self._connect("attach", self._served.plan.spec["dir"])
             except HostError as error:
                 self.liveness.trouble = error.reason
                 time.sleep(_RETRY)
                 continue
-            if self._closed:
+            if self._closing.is_closed:
                 self._dismiss()
                 return ""
-            before = self._delivery.position()
+            before = self._served.delivery.position()
             self._attach()
             stderr_tail = self._read_channel()
-            if self._delivery.position() == before and self._agent_is_gone(stderr_tail):
-                if self._was_reused and not self._delivery.next:  # the agent does not know of this attempt yet
+            if self._served.delivery.position() == before and self._agent_is_gone(stderr_tail):
+                if self._kept is not None and not self._served.delivery.next:  # it does not know of this attempt yet
                     self._end_kept()
                 return stderr_tail
             time.sleep(_RETRY)
@@ -340,10 +321,11 @@ class Session:
 
     def _sweep(self) -> _Swept:
         """Kill processes that a killed agent left behind."""
-        if self._closed:
+        if self._closing.is_closed:
             return _Swept(None)
+        plan = self._served.plan
         try:
-            reply = ask(self._transport, self._pod, self._plan.host, "sweep", self._plan.spec["run"], self.host)
+            reply = ask(self._transport, self._pod, plan.host, "sweep", plan.spec["run"], self.host)
         except HostError:
             return _Swept(None)
         has_rebooted = bool(self._boot) and reply.answer.get("boot", self._boot) != self._boot
@@ -351,11 +333,11 @@ class Session:
 
     def _fetch_rest(self) -> None:
         """Deliver output and events that the agent had on disk but could not send; they may explain its end."""
-        if self._closed:
+        if self._closing.is_closed:
             return
         try:
-            self._channel = self._connect("rest", self._plan.spec["dir"])
-            self.send(self._delivery.attach())
+            self._channel = self._connect("rest", self._served.plan.spec["dir"])
+            self.send(self._served.delivery.attach())
             self._read_channel()
         except (HostError, Malformed, OSError):
             pass  # the files stay on the host
@@ -372,29 +354,28 @@ class Session:
         begun = time.monotonic()
         self._is_connected = True
         for line in lines(channel, protocol.STREAM_LIMIT, self.liveness.hear):
-            frame = self._delivery.parse(line)
+            frame = self._served.delivery.parse(line)
             with self.liveness.delivering():
                 self._deliver(frame)
         with self._ending:  # from here on the next connection is to the agent of this attempt
             self._is_connected = False
         self.liveness.end(begun)
         self._spoken.set()
-        if self._closed:
-            self._told_close = channel.exit_code() == 0 and channel is not self._cut
+        self._closing.note_end(channel)
         channel.close()
         return channel.stderr_tail()
 
     def _deliver(self, frame: FromAgent) -> None:
-        delivered = self._delivery.take(frame)
+        delivered = self._served.delivery.take(frame)
         if delivered is None:
             return
         if delivered["type"] == "output":
             try:
                 self._on_frame(self.host, delivered)
             except IncompleteWriteError as error:
-                self._delivery.record(delivered["stream"], error.written)
+                self._served.delivery.record(delivered["stream"], error.written)
                 return
-            self._delivery.record(delivered["stream"], len(delivered["data"]))
+            self._served.delivery.record(delivered["stream"], len(delivered["data"]))
         elif delivered["type"] == "progress" or delivered["type"] == "usage":
             self._on_frame(self.host, delivered)
             return

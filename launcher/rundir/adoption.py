@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .events import HostEvent
+
 
 @dataclass(frozen=True)
 class Adoption:
@@ -17,3 +19,21 @@ class Adoption:
     """True if the processes have been started."""
     phases: frozenset[tuple[str, str, int | None]] = frozenset()
     """Recorded phases of the start: (host, phase, process), without a process for phases of the host."""
+
+
+class Reported:
+    """What a lost supervisor has reported: agents repeat all of it to the one that takes over."""
+
+    def __init__(self, adoption: Adoption) -> None:
+        self._phases = adoption.phases
+        self._events = dict(adoption.events)
+
+    def has_phase(self, event: HostEvent) -> bool:
+        """Return whether this phase of the start is on record."""
+        return (event["host"], event["phase"], event.get("process")) in self._phases
+
+    def has_next_event(self, process: tuple[str, int]) -> bool:
+        """Return whether the next event of a process is on record. Each call is for the event after the one before."""
+        left = self._events.get(process, 0)
+        self._events[process] = max(0, left - 1)
+        return left > 0

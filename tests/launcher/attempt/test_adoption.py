@@ -6,10 +6,13 @@ from podrun.launcher.attempt.cause import is_peer_loss
 from podrun.launcher.attempt.supervisor import Supervisor
 from podrun.launcher.attempt.view import View
 from podrun.launcher.plan.plan import make_plan
+from podrun.launcher.rundir.adoption import Adoption, Reported
+from podrun.launcher.rundir.events import HostEvent
 from podrun.launcher.rundir.logs import Logs
 from podrun.launcher.rundir.runs import Recorder
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.view.console import NoConsole
+from podrun.runtime.contract import EventKind
 
 from ..rundir.made import begin, make, started
 
@@ -30,3 +33,14 @@ def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
         supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))
         assert [is_peer_loss(supervisor._end_of_log(f"host-{n}", n)) for n in range(2)] == [False, True]
         recorder.close()
+
+
+def test_what_a_lost_supervisor_has_reported_is_not_reported_again() -> None:
+    """Phases of the start by name, events of a process by number: agents repeat all of them in order."""
+    adoption = Adoption({}, {("host-0", 0): 2}, True, frozenset({("host-0", "started", 0)}))
+    reported = Reported(adoption)
+    started: HostEvent = {"event": EventKind.HOST, "host": "host-0", "phase": "started", "process": 0, "pid": 1}
+    assert reported.has_phase(started) and not reported.has_phase({**started, "process": 1})
+    assert [reported.has_next_event(("host-0", 0)) for _ in range(4)] == [True, True, False, False]
+    assert not reported.has_next_event(("host-1", 1))
+    assert adoption.events == {("host-0", 0): 2}

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(60)
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     world = World(tmp_path, monkeypatch)
     yield world
-    world.session._closed = True  # a test that failed half-way leaves no thread that goes on
+    world.session._closing.is_closed = True  # a test that failed half-way leaves no thread that goes on
     world.offers.put(HostError("host-0", "over"))
 
 
