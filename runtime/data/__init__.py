@@ -52,7 +52,7 @@ def load_dataset(config: Config) -> Dataset:
 
 
 def _check_evaluated(dataset: Dataset, config: Config) -> None:
-    """Raise UserError if no token of what an evaluation looks at is learned, so that it would have no result."""
+    """Raise UserError if the examples that an evaluation uses have no token to learn, so that it would have no result."""
     batches, batch_size = config.eval.batches, config.batch_size
     most = None if batches == "all" or batch_size == "all" else batches * batch_size
     for name, examples in (dataset.validations or {"": dataset.validation}).items():
@@ -70,7 +70,7 @@ def _check_evaluated(dataset: Dataset, config: Config) -> None:
 
 
 def load_source(config: Config) -> Dataset:
-    """Load what the section `data` names, without further validation sets. Raises UserError as `load_dataset` does."""
+    """Load the data of the section `data`, without the further validation sets. Raises UserError as `load_dataset` does."""
     section = config.data
     if isinstance(section, Plugin):
         from .check import checked

@@ -63,7 +63,7 @@ def array_dataset(
 
 
 def split(pair: Pair, share: float, where: str) -> tuple[Pair, Pair]:
-    """Return (training, validation). `share` of the examples, the same random ones each time, is for validation.
+    """Return (training, validation). A random `share` of the examples, the same at each call, is for validation.
 
     Raises UserError if there are fewer than two examples.
     """
@@ -94,7 +94,7 @@ def wants_labels(task: str, y: Array) -> bool:
 
 
 def inputs(x: Array, where: str, numbers: Array | None = None) -> Array:
-    """Return x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError, with its index, for a value that is not finite.
+    """Return x as float32[n, ...]; [n] becomes [n, 1]. Raises UserError for a value that is not finite, with its index.
 
     Args:
         x: the array, [n, ...].

@@ -35,20 +35,20 @@ class Examples(Protocol):
 class PartlyTrained(Protocol):
     """Examples of which some tokens are not trained: `weights` in their batches, float32[B, T], are 1 or 0.
 
-    The loss is the mean over the trained tokens of the whole batch, so every process has to know how many these are.
+    The loss is the mean over the trained tokens of the whole batch, so every process has to know how many there are.
     """
 
     def trained(self, indices: np.ndarray[Any, Any], epochs: np.ndarray[Any, Any]) -> int:
-        """Return the number of trained tokens of these examples, int64[B] each as for `gather`."""
+        """Return the number of trained tokens in these examples. The arguments are as for `gather`."""
 
 
 class Origin(NamedTuple):
-    """Where some tokens of an example are from."""
+    """The origin of some tokens of an example."""
 
     where: str
     """The source, as in messages."""
     start: int
-    """Number in it of the first token."""
+    """Index of the first token in the source."""
     size: int
     """Number of tokens."""
     documents: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
 @runtime_checkable
 class Traceable(Protocol):
-    """Examples that know where they are from."""
+    """Examples whose origin is known."""
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
         """Return the origins of an example's tokens, in their order."""

@@ -48,7 +48,7 @@ class Stage(NamedTuple):
 
 
 def planned_stages(config: Config) -> tuple[Stage, ...]:
-    """Return the stages that the job plans; none if its data is no mixture."""
+    """Return the stages that the job plans; empty if its data is not a mixture."""
     if not isinstance(config.data, MixtureData):
         return ()
     batch = config.batch_size
@@ -77,7 +77,7 @@ class _Quotas:
     """Positions of a block."""
 
     def before(self, blocks: int) -> Array:
-        """Return how many examples of each source are in the first blocks, int64[sources]."""
+        """Return how many examples of each source are in the first `blocks` blocks of the stage, int64[sources]."""
         counts = np.floor(self.shares * (blocks * self.block)).astype(np.int64)
         # What rounding leaves goes to the largest share, which has enough in each block not to become fewer.
         counts[int(self.shares.argmax())] += blocks * self.block - counts.sum()
@@ -92,7 +92,7 @@ class SavedStage(TypedDict):
 
 
 def check_saved(saved: Any) -> None:
-    """Raise ValueError, KeyError or TypeError unless these can be the saved stages of a mixture."""
+    """Raise ValueError, KeyError or TypeError unless `saved` is a valid list of `SavedStage`."""
     starts = [stage["start"] for stage in saved]
     if (
         not starts
@@ -175,7 +175,7 @@ class MixtureOrder:
         return sources, numbers
 
     def _ordered_block(self, stage: int, block: int) -> tuple[Array, Array]:
-        """Return for each place of a block its source and how many examples of that source come before."""
+        """Return, for each position in a block, its source and how many examples of that source come before."""
         quotas = self._quotas[stage]
         before = quotas.before(block)
         sources = np.repeat(np.arange(len(self._names)), quotas.before(block + 1) - before)
@@ -236,7 +236,7 @@ def mixture_dataset(section: MixtureData, config: Config) -> Dataset:
 
 
 def _check_tokens_alike(parts: Mapping[str, Dataset]) -> None:
-    """Raise UserError if an id means one token in a source and another one in the next."""
+    """Raise UserError if the same id means different tokens in two sources."""
     known = {name: saved_form(part.tokenizer) for name, part in parts.items() if part.tokenizer is not None}
     first = next(iter(known), None)
     for name in known:
@@ -258,11 +258,11 @@ def fingerprint_of(sources: Mapping[str, bytes]) -> bytes:
 
 
 def missing_sources(before: bytes, now: bytes) -> bool | None:
-    """Return whether data `now` lacks a source of a mixture `before`, or has another one; None if either is no mixture.
+    """Return whether the data lacks a source that it had before, or has changed it; None if either is no mixture.
 
     Args:
         before: digest of the earlier data.
-        now: digest of today's. It may have further sources.
+        now: digest of the present data, which may have further sources.
     """
     if not (before.startswith(_MARK) and now.startswith(_MARK)):
         return None
@@ -296,13 +296,13 @@ class Joined:
         return batch
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
-        """Return where an example is from."""
+        """Return the origins of an example's tokens."""
         number = int(np.searchsorted(self._ends, index, "right"))
         part = self._parts[number]
         return part.origins(index - self._first(number), epoch) if isinstance(part, Traceable) else []
 
     def _by_part(self, indices: Array) -> list[tuple[int, Array]]:
-        """Return for each part that has some of the examples its number, and which of them it has: bool[B]."""
+        """Return, for each source that has some of the examples, its number and a mask of these examples, bool[B]."""
         numbers = np.searchsorted(self._ends, indices, "right")
         return [(number, numbers == number) for number in np.unique(numbers).tolist()]
 

@@ -23,7 +23,7 @@ _END = 1 << 62
 
 
 def within(ranges: Sequence[Range], positions: Array) -> Array:
-    """Return positions in the whole order, int64[B], of those in an order without the ranges."""
+    """Convert positions in an order without the ranges to positions in the whole order, int64[B]."""
     starts, lengths = (np.array(each, np.int64) for each in ([s for s, _ in ranges], [e - s for s, e in ranges]))
     skipped = np.concatenate([[0], np.cumsum(lengths)])
     seen = starts - skipped[:-1]  # examples before each range
@@ -56,14 +56,14 @@ class WithoutRanges:
 
 
 class JobOrder:
-    """The order of a job's examples. `resume` comes before anything is asked of it.
+    """The order of a job's examples. On a resume, call `resume` first.
 
     Args:
         config: the job.
         data: its data.
 
     Attributes:
-        stages: weights of a mixture by position in the whole order; empty if the data is none.
+        stages: weights of a mixture by position in the whole order; empty if the data is not a mixture.
         skipped: ranges of the whole order that are left out.
     """
 
@@ -73,7 +73,7 @@ class JobOrder:
         self.skipped = planned_ranges(config)
 
     def resume(self, stages: Sequence[Stage], skipped: Sequence[Range], position: int, step: int) -> None:
-        """Go on from a checkpoint: what it has seen, and what it has left out, stays as it was.
+        """Continue from a checkpoint. The part of the order before the checkpoint stays as it was.
 
         Args:
             stages: the value of `stages` at the save.
@@ -105,7 +105,7 @@ class JobOrder:
             self.stages = history(stages, self.stages, seen)
 
     def order(self) -> Order:
-        """Return the order."""
+        """Return the order, without the ranges that are left out."""
         order = self._whole
         return WithoutRanges(order, self.skipped) if self.skipped else order
 
@@ -131,7 +131,7 @@ def _clipped(ranges: Sequence[Range], start: int, end: int) -> list[Range]:
 
 
 def _merged(ranges: Sequence[Range]) -> list[Range]:
-    """Return ranges in order, as one where they touch."""
+    """Return the ranges in order, joined where they touch."""
     merged: list[Range] = []
     for start, end in sorted(ranges):
         if merged and start <= merged[-1][1]:

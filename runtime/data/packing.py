@@ -39,7 +39,7 @@ class Rows:
 
     Attributes:
         first: number of each row's first piece, and after the last row the number of pieces: int64[rows + 1].
-        starts: place of each piece's first token among all tokens, int64[pieces].
+        starts: index of each piece's first token among all tokens, int64[pieces].
         sizes: tokens of each piece, int32[pieces].
     """
 
@@ -60,7 +60,7 @@ def pack(ends: Array, width: int) -> Rows:
     """Pack documents into rows of `width` tokens.
 
     Args:
-        ends: place after each document's last token, int64[documents]; documents stand one after another.
+        ends: index after each document's last token, int64[documents]; the documents follow one another.
         width: tokens of a row, at least 2.
     """
     begins = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
@@ -79,7 +79,7 @@ def pack(ends: Array, width: int) -> Rows:
 
 
 def _pieces(begins: Array, ends: Array, width: int) -> tuple[Array, Array]:
-    """Return (starts, sizes) of the pieces of documents: one of each, but several of those that are longer than a row."""
+    """Return (starts, sizes) of the pieces of documents: one per document, or several if it is longer than a row."""
     lengths = ends - begins
     # A piece repeats the last token of the one before, so that all but the first add `width` - 1 tokens.
     counts = np.maximum(1, -(-(lengths - 1) // (width - 1)))
@@ -117,8 +117,8 @@ class PackedRows:
     Args:
         tokens: all documents one after another, [tokens].
         rows: the documents of each row.
-        context: tokens of a row but one.
-        source: where the tokens are from.
+        context: number of tokens of a row, minus one.
+        source: the origin of the tokens.
         answers: 1 for each token that is to be learned, uint8[tokens]; None: all are.
     """
 
@@ -197,7 +197,7 @@ def stored_rows(digest: bytes, ends: Callable[[], Array], width: int, folder: Pa
         digest: digest of the documents' lengths and order.
         ends: returns the ends of the documents, as for `pack`.
         width: tokens of a row.
-        folder: where rows are stored. If it cannot be written, they are packed each time.
+        folder: the folder of stored rows. If it cannot be written to, the documents are packed each time.
     """
     name = hashlib.blake2b(digest + f"{_VERSION} {_TOGETHER} {width}".encode(), digest_size=16).hexdigest()
     if (rows := _read(folder / name)) is not None:
@@ -216,7 +216,7 @@ def stored_rows(digest: bytes, ends: Callable[[], Array], width: int, folder: Pa
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process of the host pack, for a `with` block; all at once, where a folder cannot be locked."""
+    """Context manager: let one process of the host pack at a time. If the folder cannot be locked, all pack at once."""
     with ExitStack() as stack:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)

@@ -15,14 +15,14 @@ Array = np.ndarray[Any, Any]
 class Pairs:
     """Pairs of documents: the first of each is the conversation with the chosen answer, the second with the rejected one.
 
-    A conversation that is longer than `context` + 1 tokens is cut at its end. A pair of which one has no answer then is
-    left out, because nothing can be learned from it.
+    A conversation that is longer than `context` + 1 tokens is cut at its end. A pair is left out if one of its conversations
+    then has no answer, because nothing can be learned from it.
 
     Args:
         tokens: all documents one after another, [tokens].
-        ends: place after each document's last token, int64[documents].
-        context: tokens of a row but one.
-        source: where the tokens are from.
+        ends: index after each document's last token, int64[documents].
+        context: number of tokens of a row, minus one.
+        source: the origin of the tokens.
         answers: 1 for each token of the answers that are compared, uint8[tokens].
     """
 

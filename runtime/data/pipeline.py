@@ -65,11 +65,11 @@ class ShuffledOrder:
 class TrainBatches:
     """This process's part of the global batch at any position.
 
-    A batch size that is no multiple of `parts`, as on a pod that has lost a host, is padded as in `full_batch`.
+    A batch size that is not a multiple of `parts`, as on a pod that has lost a host, is padded as in `full_batch`.
 
     Args:
         examples: the training set.
-        order: which of them stands at each position.
+        order: which example stands at each position.
         batch_size: number of examples in the global batch.
         process: number of this process.
         num_processes: number of processes that share a batch.
@@ -120,13 +120,13 @@ def full_batch(examples: Examples, parts: int, part: int, num_parts: int) -> Bat
 
 
 def _scaled(batch: Batch, size: int, trained: int) -> Batch:
-    """Scale weights of tokens, 1 or 0, so that their mean is 1 over `size` examples, which have `trained` tokens of 1."""
+    """Scale token weights so that their mean over `size` examples is 1. Before, they are 1 for `trained` tokens, else 0."""
     weights = batch["weights"]
     return {**batch, "weights": weights * np.float32(size * weights.shape[1] / max(1, trained))}
 
 
 def _weighted(batch: Batch, of_examples: Array) -> Batch:
-    """Return the batch with weights of its examples, float32[B]; they multiply those of its tokens, if it has any."""
+    """Return the batch with these example weights, float32[B]. They multiply the token weights if the batch has any."""
     of_tokens = batch.get("weights")
     if of_tokens is None or of_tokens.ndim == 1:
         return {**batch, "weights": of_examples}
@@ -191,7 +191,7 @@ def process_rows(batch_size: int, process: int, num_processes: int) -> Array:
 
 
 class Constant(Generic[T]):
-    """Return the same item at every step, in place of a `Prefetcher`: the whole training set as one batch on the devices."""
+    """A replacement for `Prefetcher` that returns the same item at every step: the whole training set as one batch."""
 
     def __init__(self, item: T) -> None:
         self._item = item

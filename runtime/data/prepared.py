@@ -136,7 +136,7 @@ def token_ids(content: bytes) -> dict[str, int]:
 
 
 def _check_pairs(documents: Documents, config: Config) -> None:
-    """Raise UserError unless the folder has pairs if and only if the task learns from pairs."""
+    """Raise UserError if the folder has pairs and the task does not learn from pairs, or the other way round."""
     kind, has_pairs = examples_of(config.task), documents.folder.manifest.pairs
     if has_pairs and kind == "tokens":
         raise UserError(
@@ -151,7 +151,10 @@ def _check_pairs(documents: Documents, config: Config) -> None:
 
 
 def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
-    """Raise UserError for conversations whose rows would not know what is learned, or of which nothing is."""
+    """Raise UserError for conversations without answers, or if the chosen rows cannot mark them (`fits` is False).
+
+    `remedy` names the key that makes rows which can, for the message.
+    """
     if not documents.folder.manifest.has_answers:
         return
     if not fits:
@@ -237,12 +240,12 @@ class Documents:
         return digest.digest()
 
     def split(self, share: float) -> tuple[Documents, Documents]:
-        """Return the documents before the last ones that have at most `share` of the tokens, and these last ones."""
+        """Split into the first documents, for training, and the last ones, which have at most `share` of the tokens."""
         cut = self._begin_of_document(self.end - int(self.size * share))
         return Documents(**{**vars(self), "end": cut}), Documents(**{**vars(self), "first": cut})
 
     def windows(self, context: int, seed: int) -> TrainWindows:
-        """Return windows for training."""
+        """Return windows of `context` tokens for training."""
         return TrainWindows(self._tokens(), context, seed, self._source())
 
     def adjacent(self, context: int) -> ValidationWindows:
@@ -257,7 +260,7 @@ class Documents:
         return PackedRows(self._tokens(), rows, context, self._source(), answers if has_answers else None)
 
     def pairs(self, context: int) -> Pairs:
-        """Return pairs of documents, of a folder that has pairs."""
+        """Return the pairs of documents. The folder must have pairs."""
         answers = Spliced([s.answers for s in self.shards if s.answers is not None], self.begins, self.first, self.end)
         return Pairs(self._tokens(), self._ends(), context, self._source(), answers)
 
@@ -268,12 +271,12 @@ class Documents:
         return Source(self.where, self.folder.manifest.vocabulary, self.first, self._names, "prepare it again")
 
     def _ends(self) -> Array:
-        """Return the end of each document, counted from the first token of these: int64[documents]."""
+        """Return the index after each document's last token, counted from the first of these documents: int64[documents]."""
         ends = np.concatenate([begin + shard.ends for begin, shard in zip(self.begins, self.shards, strict=False)])
         return ends[(ends > self.first) & (ends <= self.end)] - self.first
 
     def _begin_of_document(self, token: int) -> int:
-        """Return the number of the first token of the first document, or pair of them, that begins at `token` or later."""
+        """Return the index of the first token of the first document, or pair, that begins at index `token` or later."""
         if token >= self.end:
             return self.end
         shard = bisect_right(self.begins, token) - 1
@@ -286,7 +289,7 @@ class Documents:
         return self.begins[shard] + int(ends[row])
 
     def _names(self, start: int, size: int) -> list[str]:
-        """Return the names of the documents that have these tokens, of which the first is the `start`-th of this part."""
+        """Return the names of the documents that contain the `size` tokens from index `start` of this part on."""
         names: list[str] = []
         at, end = self.first + start, self.first + start + size
         while at < end and len(names) < _SHOWN:
@@ -300,19 +303,19 @@ class Documents:
 
 
 def _are_ends(ends: Array, tokens: int) -> bool:
-    """Return whether these can be the ends of the documents of a shard with so many tokens."""
+    """Return whether `ends` can be the ends of the documents of a shard with `tokens` tokens."""
     lengths = np.diff(ends, prepend=0)
     return int(lengths.min(initial=1)) > 0 and int(lengths.sum()) == tokens
 
 
 class Spliced:
-    """Arrays of one dimension as one array: parts of it are copied from them.
+    """Several arrays of one dimension, read as one array. Only the parts that are read are copied.
 
     Args:
         arrays: the arrays, [n] each.
-        begins: number of the first element of each array, and that after the last one's.
-        first: number of the first element that counts.
-        end: number of the element after the last that counts.
+        begins: index of each array's first element in the whole, and at the end the length of the whole.
+        first: index of the first element to use.
+        end: index after the last element to use.
     """
 
     def __init__(self, arrays: list[Any], begins: tuple[int, ...], first: int, end: int) -> None:
@@ -325,7 +328,7 @@ class Spliced:
         return self._size
 
     def __getitem__(self, at: Any) -> Array:
-        """Return the elements of a slice with a start and a stop, or at the places of an integer array of any shape."""
+        """Return the elements of a slice with a start and a stop, or those at an integer array of indices of any shape."""
         if isinstance(at, slice):
             start, stop, _ = at.indices(self._size)
             return self._part(self._first + start, self._first + stop)

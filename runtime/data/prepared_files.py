@@ -101,7 +101,7 @@ class PreparedManifest:
     """Documents are pairs of conversations that differ in their last answers: one with the chosen, one with the rejected."""
 
     def parts(self) -> tuple[str, ...]:
-        """Return the ends of the names of each shard's files."""
+        """Return the suffixes of the names of each shard's files."""
         return (*PARTS, ANSWERS) if self.has_answers else PARTS
 
 
@@ -111,7 +111,7 @@ def write_manifest(folder: Path, manifest: PreparedManifest) -> None:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Write a file that has its former content or all of the new one, also if the machine stops. Raises OSError."""
+    """Write a file so that it has its former content or all of the new one, even if the machine stops. Raises OSError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("wb") as file:
@@ -125,7 +125,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names of a folder durable. Raises OSError."""
+    """Flush the names of the files in a folder to the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -137,7 +137,7 @@ def read_manifest(folder: Path) -> PreparedManifest:
     """Read and check the manifest of a folder.
 
     Raises:
-        UserError: there is none, it is damaged, or another program or a newer podrun has written it.
+        UserError: the manifest is missing or damaged, or another program or a newer podrun has written it.
     """
     path = folder / MANIFEST
     try:
@@ -259,10 +259,10 @@ class PreparedFolder:
         self._firsts = list(accumulate((shard.documents for shard in self.manifest.shards), initial=0))
 
     def shard(self, number: int) -> ShardArrays:
-        """Return the arrays of a shard, by its place in the manifest.
+        """Return the arrays of a shard, by its index in the manifest.
 
         Raises:
-            UserError: a file is missing, or has not the size that follows from the manifest.
+            UserError: a file is missing, or its size is not the one that follows from the manifest.
         """
         shard, dtype = self.manifest.shards[number], self.manifest.dtype
         self._check_size(self.path(shard, "origins"), shard.documents * 16)
@@ -273,7 +273,7 @@ class PreparedFolder:
         )
 
     def document(self, number: int) -> Document:
-        """Return a document, by its place among all. Raises IndexError, and UserError like `shard`."""
+        """Return a document, by its index among all. Raises IndexError, and UserError as `shard` does."""
         if not 0 <= number < self.manifest.documents:
             raise IndexError(f"document {number} of {self.manifest.documents}")
         shard = bisect_right(self._firsts, number) - 1
@@ -284,11 +284,11 @@ class PreparedFolder:
         return Document(arrays.tokens[start:end], answers, source, place)
 
     def origin(self, number: int, row: int) -> tuple[str, int]:
-        """Return the name of the source of a document, and its number in it.
+        """Return the name of a document's source, and the document's number in that source.
 
         Args:
-            number: the document's shard, by its place in the manifest.
-            row: the document's place in the shard.
+            number: index of the document's shard in the manifest.
+            row: index of the document in the shard.
 
         Raises:
             UserError: the file is missing or damaged.
@@ -341,7 +341,7 @@ class PreparedFolder:
         return self.tokenizer()
 
     def damage(self) -> dict[str, str]:
-        """Read all files, and return those whose digest differs from the manifest's, with the reason. Empty if none does."""
+        """Read all files. Return the reason for each file whose digest differs from the manifest's; empty if none differs."""
         damaged = {}
         for shard in self.manifest.shards:
             for part, digest in shard.sha256.items():
@@ -356,7 +356,7 @@ class PreparedFolder:
         return damaged
 
     def path(self, shard: PreparedShard, part: str) -> Path:
-        """Return the path of a shard's file."""
+        """Return the path of a shard's file with the suffix `part`."""
         return self.folder / f"{shard.name}.{part}"
 
     def _map(self, shard: PreparedShard, part: str, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -388,7 +388,10 @@ class PreparedFolder:
 
 
 def _with_more_files(open_file: Callable[[], Array]) -> Array:
-    """Return the result of a call; if this process has too many files open, let it open as many as it may. Raises OSError."""
+    """Return `open_file()`.
+
+    If this process has too many files open, first raise its limit as far as allowed. Raises OSError.
+    """
     try:
         return open_file()
     except OSError as error:

@@ -93,7 +93,7 @@ class RecordFiles:
 
 
 class RecordExamples:
-    """The `size` examples whose first is record `first`."""
+    """The `size` examples from record `first` on."""
 
     def __init__(self, files: RecordFiles, first: int, size: int, weighted: bool) -> None:
         self._files = files

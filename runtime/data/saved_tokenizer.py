@@ -73,7 +73,7 @@ def restored_tokenizer(saved: Saved) -> Tokenizer:
 
 
 def with_saved_tokenizer(data: Dataset, saved: Saved | None) -> Dataset:
-    """Return the data, with the checkpoint's tokenizer if it has none, as a file of token ids may have none."""
+    """Return the data. If it has no tokenizer, as a file of token ids may not, it gets the one saved in the checkpoint."""
     if saved is None or data.tokenizer is not None:
         return data
     return replace(data, tokenizer=restored_tokenizer(saved))

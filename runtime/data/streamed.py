@@ -43,15 +43,15 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Streamed:
-    """Training data that is read by iterators, in place of examples by number: what a data source of a user has as `train`.
+    """Training data that is read by iterators, not by number. A user's data source returns it as the dataset's `train`.
 
     Attributes:
         open: called once on each process with its share. Returns an iterable of batches, dictionaries of arrays [rows, ...],
             with `get_state` and `set_state` as grain's iterators have them, or `state_dict` and `load_state_dict` as
             torchdata's loaders do. A state is JSON values or bytes.
         example: one example, arrays without the axis of the batch: the shapes and dtypes of all batches.
-        regroup: called if a run is resumed with another number of parts, with the states of all parts before and the share
-            of this process; returns the state to go on from. None: such a run is refused.
+        regroup: called if a run is resumed with another number of parts, with the states of all parts before and the share of
+            this process; returns the state to go on from. None: such a run is refused.
         check: podrun sets it: called with each batch and its number of examples, raises UserError if the task cannot learn
             from the batch.
     """
@@ -67,7 +67,7 @@ class Streamed:
         return 1 << 62
 
     def gather(self, indices: Array, epochs: Array) -> Batch:
-        """Return the example again and again, for the shapes of a batch."""
+        """Return a batch of copies of the example, which shows the shapes of a batch."""
         shapes = {name: np.asarray(value) for name, value in self.example.items()}
         return {name: np.broadcast_to(value, (len(indices), *value.shape)) for name, value in shapes.items()}
 
@@ -107,7 +107,7 @@ class IteratorState:
 
     @classmethod
     def of(cls, holder: Any, where: str) -> IteratorState:
-        """Return the state of an iterator. Raises UserError if it has none."""
+        """Return the state of an iterator. Raises UserError if it has no methods for its state."""
         methods = _methods(holder)
         if methods is None:
             raise UserError(
@@ -135,7 +135,7 @@ class IteratorState:
         return text
 
     def restore(self, state: Any) -> None:
-        """Go on from a state, as `decoded` returns it. Raises UserError if that has no effect."""
+        """Set the iterator to a state, as `decoded` returns it. Raises UserError if that has no effect."""
         before = self.text()
         try:
             getattr(self.holder, self.set)(state)
@@ -211,12 +211,15 @@ class StreamReader:
         return checked
 
     def state_at(self, position: int) -> str:
-        """Return the state after the batch that ended at `position`, as text: one of the last batches, or the first state."""
+        """Return the state after the batch that ended at `position`, as text.
+
+        It must be one of the last batches, or the start.
+        """
         with self._lock:
             return next(state for at, state in self._states if at == position)
 
     def _state_of(self, streamed: Streamed, saved: Sequence[str] | None) -> Any:
-        """Return the state in a checkpoint that this process goes on from; None if there is none."""
+        """Return the state in the checkpoint from which this process continues; None if `saved` is None."""
         if saved is None:
             return None
         states = [decoded(text) for text in saved]
@@ -262,7 +265,7 @@ def states_by_part(each: Sequence[tuple[int, str]], where: str) -> list[str]:
     """Return the state of each part's iterator.
 
     Args:
-        each: the part of each process, and the state of its iterator as text.
+        each: for each process, its part and the state of its iterator as text.
         where: the data source, for errors.
 
     Raises:
@@ -291,7 +294,7 @@ def _encoded(state: Any) -> str | None:
 
 
 def _unsavable(state: Any) -> str:
-    """Return the type of the part of a state that cannot be saved, and where it stands."""
+    """Return the type of the part of a state that cannot be saved, and its path in the state."""
     place = ""
     for _ in range(_DEEPEST):
         keys = [key for key in state if not isinstance(key, str)] if isinstance(state, dict) else []
@@ -312,7 +315,7 @@ def decoded(text: str) -> Any:
 
 
 def check_saved(states: Any) -> None:
-    """Raise TypeError, ValueError or KeyError unless these can be the states of a checkpoint."""
+    """Raise TypeError, ValueError or KeyError unless `states` can be the saved states of iterators."""
     if not isinstance(states, list) or not all(isinstance(text, str) for text in states):
         raise TypeError("streams are no texts")
     for text in states:

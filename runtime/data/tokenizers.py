@@ -144,11 +144,11 @@ class BytePairs:
 
     @cached_property
     def special_tokens(self) -> list[str]:
-        """Return the special tokens, such as <s>: text that has one of these has its id."""
+        """Return the special tokens, such as <s>. Where a text contains one, it becomes that token's id."""
         return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
 
     def encode_places(self, text: str) -> tuple[Ids, Ids]:
-        """Return the ids of a text, uint32[n], and each token's first character and the one after its last, int64[n, 2]."""
+        """Return the ids of a text, uint32[n], and where each token begins and ends in it, in characters, int64[n, 2]."""
         encoding = self._encoded([text])[0]
         return np.array(encoding.ids, np.uint32), np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
@@ -184,7 +184,7 @@ class BytePairs:
         """Yield the ids of a long text that comes in parts, equal to the library's for the whole text, in bounded memory.
 
         Raises:
-            UserError: a piece of `_LONGEST` characters has no place at which it can be divided, such as one long word.
+            UserError: `_LONGEST` characters cannot be divided anywhere, as in one long word.
         """
         given, text, ends = iter(parts), "", False  # the text from the beginning of the last piece
         start, size, last = 0, self._PART, None
@@ -251,9 +251,9 @@ class BytePairs:
 
     @cached_property
     def _sums_scores(self) -> bool:
-        """Whether a word's ids follow from sums of scores over the whole word.
+        """Return whether a word's ids follow from sums of scores over the whole word.
 
-        Divisions of equal score are told apart by the sums' rounding, which depends on where the word begins.
+        Then rounding decides between divisions of equal score, and it depends on where the word begins.
         """
         return isinstance(self._tokenizer.model, _tokenizers().models.Unigram)
 
@@ -266,7 +266,7 @@ class BytePairs:
         return str(self._tokenizer.decode([int(i) for i in ids]))
 
     def decode_all(self, ids: Ids) -> str:
-        """Return the text of ids, that of special tokens included."""
+        """Return the text of the ids, including that of special tokens."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
 
     @classmethod
@@ -292,11 +292,11 @@ class _Piece:
         return low, [(*self._place(number), int(self.ids[number])) for number in numbers[low:high]]
 
     def place(self, number: int) -> int:
-        """Return the character of the text that a token begins at."""
+        """Return the index in the text of the character at which a token begins."""
         return self._place(number)[0]
 
     def number_at(self, place: int) -> int | None:
-        """Return the first token that begins at a character of the text; None if there is none."""
+        """Return the number of the first token that begins at character `place` of the text; None if there is none."""
         low, tokens = self.tokens(place, place + 1)
         return low if tokens else None
 

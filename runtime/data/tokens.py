@@ -53,8 +53,8 @@ def _source_files(root: Path) -> list[Path]:
 def tokens_dataset(section: TokensData, config: Config) -> Dataset:
     """Return the dataset of a memory-mapped file of token ids.
 
-    Raises UserError for an id beyond the vocabulary in the first 16 million tokens of either part. Later ids are checked when
-    they are read.
+    Raises UserError for an id beyond the vocabulary in the first 16 million tokens of the training or the validation part.
+    Later ids are checked when they are read.
     """
     context = context_length(config)
     tokens = _map(section.path, section.dtype)
@@ -81,13 +81,14 @@ def text_to_evaluate(
     """Return other data for a job on text or token ids, to evaluate its model on.
 
     Args:
-        config: the job. If its data is a file of token ids, the other data is one, too; otherwise it is text.
+        config: the job. If its data is a file of token ids, so is the other data; otherwise it is text.
         path: the file, folder or pattern.
         tokenizer: tokenizer of the text.
         fingerprint: digest of the job's own data.
 
     Returns:
-        The data, and whether it is the job's own. The examples for validation are then the job's, and otherwise all of it.
+        The data, and whether it is the job's own data. If so, its examples for validation are the job's; otherwise they are
+        all of the data.
 
     Raises:
         UserError: the files cannot be read, or their text cannot be encoded.
@@ -122,7 +123,7 @@ def whole_text(
 
     Args:
         section: the source. Its text is encoded by `tokenizer`.
-        where: the source, as in messages.
+        where: name of the source in messages.
         context: tokens of a window.
         tokenizer: the job's tokenizer.
 

@@ -15,12 +15,12 @@ Tokens = np.ndarray[Any, Any]
 
 
 class Stream(Protocol):
-    """Token ids one after another: an array, or several that are read as one."""
+    """Token ids one after another: one array, or several that are read as one."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, at: Any, /) -> Tokens:
-        """Return the ids of a slice, or those at an array of places."""
+        """Return the ids of a slice, or those at an array of indices."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Source:
         )
 
     def origin(self, start: int, size: int) -> Origin:
-        """Return the origin of `size` tokens from `start` on, both of this part."""
+        """Return the origin of the `size` tokens from index `start` of this part on."""
         documents = self.documents(start, size) if self.documents else []
         return Origin(self.where, self.first + start, size, tuple(documents))
 
@@ -80,7 +80,7 @@ class TrainWindows:
         return {"tokens": self._source.windows(self._tokens, starts[:, None] + np.arange(self._context + 1))}
 
     def origins(self, index: int, epoch: int) -> list[Origin]:
-        """Return where an example is from."""
+        """Return the origins of an example's tokens."""
         start = int(self._starts(np.array([index]), np.array([epoch]))[0])
         return [self._source.origin(start, self._context + 1)]
 

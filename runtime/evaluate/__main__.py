@@ -1,4 +1,4 @@
-"""The process behind `podrun evaluate`: reads a request as JSON, and writes how far it is, and a report."""
+"""The process behind `podrun evaluate`: reads a request as JSON, and writes its progress and a report."""
 
 from __future__ import annotations
 

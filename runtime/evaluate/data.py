@@ -63,7 +63,7 @@ def data_of_run(saved: SavedModel) -> Validation:
 
 
 def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel | None) -> Validation:
-    """Return the data at a path: what a run validates with if it is the run's data, otherwise all of it.
+    """Return the data at a path. If it is the run's own data, only its examples for validation; otherwise all of it.
 
     Files of arrays, such as npz, say themselves which of their examples are for validation.
 
@@ -109,7 +109,7 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
 
 
 def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | None) -> Validation:
-    """Return what `podrun prepare` has written: what a run validates with if it is its own, otherwise all of it."""
+    """Return the data of a prepared folder. If it is the run's own, only its examples for validation; otherwise all of it."""
     section, where = config.data, f"--data {path}"
     if saved is not None and isinstance(section, PreparedData) and _is_own(section, path, where, saved):
         moved = {"data": section.model_copy(update={"path": path}), "validation": {}}
@@ -129,7 +129,7 @@ def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | 
 
 
 def _is_own(section: PreparedData, path: str, where: str, saved: SavedModel) -> bool:
-    """Return whether a folder is the one that a run was trained on."""
+    """Return whether a prepared folder is the one that the run was trained on."""
     if section.validation_path is not None:
         return False
     train, validation = Documents.read(path, where).split(section.validation)
@@ -139,7 +139,10 @@ def _is_own(section: PreparedData, path: str, where: str, saved: SavedModel) -> 
 
 
 def _of_job(path: str, dataset: Dataset, saved: SavedModel | None) -> Validation:
-    """Return other data for a job, whose model may have ids that do not occur in it."""
+    """Return data that is not the job's own; its vocabulary is at least that of the model.
+
+    Raises UserError if the data has ids that the model does not know.
+    """
     ids = saved.meta.get("token_ids") if saved else None
     if ids and dataset.vocabulary > ids["vocabulary"]:
         raise UserError(

@@ -117,7 +117,7 @@ def _strategy(config: Config, data: Validation) -> Strategy:
 def _measure(
     strategy: Strategy, data: Validation, params: Params, model_state: StateDict, on_batch: OnBatch
 ) -> tuple[Metrics, int]:
-    """Return the metrics, and the number of examples."""
+    """Return the metrics of the evaluation, and the number of its examples."""
     named: StateDict = {"params": params, **({"model_state": model_state} if model_state else {})}
     form = strategy.template()
     parts: StateDict = {part: form[part] for part in ("params", "model_state") if part in form}
@@ -146,7 +146,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of a set in an evaluation: those of the run in smaller parts, which have the same sums."""
+    """The batches of an evaluation. They are those of the run, cut into smaller ones, which have the same sums."""
 
     examples: int
     rows: int
@@ -176,7 +176,7 @@ class _Batches:
 
 
 def _make_devices(count: int) -> None:
-    """Give JAX a virtual device for each member of an ensemble, before it makes its devices."""
+    """Make JAX create `count` virtual devices, one for each member of an ensemble. Call it before JAX creates devices."""
     if jax.config.values["jax_num_cpu_devices"] != count:
         jax.config.update("jax_num_cpu_devices", count)
 

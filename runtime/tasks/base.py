@@ -63,12 +63,12 @@ class Task(ABC):
 
     @hook
     def in_products(self) -> Task:
-        """Return the task with matrix products of JAX in place of other kernels, so that its FLOPs can be counted."""
+        """Return this task with JAX's matrix products in place of other kernels, so that its FLOPs can be counted."""
         return self
 
     @hook
     def in_pieces(self, examples: int) -> bool:
-        """Return whether the loss of so many examples is computed in pieces, one after another."""
+        """Return whether the loss of `examples` examples is computed in pieces, one after another, to save memory."""
         return False
 
     def units_seen(self, examples: int) -> dict[str, int]:
@@ -134,13 +134,13 @@ class Task(ABC):
 
     @hook
     def users_state(self, best: Any) -> Any:
-        """Return what a callback gets as the state: the variables that are evaluated, or the state of a step of its own."""
+        """Return the state to pass to a callback: the evaluated variables, or the state of a user's own step."""
         return best
 
     @property
     @hook
     def uses_result(self) -> bool:
-        """Return whether `after_training` needs the trained parameters, so that a divided state is gathered for it."""
+        """Return whether `after_training` needs the trained parameters. If so, a divided state is gathered for it."""
         return self.after_training is not None
 
 

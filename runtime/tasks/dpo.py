@@ -25,8 +25,9 @@ _LORA = "_lora"
 class DPO(Task):
     """-log sigmoid of the difference between the rewards of the chosen and of the rejected answer.
 
-    The reward of an answer is `beta` times the logarithm of its probability by the model divided by that by the reference:
-    the model that training begins with, which is the trained one without LoRA. So both share all other parameters.
+    The reward of an answer is `beta` times log(p / q), where p is its probability by the trained model and q by the
+    reference, the model that training begins with. The reference is the trained model without LoRA, so both share all other
+    parameters.
 
     A batch has `tokens`, int32[B, 2, T + 1], the conversation with the chosen answer and the one with the rejected answer;
     `answers`, float32[B, 2, T], 1 for each predicted token that is of these answers; and perhaps `weights`, float32[B].

@@ -141,7 +141,7 @@ class LanguageModel(Task):
         return np.concatenate(blocks)[:tokens]
 
     def _sample(self, params: Params, carry: _Window, keys: jax.Array) -> tuple[_Window, jax.Array]:
-        """Sample a token per key, int32[len(keys)], by a forward pass over the window each; there is no KV cache."""
+        """Sample one token per key, int32[len(keys)], each by a forward pass over the window; there is no KV cache."""
         sample = self.config.sample
 
         def step(carry: _Window, key: jax.Array) -> tuple[_Window, jax.Array]:

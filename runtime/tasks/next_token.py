@@ -68,7 +68,7 @@ class NextToken:
         return logits
 
     def pieces(self, rows: int, length: int) -> int:
-        """Return the number of pieces of the logits, float32[rows, length, V]."""
+        """Return the number of pieces in which the logits, float32[rows, length, V], are computed."""
         return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
 
     def losses(
@@ -100,16 +100,16 @@ def next_token(logits: jax.Array, targets: jax.Array) -> Losses:
 
 
 def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: jax.Array, targets: jax.Array) -> Losses:
-    """Compute `losses` of x, [B, T, C], and targets, int32[B, T], for `size` tokens of each row after another.
+    """Compute `losses` of x, [B, T, C], and targets, int32[B, T], `size` tokens of each row at a time.
 
-    The backward pass computes each piece again, so that the logits of one piece are in memory at a time.
+    The backward pass computes each piece again, so that only the logits of one piece are in memory at a time.
     """
     of_piece, weights = jax.closure_convert(losses, x[:, :size], targets[:, :size])
     weights = _of_each_share(weights, jax.lax.stop_gradient(x))  # without it, frozen weights would have gradients too
     whole = x.shape[1] // size * size
 
     def split(x: jax.Array) -> jax.Array:
-        """Map [B, T, ...] to [pieces, B, size, ...], without what is left over."""
+        """Map [B, T, ...] to [pieces, B, size, ...], without the tokens at the end that do not fill a piece."""
         return jnp.moveaxis(x[:, :whole].reshape(x.shape[0], -1, size, *x.shape[2:]), 1, 0)
 
     def turn(_: None, piece: tuple[jax.Array, jax.Array]) -> tuple[None, Losses]:
@@ -140,10 +140,10 @@ def _repeat(size: int, batched: Any, weights: list[jax.Array], x: jax.Array) -> 
 
 @jax.custom_vjp
 def _of_each_share(weights: list[jax.Array], x: jax.Array) -> list[jax.Array]:
-    """Return `weights`; under `vmap` over x, as `jit` and `explicit` have it, weights of each share of the batch.
+    """Return `weights`; under `vmap` over x, as in `jit` and `explicit`, return a copy for each share of the batch.
 
-    The gradient of weights that all shares have in common is summed over the devices in each turn of a loop; that of weights
-    of each share is summed once, after it.
+    The gradient of weights without copies is summed over the devices in each iteration of a loop; the gradients of the copies
+    are summed once, after the loop.
     """
     return _repeated(weights, x)
 

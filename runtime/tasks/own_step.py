@@ -49,8 +49,8 @@ class _Form:
 class OwnStep(Task):
     """A task of an object with `init` and `step`, and `evaluate` if it is evaluated (docs/plugins.md).
 
-    Its state may be any tree of arrays. For the rest of podrun it is nested dictionaries, as parameters are, in which random
-    keys are their data: so it is saved, restored and compared like the parameters of a model.
+    Its state may be any tree of arrays. The rest of podrun sees it as nested dictionaries of arrays, with the data of random
+    keys in place of the keys. So it is saved, restored and compared like the parameters of a model.
 
     Args:
         config: the job.
@@ -146,7 +146,7 @@ class OwnStep(Task):
         return {name: value / sums[_COUNT] for name, value in sums.items() if name != _COUNT}
 
     def collected(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """Join what `evaluate` collected of batches: arrays [N, ...] of all examples, without padding."""
+        """Join the results of `evaluate` for all batches: arrays [N, ...] of all examples, without padding."""
         rows = [part[_WEIGHTS] > 0 for part in parts]
         return {
             name: np.concatenate([part[name][each] for part, each in zip(parts, rows, strict=True)])
@@ -155,7 +155,7 @@ class OwnStep(Task):
         }
 
     def _collect(self, params: Params, batch: Batch) -> Scalars:
-        """Return what the user's `evaluate` collects of a batch, and the weights of its examples, float32[B]."""
+        """Return the arrays that the user's `evaluate` returns for a batch, and the weights of its examples, float32[B]."""
         values = self._code.evaluate(self.users_state(params), batch)
         weights = _of_examples(batch)
         if not isinstance(values, Mapping) or not values:
@@ -183,7 +183,7 @@ class OwnStep(Task):
         return numbers
 
     def users_state(self, best: Any) -> Any:
-        """Return the state as the user's code has it."""
+        """Return the state in the form that the user's code gives it."""
 
         def whole(form: _Form, array: jax.Array) -> jax.Array:
             return array if form.key is None else jax.random.wrap_key_data(array, impl=form.key)
@@ -266,7 +266,7 @@ def _of_examples(batch: Batch) -> jax.Array:
 
 
 def _without_keys(arrays: Params) -> Params:
-    """Return nested dictionaries of arrays with the data of random keys in their place."""
+    """Return nested dictionaries of arrays, with each random key replaced by its data."""
 
     def plain(array: jax.Array) -> jax.Array:
         return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
@@ -275,7 +275,7 @@ def _without_keys(arrays: Params) -> Params:
 
 
 def _conflicts(config: Config, evaluates: bool) -> list[str]:
-    """Return a problem for each key that is carried out around a `loss`, or in an evaluation that the task does not have."""
+    """Return a problem for each key of the job that needs a `loss`, or an evaluation if the task is not evaluated."""
     task = f"task {config.task} has a `step` of its own"
     problems = []
     if config.accumulate > 1:

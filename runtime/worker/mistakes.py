@@ -1,4 +1,4 @@
-"""End a user program that raises one of podrun's errors with its message, without a traceback, and its exit code."""
+"""End a user program that raises one of podrun's errors: print the message without a traceback, and use its exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _hook_before: Callable[..., Any] | None = None
 
 
 class _Ended(SystemExit):
-    """Ends the program. Other parts of podrun need not report it, because that was done."""
+    """Ends the program after its failure was reported, so that no other part of podrun reports it again."""
 
 
 def explain_mistakes() -> None:
@@ -81,7 +81,7 @@ def _place(trace: TracebackType | None) -> str:
 def users_line(trace: TracebackType | None, packages: bool = True) -> str | None:
     """Return `file:line` of the user's code where an error was raised; None if there is none.
 
-    `packages`: code of installed packages counts as the user's.
+    `packages`: count code of installed packages as the user's.
     """
     podruns = (str(Path(__file__).parents[1]), os.path.dirname(str(getattr(sys.modules.get("podrun"), "__file__", ""))))
     between = (

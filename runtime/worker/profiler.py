@@ -61,7 +61,7 @@ class Profiler:
                 self._start(step)
 
     def end(self) -> None:
-        """End the trace, if there is one. If its request was withdrawn, remove it."""
+        """End the trace, if there is one. If its request was withdrawn, remove the trace."""
         trace, self._trace = self._trace, None
         if trace is None:
             return
@@ -96,7 +96,7 @@ class Profiler:
         self._report(trace, "begun")
 
     def _ordered(self) -> _Trace | None:
-        """Read the request; None if it is damaged."""
+        """Read the request of a trace. Return None if it is damaged."""
         try:
             with self._order.open("rb") as file:
                 order = json.loads(file.read(_MOST))
@@ -106,7 +106,7 @@ class Profiler:
         return _Trace(name, steps, self._directory / profile_folder(self._process, name)) if name.isalnum() else None
 
     def _fail(self, trace: _Trace, error: Exception) -> None:
-        """Remove the trace and report the failure. The report may need the disk space."""
+        """Remove the trace, because the report may need its disk space, and report the failure."""
         shutil.rmtree(trace.folder, ignore_errors=True)
         self._order.unlink(missing_ok=True)
         self._report(trace, "failed", str(error).partition("\n")[0])

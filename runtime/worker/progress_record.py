@@ -53,7 +53,10 @@ class ProgressRecordFile:
         self._move()
 
     def part(self) -> None:
-        """Record that the next part of the phase begins, such as a batch of an evaluation. All processes do them."""
+        """Record that the next part of the phase begins, such as a batch of an evaluation.
+
+        All processes must do the same parts.
+        """
         self._integers[_PART] += 1
         self._move()
 
@@ -105,7 +108,7 @@ class Span:
 def _mapped(path: Path) -> mmap.mmap | None:
     """Create a file and map it into memory; None if that fails.
 
-    The file is filled before, because a write to mapped memory without disk space would kill the process by SIGBUS.
+    The file is filled first, because a write to mapped memory without disk space would kill the process by SIGBUS.
     """
     try:
         path.unlink(missing_ok=True)

@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 def answer_query(work: Callable[[Any], str]) -> None:
-    """Pass the query, parsed JSON, to `work`, print the answer, and exit; end at once if stdin is closed before.
+    """Pass the query, as parsed JSON, to `work`, print the answer, and exit. End at once if stdin is closed first.
 
     The exit code is 0 with the text that `work` returns, 2 with the message of a UserError, or 1 with any other error.
     """
@@ -29,7 +29,7 @@ def answer_query(work: Callable[[Any], str]) -> None:
 
 
 def answer_in_parts(work: Callable[[Any, Say], str]) -> None:
-    """Answer a query like `answer_query`. `work` also gets a function that writes a line, before the answer."""
+    """Answer a query like `answer_query`. `work` also gets a function that prints a line before the answer."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)  # keeps output of libraries out of the answer
 

@@ -22,7 +22,7 @@ _NICE = 19
 
 
 def stand_by(import_modules: Callable[[], None], beside_training: bool) -> None:
-    """Import, wait for the agent's orders, and return with the worker's environment, working directory and output.
+    """Import modules, wait for the agent's orders, then take on the worker's environment, working directory and output.
 
     Args:
         import_modules: imports what training needs.

@@ -68,8 +68,8 @@ def _lock(workdir: Workdir, env: WorkerEnv, reporter: Reporter) -> None:
 def open_file(path: Path, flags: int) -> int:
     """Open one of podrun's files in the workdir, without blocking, and return its descriptor.
 
-    Raises OSError, and UserError if the file was not made by podrun for this user. In a folder that others can write in, they
-    could replace it by a link to a file of this user, a pipe, or a file that they lock.
+    Raises OSError, and UserError if the file was not made by podrun for this user. Other users who can write in the folder
+    could replace the file by a link to a file of this user, a pipe, or a file that they lock.
     """
     fd = -1
     try:

@@ -10,7 +10,7 @@ https://docs.nvidia.com/jax-toolbox/environment-variables"""
 
 
 def set_xla_flags(env: MutableMapping[str, str], platform: str, devices: int) -> None:
-    """Add the flag to XLA_FLAGS for GPUs, if the pod has several devices and the flag is not set already.
+    """Add `OVERLAP` to XLA_FLAGS on GPUs, if the pod has several devices and the flag is not set already.
 
     Args:
         env: the variables to change.
