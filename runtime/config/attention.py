@@ -24,12 +24,12 @@ their results vary (`check_vma`)."""
 
 
 def attention_of(config: Config) -> GPT2Model | DecoderModel | None:
-    """Return the section of a model whose attention has a choice of kernels; None: it has none."""
+    """Return the job's section `model` if its attention has a choice of kernels, otherwise None."""
     return config.model if isinstance(config.model, GPT2Model | DecoderModel) else None
 
 
 def with_kernel(config: Config, kernel: str) -> Config:
-    """Return the job with that kernel; the job itself if it has it already, or no choice of kernels."""
+    """Return the job with this attention kernel. A job without a choice of kernels is returned as it is."""
     section = attention_of(config)
     if section is None or section.attention == kernel:
         return config

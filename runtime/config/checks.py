@@ -23,7 +23,7 @@ def check_slice(config: Config, devices: int, slices: int = 1, platform: str | N
     Args:
         config: the job.
         devices: number of devices, over which mesh and batch are divided.
-        slices: number of equal slices that they are in.
+        slices: number of equal slices that the devices are in.
         platform: `cpu`, `gpu` or `tpu`, which a kernel may need; None: unknown.
     """
     grid = config.parallel.grid
@@ -98,10 +98,10 @@ def with_files(section: S, download: Callable[[str, str], Path], key: str = "") 
 
 
 def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "") -> S:
-    """Return the section with relative paths resolved against `folder`, if the files exist there and not here.
+    """Resolve a section's relative paths against `folder`, if the files exist there and not in the current folder.
 
-    A path that exists from the current folder stays as it is. So does a path whose key is in `typed`, that is, given on
-    the command line: the shell has completed it from the current folder.
+    A path that exists from the current folder stays as it is. So does a path whose key is in `typed`, that is, given on the
+    command line: the shell has completed it from the current folder.
     """
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():
@@ -119,7 +119,7 @@ def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str
 
 
 def _sections(value: object, key: str) -> dict[str, Section]:
-    """Return the sections that a value is, or has under its keys, by their full keys."""
+    """Return the sections in a value, by their full keys: the value itself, or those in a dictionary."""
     if isinstance(value, Section):
         return {key: value}
     if not isinstance(value, dict):
@@ -128,7 +128,7 @@ def _sections(value: object, key: str) -> dict[str, Section]:
 
 
 def _replaced(value: object, sections: list[Section]) -> object:
-    """Return a value like `value`, a section or a dictionary of them, with other sections in their order."""
+    """Return `value`, a section or a dictionary of them, with its sections replaced by `sections`, in order."""
     return dict(zip(value, sections, strict=True)) if isinstance(value, dict) else sections[0]
 
 

@@ -253,7 +253,7 @@ class MixtureData(DataSource):
         return self
 
     def weights_by_step(self) -> list[tuple[int, dict[str, float]]]:
-        """Return (number of steps before, weights) for each time that the weights change, in order; the first is at 0."""
+        """Return (number of steps done, weights) for each change of the weights, in order, beginning with 0 steps."""
         first = self.weights or dict.fromkeys(self.sources, 1.0)
         return sorted({0: first, **{step - 1: weights for step, weights in self.weights_from.items()}}.items())
 

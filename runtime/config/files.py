@@ -35,7 +35,7 @@ def record_files(pattern: str, key: str = "data.path") -> list[Path]:
 
 
 def prepared_files(folder: str, key: str = "data.path") -> list[Path]:
-    """Return the sorted files of a folder that `podrun prepare` wrote. Raises UserError if it is not a whole one."""
+    """Return the sorted files of a folder that `podrun prepare` wrote. Raises UserError if the folder is not complete."""
     path = Path(folder).expanduser()
     if not (path / "manifest.json").is_file():
         problem = "has no manifest.json" if path.is_dir() else "is not a folder"

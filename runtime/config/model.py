@@ -222,7 +222,7 @@ class Lora(Section):
 
     @property
     def scale(self) -> float:
-        """Return the factor of A B."""
+        """Return the factor of the product A B."""
         return self.alpha / self.rank
 
     def has(self, matrix: str) -> bool:
@@ -304,12 +304,12 @@ class DecoderModel(ModelSection):
 
     @property
     def is_complete(self) -> bool:
-        """Return whether the keys say what the model is; otherwise the config.json in `init_from` must be read."""
+        """Return whether the keys describe the model fully. If not, the config.json in `init_from` must be read."""
         return self.init_from is None or self.model_fields_set | {"lora"} >= type(self).model_fields.keys()
 
     @model_serializer(mode="wrap")
     def _without_unknown_keys(self, default: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the keys that config.json will give, so that they do not look like given ones."""
+        """Leave out the keys that config.json will give, so that they do not look like keys of the user's."""
         values: dict[str, Any] = default(self)
         if self.is_complete:
             return values

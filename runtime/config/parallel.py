@@ -95,7 +95,7 @@ _MESH = "How the devices are arranged; give fsdp, or fsdp and model, for a model
 
 
 def rule_pattern(rule: str) -> str:
-    """Return the regular expression of names, keys with dots, whose end a rule matches."""
+    """Return a regular expression that matches full names, keys joined by dots, whose end `rule` matches."""
     return rf"(^|\.)(?:{rule})$"
 
 

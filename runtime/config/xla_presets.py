@@ -117,7 +117,7 @@ def with_presets(env: Mapping[str, str], names: Sequence[str], platform: str) ->
 
     Args:
         env: variables of the pod and the job. Flags that they have are put last, so they win.
-        names: of presets that the kind of slice has.
+        names: names of presets that exist for the kind of slice.
         platform: JAX's name: `tpu`, `cuda` or `cpu`.
     """
     if not names or platform not in _VARIABLES:

@@ -39,8 +39,9 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
 def model_vocabulary(config: Config, needed: int) -> int:
     """Return the number of token ids of a language model, for data that has `needed` of them.
 
-    A published model may have more, because its arrays were padded to a size that divides well: it keeps them, and its loss
-    is the published one. Raises UserError if it has fewer, or many more than padding explains.
+    A published model may have more, because its arrays were padded to a size that divides well: it keeps them, so that its
+    loss is the published one. Raises UserError if the model has fewer than the data needs, or many more than padding
+    explains.
     """
     section = config.model
     if not isinstance(section, DecoderModel) or section.vocabulary is None:

@@ -76,11 +76,11 @@ class Model(ABC):
         return self._outputs(given, x, key, segments, self.apply)
 
     def hidden(self, given: Any, x: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None) -> Any:
-        """Apply the model without its head, as `__call__` does with it, and return [B, T, C]. Only if it `has_head`."""
+        """Apply the model without its head, and return the head's input, [B, T, C]. Only for a model that `has_head`."""
         return self._outputs(given, x, key, segments, self.apply_hidden)
 
     def head(self, given: Any, hidden: jax.Array) -> Any:
-        """Return the logits, [..., V], of any part of what `hidden` returns, [..., C]. Only if it `has_head`."""
+        """Return the logits, [..., V], of any part of a result of `hidden`, [..., C]. Only for a model that `has_head`."""
         params, state = (given.params, given.state) if isinstance(given, Variables) else (given, None)
         return self._array(self.apply_head(params, state, hidden))
 
@@ -88,7 +88,7 @@ class Model(ABC):
     def apply_hidden(
         self, params: Params, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
     ) -> tuple[jax.Array, Any]:
-        """Apply the model without its head, as `apply` does with it."""
+        """Apply the model as `apply` does, but without its head."""
         raise NotImplementedError
 
     @plugins.hook
@@ -118,7 +118,7 @@ class Model(ABC):
         plugins.check_call(type(module).__call__, self.name, KEY, words, by_name, part="__call__")
 
     def check_evaluation(self, params: Params, state: Any, x: jax.Array) -> None:
-        """Raise UserError for a model that fails in an evaluation: the first one, maybe after days, would end the run."""
+        """Raise UserError if the model fails in an evaluation. The first evaluation may be days after the start."""
         state = state if jax.tree.leaves(state) else None
         evaluate = of_one_share(lambda params, state: self._applied(self.apply, params, state, x, None)[0])
         try:
@@ -169,7 +169,7 @@ class Model(ABC):
 
 
 def stacked_of(model: Any) -> tuple[str, ...]:
-    """Return the attribute `stacked` of a user's model, if it has one and that is names."""
+    """Return the attribute `stacked` of a user's model; empty if it has none, or one that is not names."""
     given = getattr(model, "stacked", ())
     is_names = isinstance(given, tuple | list) and all(isinstance(name, str) for name in given)
     return tuple(given) if is_names else ()

@@ -48,7 +48,7 @@ INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
 
 @dataclass(frozen=True)
 class Shards:
-    """Division over the devices of a mesh of the arrays of a kernel that the compiler cannot divide itself."""
+    """The division of an attention kernel's arrays over a mesh, for kernels that the compiler cannot divide itself."""
 
     examples: tuple[str, ...] | None
     """Axes that divide B; None: `vmap` adds those of its own axis (`spmd_axis_name`)."""
@@ -61,7 +61,7 @@ _shards: ContextVar[Shards | None] = ContextVar("shards", default=None)
 
 @contextmanager
 def in_shards(shards: Shards) -> Iterator[None]:
-    """Within this context, and that of a mesh, attention that is traced is computed by each device for its shards."""
+    """Context manager: within it and within a mesh, each device computes traced attention for its own shards."""
     token = _shards.set(shards)
     try:
         yield
@@ -95,17 +95,17 @@ def attend(
     places: jax.Array | None = None,
     segments: jax.Array | None = None,
 ) -> jax.Array:
-    """Return what each token gathers from itself and those before it, [B, T, H, D].
+    """Return the attention of each token to itself and the tokens before it, [B, T, H, D].
 
     Args:
         query: [B, T, H, D]. Each of the K heads of keys is shared by G neighbouring queries.
         key: [B, S, K, D].
         value: [B, S, K, D].
-        kernel: `xla`, `cudnn` or `splash`; `auto` means `xla`, where nobody has chosen (`resolve`).
-        scores: how they are computed.
+        kernel: `xla`, `cudnn` or `splash`; `auto` means `xla`, if `resolve` has not chosen.
+        scores: how the scores are computed.
         drop: dropout of the weights, [B, H, T, S]; only by `xla`.
-        places: places of the T tokens among the S, int32[B, T], if there are earlier ones; always by `xla`.
-        segments: number of each token's document, int32[B, T]; it attends to tokens of its own only. Not by `cudnn`.
+        places: indices of the T tokens among the S, int32[B, T], if there are earlier tokens; always by `xla`.
+        segments: number of each token's document, int32[B, T]; a token attends only to its own document. Not by `cudnn`.
     """
     if places is not None:
         return _by_xla(query, key, value, scores, _seen(places, key.shape[1], scores.window), drop)
@@ -129,7 +129,7 @@ def attend(
 
 
 def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Return the kernel as a program of each device, if the context says how they divide the arrays."""
+    """Wrap the kernel so that each device runs it for its shards, if the context is that of `in_shards`."""
     shards = _shards.get()
     if shards is None:
         return kernel
@@ -178,7 +178,7 @@ def by_splash(
     *,
     interpret: bool = False,
 ) -> jax.Array:
-    """Return the same as `attend`, by JAX's splash attention in Pallas. `interpret` runs it on CPUs, slowly."""
+    """Compute attention, as `attend` does, by JAX's splash attention in Pallas. `interpret` runs it on CPUs, slowly."""
     from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
     length, window = query.shape[1], scores.window
@@ -207,7 +207,7 @@ def by_splash(
 
 
 def positions_in(tokens: jax.Array, segments: jax.Array | None) -> jax.Array:
-    """Return the positions of tokens, int32[B, T]: [T], or if rows have several `segments`, in those, [B, T]."""
+    """Return each token's position in its row, [T]; with `segments`, int32[B, T], its position in its document, [B, T]."""
     places = jnp.arange(tokens.shape[1])
     if segments is None:
         return places

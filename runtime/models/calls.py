@@ -25,7 +25,7 @@ _SINGLE = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD, _Kind.KEYWORD_ONL
 
 
 def flags(training: bool) -> dict[str, bool]:
-    """Return the value of every flag."""
+    """Return the value of every flag that a module may have for training."""
     return {name: value if training else not value for name, value in _IN_TRAINING.items()}
 
 
@@ -36,10 +36,10 @@ class Call:
         model: the model that the module belongs to.
         module: the module, of any framework.
         positional: names of the positional arguments.
-        offered: names of the keyword arguments that it gets if its signature names them, as it does the flags.
+        offered: names of the keyword arguments that are passed, as the flags are, only if the signature names them.
 
     Raises:
-        UserError: it has another parameter without a default, or cannot be called with these arguments.
+        UserError: the module has another parameter without a default, or cannot be called with these arguments.
     """
 
     def __init__(self, model: Model, module: Any, positional: Iterable[str], offered: Iterable[str] = ()) -> None:
@@ -69,7 +69,7 @@ class Call:
         return word in self._words
 
     def __call__(self, module: Any, *positional: Any, training: bool, **offered: Any) -> Any:
-        """Call the module, or a function with its signature, with those flags and `offered` arguments that it names."""
+        """Call the module, or a function with its signature, with the flags and `offered` arguments that this names."""
         values = {name: value for name, value in {**flags(training), **offered}.items() if name in self._words}
         leading = [values.pop(name) for name in self._leading]
         return module(*positional, *leading, **values)

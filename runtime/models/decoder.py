@@ -83,7 +83,7 @@ def rope_frequencies(rope: AnyRope, size: int, length: int) -> np.ndarray:
 
 
 def _pair_that_turns(rope: YarnRope, size: int, times: float) -> float:
-    """Return the pair, as a fraction, that makes so many turns within the original context."""
+    """Return the number of the pair, a fraction, that makes `times` turns within the original context."""
     return size * math.log(rope.original_context / (times * 2 * math.pi)) / (2 * math.log(rope.theta))
 
 
@@ -176,8 +176,8 @@ class Attention(nn.Module):
     def _with_earlier(self, key: jax.Array, value: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Put keys and values, [B, T, K, D], into the collection `cache`, which has those of earlier tokens.
 
-        The cache is `key` and `value`, [B, S, K, D], and `start`, int32[B]: the place of the first of the T tokens. Returns
-        the keys and values of the cache, and the places of the T tokens, int32[B, T].
+        The cache is `key` and `value`, [B, S, K, D], and `start`, int32[B]: the index of the first of the T tokens. Returns
+        the keys and values of the cache, and the indices of the T tokens, int32[B, T].
         """
         keys: Any = self.variable("cache", "key")
         values: Any = self.variable("cache", "value")
@@ -276,7 +276,7 @@ class Decoder(nn.Module):
 
     @nn.nowrap  # so that names in a profile have no `Decoder.hidden`
     def hidden(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
-        """Map int32[B, T] to what the head takes, [B, T, C]."""
+        """Map int32[B, T] to the input of the head, [B, T, C]."""
         x, rotations = self.embedded(tokens, positions_in(tokens, segments), tokens.shape[1])
         x = self.dropout(x, deterministic)
         return self.final_norm(self.layers(x, rotations, deterministic, segments))
@@ -303,7 +303,7 @@ class Decoder(nn.Module):
 
     @nn.nowrap
     def outputs(self, x: jax.Array) -> jax.Array:
-        """Map what the last layer gives, [..., C], to logits, float32[..., V]."""
+        """Map the output of the last layer, [..., C], to logits, float32[..., V]."""
         return self.head(self.final_norm(x))
 
     @nn.nowrap
@@ -314,12 +314,15 @@ class Decoder(nn.Module):
 
 
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:
-    """Limit values smoothly to between -cap and cap; without a cap they stay."""
+    """Limit values smoothly to between -cap and cap; without a cap, return them unchanged."""
     return x if cap is None else cap * jnp.tanh(x / cap)
 
 
 def _product(config: DecoderModel, dense: nn.Dense, x: jax.Array, deterministic: bool) -> jax.Array:
-    """Return the product of x with a matrix, and that with its LoRA if it has one, in the module that calls this."""
+    """Return the product of x with a matrix, plus that with the matrix's LoRA if it has one.
+
+    The arrays of the LoRA belong to the module that calls this.
+    """
     out = dense(x)
     if config.lora is None or dense.name is None or not config.lora.has(dense.name):
         return out

@@ -29,13 +29,13 @@ _LOWEST = 1e-6
 class Sampling:
     """The way to draw the next token from the logits.
 
-    Temperature comes first; then what `top_k`, `top_p` and `min_p` leave out is left out, in this order.
+    Temperature is applied first, then `top_k`, `top_p` and `min_p`, in this order.
 
     Attributes:
         temperature: divides the logits; 0 takes the most likely token.
         top_k: number of the most likely tokens that may be drawn; 0: all.
-        top_p: tokens are drawn from the fewest whose probabilities sum up to this; 1: all (Holtzman et al. 2020).
-        min_p: a token needs this share of the largest probability; 0: none (Nguyen et al. 2024).
+        top_p: tokens are drawn from the smallest set whose probabilities sum up to this; 1: from all (Holtzman et al. 2020).
+        min_p: a token's probability must be at least this share of the largest one; 0: no limit (Nguyen et al. 2024).
     """
 
     temperature: float = 1.0
@@ -86,7 +86,7 @@ class Writer(ABC):
 
     @abstractmethod
     def read(self, params: Params, tokens: jax.Array, lengths: jax.Array, space: int) -> Written:
-        """Read the prompts, int32[B, T] of which each has `lengths` tokens, int32[B], with `space` tokens in all."""
+        """Read the prompts, int32[B, T], of `lengths` tokens each, int32[B], for sequences of `space` tokens in all."""
 
     @abstractmethod
     def next(self, params: Params, written: Written) -> tuple[jax.Array, Any]:
@@ -148,7 +148,7 @@ class _Again(Writer):
 
 
 class _Cached(Writer):
-    """Keeps the keys and values of earlier tokens, by place in the pattern of layers: [repeats, B, S, K, D]."""
+    """Keeps the keys and values of earlier tokens, for each layer of the repeating pattern: [repeats, B, S, K, D]."""
 
     def __init__(self, module: Decoder) -> None:
         self._module = module
@@ -176,7 +176,10 @@ class _Cached(Writer):
     def _layers(
         self, params: Params, memory: list[Any], tokens: jax.Array, start: jax.Array, space: int
     ) -> tuple[jax.Array, list[Any]]:
-        """Apply all layers to tokens, int32[B, T], of which the first is at `start`, int32[B]: [B, T, C], and the memory."""
+        """Apply all layers to tokens, int32[B, T], at positions from `start`, int32[B], on.
+
+        Return [B, T, C], and the new memory.
+        """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
         x, rotations = self._module.apply({"params": params}, tokens, positions, space, method="embedded")
         layers: Layers = self._module.bind({"params": params}).layers

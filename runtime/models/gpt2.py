@@ -128,7 +128,7 @@ class GPT2(nn.Module):
 
     @nn.nowrap  # so that names in a profile have no `GPT2.hidden`
     def hidden(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
-        """Map int32[B, T] to what the head takes, [B, T, C]."""
+        """Map int32[B, T] to the input of the head, [B, T, C]."""
         x = self.wte(tokens) + self.wpe(positions_in(tokens, segments))
         x = self.drop(x, deterministic)
         for block in self.h:

@@ -34,7 +34,7 @@ _gather: ContextVar[Gather | None] = ContextVar("gather", default=None)
 
 @contextmanager
 def gathering(gather: Gather | None) -> Iterator[None]:
-    """Within this context, layers that are traced gather their parameters so; None: devices hold all of them in full."""
+    """Context manager: layers traced within it gather their parameters by `gather`; None if devices hold all of them."""
     token = _gather.set(gather)
     try:
         yield
@@ -45,14 +45,14 @@ def gathering(gather: Gather | None) -> Iterator[None]:
 def scan_layers(
     pattern: Sequence[Layer], stacks: Sequence[Params], x: jax.Array, keys: jax.Array | None, remat: Remat = "none"
 ) -> jax.Array:
-    """Apply layers one after another: all of the pattern, then all of it again, as often as the parameters are stacked.
+    """Apply the layers of the pattern one after another, and repeat that as often as the parameters are stacked.
 
     Args:
         pattern: the functions of the layers; a single one if they are all alike.
-        stacks: for each of them the parameters of all its layers, stacked: [repeats, ...].
+        stacks: for each function in the pattern, the parameters of all its layers, stacked: [repeats, ...].
         x: activations, the input of the first layer.
         keys: keys for dropout, [repeats, len(pattern)], or None.
-        remat: what the backward pass computes again.
+        remat: which results the backward pass computes again.
 
     Returns:
         The output of the last layer, of the shape and dtype of `x`.
@@ -73,7 +73,7 @@ def scan_layers(
 
 
 def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
-    """Return a layer that gathers its parameters, and of which the backward pass computes again what `remat` says."""
+    """Wrap a layer so that it gathers its parameters, and the backward pass computes again what `remat` says."""
     gather = _gather.get()
     if remat == "none" and gather is None:
         return layer
@@ -130,7 +130,7 @@ class Layers(nn.Module):
         return scan_layers([partial(apply, module) for module in modules], stacks, x, keys, self.remat)
 
     def _initial(self, module: nn.Module, key: jax.Array, x: jax.Array, *arguments: Any) -> Params:
-        """Return the parameters of all layers of one place in the pattern, each [repeats, ...]."""
+        """Return the parameters of all layers of one module of the pattern, stacked: each [repeats, ...]."""
 
         def initial(key: jax.Array) -> Params:
             variables = dict(module.init(key, x, *arguments))

@@ -68,7 +68,7 @@ def published_config(config: Config) -> ConfigJson | None:
 
 
 def _read_config(given: Path) -> ConfigJson:
-    """Return the config.json in `init_from`. Raises UserError if there is none; the message says what the folder is."""
+    """Return the config.json in `init_from`. Raises UserError, which says what the folder is, if there is none."""
     folder = given.expanduser()
     if (folder / _ADAPTER).is_file():
         raise UserError(
@@ -156,7 +156,7 @@ def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
 
     Args:
         folder: a folder as `save_pretrained` of transformers writes it.
-        most: most tokens of the context; None: as many as the model has.
+        most: upper limit of the context in tokens; None: the model's own context.
 
     Raises:
         UserError: config.json or the files of the weights cannot be used.

@@ -12,5 +12,5 @@ SHARES = "batch"
 
 
 def of_one_share(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose batch is the only share of the global batch. It adds nothing to the program."""
+    """Wrap a function so that its batch is the only share of the global batch. This adds nothing to the program."""
     return jax.vmap(function, in_axes=None, out_axes=None, axis_size=1, axis_name=SHARES)

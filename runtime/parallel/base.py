@@ -114,7 +114,7 @@ class Strategy(ABC):
     @property
     @hook
     def data_shard(self) -> tuple[int, int]:
-        """Return (i, n): this process provides the i-th of n equal parts of each global batch, maybe as others do."""
+        """Return (i, n): this process provides the i-th of n equal parts of each batch. Others may provide the same part."""
         return (self.pod.process, self.pod.processes) if self.divides_batch else (0, 1)
 
     @property
@@ -150,7 +150,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def abstract_batch(self, batch: Batch) -> Batch:
-        """Return the ShapeDtypeStructs of what `shard` returns, for a global batch, [B, ...], or its ShapeDtypeStructs."""
+        """Return the result of `shard` as ShapeDtypeStructs, for a global batch, [B, ...], or its ShapeDtypeStructs."""
 
     def savable(self, state: TrainState) -> StateDict:
         """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
@@ -184,7 +184,7 @@ class Strategy(ABC):
     _evaluate: Any
 
     def share_programs(self, programs: Programs) -> None:
-        """Let one process compile for all, and use what was compiled before."""
+        """Let one process compile for all, and use programs that were compiled earlier."""
         self._programs = programs
         if self.is_one_program:
             self._step, self._evaluate = programs.shared(self._step), programs.shared(self._evaluate)
@@ -214,7 +214,10 @@ class Strategy(ABC):
 
     @hook
     def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
-        """Return the results of `evaluate` for batches together, each as `shard` returns it. All processes must call it."""
+        """Return the results of `evaluate` for all batches together.
+
+        Each batch is a result of `shard`. All processes must call it.
+        """
         return self.added(state, batches)
 
     def added(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
@@ -231,7 +234,7 @@ class Strategy(ABC):
 
     @hook
     def together(self, sets: Sequence[Sums]) -> Sums:
-        """Return the results of `sums` for several sets as those of all their examples."""
+        """Combine the results of `sums` for several sets into the result for all their examples."""
         whole: Sums = jax.tree.map(lambda *each: np.sum(each, axis=0), *sets)
         return whole
 
@@ -297,10 +300,10 @@ class Strategy(ABC):
         return strip_weak_types(TrainState(jnp.int32(0), params, opt_state, ema, model_state))
 
     def init_from(self, load: Callable[[Params], Params]) -> TrainState:
-        """Return the initial state of given parameters, placed on the devices. Those of LoRA are not given.
+        """Return the initial state with given parameters, placed on the devices. LoRA's parameters are not among those given.
 
         Args:
-            load: returns the parameters in their form, ShapeDtypeStructs with shardings.
+            load: called with ShapeDtypeStructs with shardings; returns the parameters in this form.
         """
         form = self.abstract_state()
         layout = jax.tree.map(lambda array: array.sharding, form)
@@ -357,7 +360,7 @@ class Strategy(ABC):
         return jax.random.fold_in(jax.random.fold_in(key, step), device)
 
     def inputs(self, state: TrainState) -> Any:
-        """Return what a loss depends on beside parameters and batch: the model's state, with the step if the loss takes it.
+        """Return the inputs of a loss besides parameters and batch: the model's state, with the step if the loss takes it.
 
         It is the argument `model_state` of the functions below.
         """
@@ -416,7 +419,7 @@ class Strategy(ABC):
         return mean, merge_model_states(states)
 
     def step_gradients(self, state: TrainState, objective: Objective, compute: Callable[[], Results]) -> Results:
-        """Return the gradients of a step: what the last line search has stored, otherwise what `compute` returns."""
+        """Return the gradients of a step: those that the last line search has stored, otherwise the result of `compute`."""
         if not self.uses_line_search:
             return compute()
         of_part = self._of_trained(objective, state.params)

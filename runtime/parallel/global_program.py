@@ -173,7 +173,7 @@ class GlobalProgram(MeshStrategy):
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
 def _gather(x: jax.Array, divided: PartitionSpec, whole: PartitionSpec) -> jax.Array:
-    """All-gather an array that is divided by one spec, so that it is divided by the other. Its gradient is reduce-scattered.
+    """All-gather an array from the spec `divided` to the spec `whole`. Its gradient is reduce-scattered.
 
     Without a rule of its own the gradient would be constrained as the result is: reduced in full on every device.
     """

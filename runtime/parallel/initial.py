@@ -21,7 +21,9 @@ SEED = jax.ShapeDtypeStruct((), jnp.uint32)
 
 
 class InitialState:
-    """The initial state as a function of a seed. It makes the key too: as programs of their own, those take 0.3 s to compile.
+    """The initial state as a function of a seed.
+
+    It also makes the random key: separate programs for that take 0.3 s to compile.
 
     Args:
         make: maps a seed, uint32[], to the state. It is called once, to be traced.
@@ -38,7 +40,7 @@ class InitialState:
         self._compiled = jax.jit(self._program, compiler_options=level)
 
     def __call__(self, seed: jax.Array) -> TrainState:
-        """Return the state of a traced seed."""
+        """Return the initial state for a traced seed."""
         state: TrainState = jax.tree.unflatten(self._structure, self._program(seed))
         return state
 
@@ -54,11 +56,11 @@ class InitialState:
             return lowered
 
     def compute(self, seed: jax.Array | np.uint32, local: Callable[[Any], Any] | None = None) -> TrainState:
-        """Return the state, computed on this process's first device, a CPU.
+        """Compute the initial state on this process's first device, a CPU.
 
         Args:
             seed: uint32[].
-            local: of `Programs`; None: the program is compiled here.
+            local: the method `Programs.local`, which caches the program; None: the program is compiled here.
 
         One program computes it if there are few parameters. Its compile time grows faster than the number of random arrays:
         two minutes for 1,000 matrices. Otherwise the operations run one by one, each compiled once for all arrays of a shape.

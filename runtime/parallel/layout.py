@@ -39,7 +39,7 @@ class Partition:
         fsdp: number of devices that the state is divided over.
         model: number of devices that compute parts of the same matrices.
         rules: the dimension of a parameter that `model` divides, by a regular expression that the end of its name matches.
-            The first that matches counts. Dimensions are those of one layer; -1 is the last.
+            The first match counts. Dimensions are those of one layer; -1 is the last.
         stacked: names of the parameters that are stacked over layers (see `Task.stacked`).
     """
 
@@ -49,12 +49,12 @@ class Partition:
     stacked: tuple[str, ...] = ()
 
     def of(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return how an array is divided between steps."""
+        """Return the spec that divides an array between steps."""
         spec = self.of_layer(name, shape[self.is_stacked(name) :])
         return PartitionSpec(None, *spec) if self.is_stacked(name) and any(spec) else spec
 
     def of_layer(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return the same for an array of one layer, whose name may begin within the layer."""
+        """Return the spec that divides an array of one layer between steps. Its name may begin within the layer."""
         axes: list[str | None] = [None] * len(shape)
         model = self._along_model(name, shape)
         if model is not None:
@@ -67,7 +67,7 @@ class Partition:
         return PartitionSpec(*axes)
 
     def gathered(self, name: str, shape: tuple[int, ...]) -> PartitionSpec:
-        """Return how an array of one layer is divided while it is computed with: over `model` only."""
+        """Return the spec that divides an array of one layer while it is computed with: over `model` only."""
         model = self._along_model(name, shape)
         return PartitionSpec() if model is None else PartitionSpec(*[None] * model, MODEL)
 
@@ -76,7 +76,7 @@ class Partition:
         return any(key in self.stacked for key in name.split("."))
 
     def _along_model(self, name: str, shape: tuple[int, ...]) -> int | None:
-        """Return the dimension that `model` divides; None: it divides none."""
+        """Return the dimension that `model` divides; None if it divides none."""
         if self.model == 1 or len(shape) < 2:
             return None
         along = next((n for rule, n in self.rules.items() if re.search(rule_pattern(rule), name)), None)
@@ -123,7 +123,7 @@ class Layout:
         return self._along(self.axes)
 
     def data_shard(self, pod: Devices) -> tuple[int, int]:
-        """Return (i, n): a process provides the i-th of n equal parts of each batch, which others may provide as well.
+        """Return (i, n): a process provides the i-th of n equal parts of each batch. Others may provide the same part.
 
         `make_array_from_process_local_data` takes the parts in the order in which a process has them.
         """

@@ -27,7 +27,7 @@ class StepMetrics:
 
     @property
     def complete(self) -> bool:
-        """Return True if the step has been computed, so that `read` does not wait."""
+        """Return whether the step has been computed, so that `read` does not wait."""
         return bool(self.values.is_ready())  # type: ignore[attr-defined]
 
     def read(self) -> dict[str, float]:

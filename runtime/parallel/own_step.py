@@ -28,8 +28,8 @@ class OwnStepProgram(MeshStrategy):
     Args:
         config: the job, with `parallel: jit` or `single`, or `pmap`, the default, which is the same as `jit` here.
         task: the task.
-        optimizer: of no use, as `schedule`: the step has its own.
-        schedule: likewise.
+        optimizer: ignored, because the step has its own.
+        schedule: ignored as well.
         pod: the devices of the pod; None: those that are here.
 
     Raises:

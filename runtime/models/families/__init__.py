@@ -29,7 +29,7 @@ FREE = {
 
 
 def family_of(config: ConfigJson) -> Family:
-    """Return the family of a model from its config.json. Raises UserError if it is none of these."""
+    """Return the family of a model from its config.json. Raises UserError if podrun does not know the family."""
     kind = config.get("model_type")
     if kind not in _FILES:
         raise UserError(f"config.json: model_type is {kind!r}; model decoder can be {', '.join(_FILES)}")
@@ -38,7 +38,7 @@ def family_of(config: ConfigJson) -> Family:
 
 
 def family_that_is(section: DecoderModel) -> Family:
-    """Return the first family that has this model. Raises UserError if none has, with what is nearest."""
+    """Return the first family that includes this model. Raises UserError, which names the nearest family, if none does."""
     nearest: tuple[str, dict[str, str]] | None = None
     for kind in _FILES:
         family = family_of({"model_type": kind})
@@ -55,7 +55,7 @@ def family_that_is(section: DecoderModel) -> Family:
 
 
 def differences(section: DecoderModel, other: DecoderModel) -> dict[str, str]:
-    """Return the keys by which two models compute something else, each with `model.key is A, not B`, A in `section`."""
+    """Return the keys that make two models differ, each with `model.key is A, not B`, where A is the value in `section`."""
     ours, theirs = _plain(section), _plain(other)
     return {key: f"model.{key} is {ours[key]}, not {theirs[key]}" for key in ours if not _same(ours[key], theirs[key])}
 

@@ -61,8 +61,8 @@ class Family:
         architecture: the class of transformers that opens its files.
         section: function from a config.json to the section `model` of a job. Raises UserError for a model that `Decoder`
             cannot be.
-        config: function from a section to the keys of config.json that depend on it. `section` of them gives the section
-            back if the model is one of this family.
+        config: function from a section to the keys of config.json that depend on it. From these keys, the function `section`
+            returns the same section if the model is of this family.
         names: names in its files, and `Decoder`'s, like `NAMES`; several if an array of the files has them side by side.
         is_transposed: whether a `kernel` is [outputs, inputs] in the files.
         prefix: beginning of the names that older files lack.
@@ -194,7 +194,10 @@ def sources(family: Family, config: DecoderModel) -> dict[tuple[str, ...], Sourc
 
 
 def check_names(family: Family, config: DecoderModel, given: Set[str], where: str) -> None:
-    """Raise UserError if an array of the model is not in `given`, the names in its files, or one there has no place."""
+    """Raise UserError if the files lack an array of the model, or have one that the model has no place for.
+
+    `given`: names of the arrays in the files.
+    """
     needed = {name for source in sources(family, config).values() for name in source.names}
     for problem, wrong in (("are missing", needed - given), ("have no place", given - needed)):
         if wrong:
@@ -225,14 +228,14 @@ def _few(names: Set[str]) -> str:
 
 
 def need(config: ConfigJson, key: str) -> Any:
-    """Return the value of a key. Raises UserError if it is not there."""
+    """Return the value of a key. Raises UserError if the key is missing."""
     if config.get(key) is None:
         raise UserError(f"config.json: {key} is missing; the file must be complete, as `save_pretrained` writes it")
     return config[key]
 
 
 def require(config: ConfigJson, **values: Any) -> None:
-    """Raise UserError unless each key that is there has this value, or one of these in a tuple."""
+    """Raise UserError if a key of `config` has another value than given here. A tuple gives several valid values."""
     for key, value in values.items():
         allowed = value if isinstance(value, tuple) else (value,)
         given = config.get(key, allowed[0])
@@ -258,7 +261,7 @@ def sizes(config: ConfigJson, tied: bool) -> SectionKeys:
 
 
 def windows(config: ConfigJson, default: list[bool]) -> SectionKeys:
-    """Return `layer_types` and `window`. `default` is whether each layer slides if the file has no `layer_types`."""
+    """Return `layer_types` and `window`. `default`: for each layer, whether it slides if the file has no `layer_types`."""
     kinds = {"full_attention": "full", "sliding_attention": "sliding"}
     given = config.get("layer_types")
     if given is None:
@@ -282,7 +285,7 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def rope(config: ConfigJson, theta: float = 10_000.0) -> SectionKeys:
-    """Return the section `rope` of models with one RoPE for all layers. `theta` is theirs if the file does not say it."""
+    """Return the section `rope` of models with one RoPE for all layers. `theta`: the value if the file has none."""
     if given := config.get("rope_parameters"):
         return rope_section(config, given, theta)
     return rope_section(config, config.get("rope_scaling") or {}, config.get("rope_theta") or theta)
@@ -330,14 +333,14 @@ def common(section: DecoderModel) -> ConfigJson:
 
 
 def window_keys(section: DecoderModel) -> ConfigJson:
-    """Return the keys about sliding layers."""
+    """Return the keys of config.json about sliding layers."""
     kinds = {True: "sliding_attention", False: "full_attention"}
     types = [kinds[section.is_sliding(layer)] for layer in range(section.layers)]
     return {"layer_types": types, "sliding_window": section.window}
 
 
 def rope_keys(section: DecoderModel) -> ConfigJson:
-    """Return the keys of one RoPE for all layers, as versions 4 and 5 of transformers write them."""
+    """Return the keys of config.json for one RoPE in all layers, as versions 4 and 5 of transformers write them."""
     given = rope_mapping(section.rope)
     scaling = {key: value for key, value in given.items() if key != "rope_theta"}
     older = None if given["rope_type"] == "default" else scaling

@@ -21,7 +21,7 @@ from .base import (
 
 
 def section(config: ConfigJson) -> DecoderModel:
-    """Return the section of a Gemma 2."""
+    """Return the section `model` for the config.json of a Gemma 2."""
     require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     require(config, use_bidirectional_attention=(False, None))
     return DecoderModel.model_validate(
@@ -42,7 +42,7 @@ def section(config: ConfigJson) -> DecoderModel:
 
 
 def config(section: DecoderModel) -> ConfigJson:
-    """Return the keys of a Gemma 2."""
+    """Return the keys of config.json for a Gemma 2."""
     return {
         **common(section),
         **rope_keys(section),

@@ -23,7 +23,7 @@ from .base import (
 
 
 def section(config: ConfigJson) -> DecoderModel:
-    """Return the section of a Gemma 3."""
+    """Return the section `model` for the config.json of a Gemma 3."""
     require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     require(config, use_bidirectional_attention=(False, None))
     every = config.get("sliding_window_pattern", 6)
@@ -63,7 +63,7 @@ def _ropes(config: ConfigJson, slides: bool) -> SectionKeys:
 
 
 def config(section: DecoderModel) -> ConfigJson:
-    """Return the keys of a Gemma 3."""
+    """Return the keys of config.json for a Gemma 3."""
     full, sliding = rope_mapping(section.rope), rope_mapping(section.sliding_rope or section.rope)
     return {
         **common(section),

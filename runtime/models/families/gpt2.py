@@ -27,7 +27,7 @@ _NAMES: dict[str, str | tuple[str, ...]] = {
 
 
 def section(config: ConfigJson) -> DecoderModel:
-    """Return the section of a GPT-2."""
+    """Return the section `model` for the config.json of a GPT-2."""
     require(config, activation_function=("gelu_new", "gelu_pytorch_tanh"), tie_word_embeddings=True)
     require(config, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     return DecoderModel.model_validate(
@@ -48,7 +48,7 @@ def section(config: ConfigJson) -> DecoderModel:
 
 
 def config(section: DecoderModel) -> ConfigJson:
-    """Return the keys of a GPT-2."""
+    """Return the keys of config.json for a GPT-2."""
     return {
         "n_layer": section.layers,
         "n_embd": section.width,

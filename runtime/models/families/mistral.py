@@ -8,7 +8,7 @@ from .base import NAMES, Family, common, need, require, rope, rope_keys, sizes, 
 
 
 def section(config: ConfigJson) -> DecoderModel:
-    """Return the section of a Mistral; later ones have no window."""
+    """Return the section `model` for the config.json of a Mistral. Later Mistrals have no window."""
     require(config, hidden_act="silu", attention_bias=False)
     slides = config.get("sliding_window") is not None
     layers = windows(config, [slides] * need(config, "num_hidden_layers"))

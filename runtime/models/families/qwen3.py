@@ -8,7 +8,7 @@ from .base import NAMES, QK_NORMS, Family, common, need, require, rope, rope_key
 
 
 def section(config: ConfigJson) -> DecoderModel:
-    """Return the section of a Qwen 3."""
+    """Return the section `model` for the config.json of a Qwen 3."""
     require(config, hidden_act="silu", attention_bias=False)
     slides = bool(config.get("use_sliding_window"))
     first = config.get("max_window_layers", 28)
@@ -18,7 +18,7 @@ def section(config: ConfigJson) -> DecoderModel:
 
 
 def config(section: DecoderModel) -> ConfigJson:
-    """Return the keys of a Qwen 3."""
+    """Return the keys of config.json for a Qwen 3."""
     slides = section.window is not None
     keys = {"hidden_act": "silu", "use_sliding_window": slides}
     return {**common(section), **rope_keys(section), **window_keys(section), **keys}
