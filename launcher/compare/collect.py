@@ -25,7 +25,7 @@ from .variants import Variant
 _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
 
 _SHOWN_ANYWAY = frozenset(("loss", "grad_norm", "seconds_per_step"))
-"""Metrics of a program that the table and the page have already."""
+"""Metrics of a program that the table and the page show in other columns."""
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Files) -> Measurement:
@@ -56,14 +56,15 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
 
 
 def _reason(message: str) -> str:
-    """Return the last line of a run's message, without what the table shows already."""
+    """Return the last line of a run's message, without the parts that the table shows already."""
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
 def steps(records: Iterable[Row]) -> tuple[Step, ...]:
-    """Return the steps in order. For a step repeated after a restart, the last record counts.
+    """Return the steps in order. If a step was repeated after a restart, its last record counts.
 
-    A program that does not report the time of its steps gets the time between its reports, divided by their steps.
+    For a program that does not report step times, the time between two of its reports is divided by the steps between
+    them.
     """
     by_number = {record["step"]: record for record in records if record.get("kind") == "train"}
     in_order = [by_number[step] for step in sorted(by_number)]
@@ -80,7 +81,7 @@ def steps(records: Iterable[Row]) -> tuple[Step, ...]:
 
 
 def _between(earlier: Row | None, later: Row) -> float | None:
-    """Return the seconds a step between two records of training; None if a record has no time."""
+    """Return the seconds per step between two training records; None if one of them has no time."""
     times = [finite(record.get("elapsed")) for record in (earlier, later) if record is not None]
     if len(times) < 2 or times[0] is None or times[1] is None or earlier is None:
         return None
@@ -88,11 +89,13 @@ def _between(earlier: Row | None, later: Row) -> float | None:
 
 
 def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return (step, value) of each further metric in order. For a step repeated after a restart, the last record counts.
+    """Return the values (step, value) of each further metric, by its name and in order.
+
+    If a step was repeated after a restart, its last record counts.
 
     Args:
-        records: of metrics.jsonl.
-        others: metrics of training that the table has in other columns, or that are left out.
+        records: lines of metrics.jsonl.
+        others: metrics that the table has in other columns, or that are left out.
     """
     by_name: dict[str, dict[int, float]] = {}
     for record in records:

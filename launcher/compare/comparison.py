@@ -27,7 +27,7 @@ _CACHE = "JAX_ENABLE_COMPILATION_CACHE"
 
 @dataclass(frozen=True)
 class Comparison:
-    """A planned comparison: variants in order, each with a spec that gets its run id when it starts."""
+    """A planned comparison: the variants in order, each with its spec. A spec gets its run id when it starts."""
 
     name: str
     jobs: tuple[tuple[Variant, RunSpec], ...]
@@ -50,7 +50,14 @@ class Comparison:
 def plan_comparison(request: Request, over: Sequence[str], repeat: int = 1) -> Comparison:
     """Plan the comparison.
 
-    Raises UserError with all mistakes of all variants; HostError if a host's folders cannot be read.
+    Args:
+        request: the command line of the job.
+        over: the `--over` options, as typed.
+        repeat: number of runs of each variant.
+
+    Raises:
+        UserError: all mistakes of all variants.
+        HostError: a host's folders cannot be read.
     """
     variants = find_variants(over, request.overrides, repeat)
     submission, problems = None, list[str]()
@@ -71,9 +78,8 @@ def plan_comparison(request: Request, over: Sequence[str], repeat: int = 1) -> C
 def _check_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[RunSpec]:
     """Return the specs of all variants.
 
-    Raises UserError that lists common mistakes once, and others with the variants' names.
-
-    `known`: mistakes that were found before.
+    `known`: mistakes that were found before. Raises one UserError with all mistakes; those of single variants name
+    them.
     """
     specs: list[RunSpec] = []
     problems = {problem: [variant.label for variant in variants] for problem in known}
@@ -103,7 +109,10 @@ def _row(problem: str, names: Sequence[str], count: int) -> str:
 
 
 def _of_variant(spec: RunSpec, workdir: Path) -> RunSpec:
-    """Return the spec without JAX's compilation cache, which the first run would warm for the others."""
+    """Return the variant's spec: with its workdir, and without JAX's compilation cache.
+
+    The first run would fill the cache for the others.
+    """
     pod = replace(spec.pod, env={_CACHE: "false", **spec.pod.env})
     return replace(spec, run_id="", pod=pod, workdir=workdir, owner="", command=())
 

@@ -77,7 +77,7 @@ class HostFiles:
         return data + part
 
     def _ask(self, script: str, path: Path, *arguments: str) -> bytes:
-        """Return the output of the script. Raises HostError."""
+        """Run a script on the host, and return its output. Raises HostError."""
         argument = os.fspath(path).removeprefix("~/")  # commands start in the login directory
         transport = load_transport(self._pod)
         try:

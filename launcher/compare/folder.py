@@ -28,15 +28,23 @@ class Folders:
     runs: Path
     results: Path
     earlier: Path | None = None
-    """The first choice, if it was taken."""
+    """The folder that was wanted, if it was taken; otherwise None."""
 
 
 def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files: Files) -> Folders:
-    """Return new folders: a typed one must be unused, a default one gets a number.
+    """Return the folders of a comparison, all of which are new.
 
-    `names`: the variants' folders. `files`: access to the hosts' files.
+    Args:
+        wanted: the workdir of the command line.
+        typed: the user typed it, so it must have no earlier results; otherwise `-compare` is added, and a number if
+            needed.
+        pod: the pod.
+        names: folders of the variants below it.
+        files: access to the hosts' files.
 
-    Raises UserError if a typed folder is taken; HostError if a host is unreachable.
+    Raises:
+        UserError: a typed folder is taken.
+        HostError: a host is unreachable.
     """
     if typed:
         return _unless_taken(_folders(wanted, pod), names, files)
@@ -50,7 +58,7 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files
 
 
 def _folders(runs: Path, pod: Pod) -> Folders:
-    """Return both folders. Results are stored beside the runs, or, for remote hosts, below runs/."""
+    """Return the folders for runs and results. Results are beside the runs, or below runs/ here if the hosts are remote."""
     return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 
 

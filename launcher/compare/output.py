@@ -25,7 +25,7 @@ _LOSSES = (4, 5)
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
-    """Return the tables and their legend. If the first is wider than `width`, each variant's name and state get a line."""
+    """Return the tables and their legend. If the first table exceeds `width`, names and states get lines of their own."""
     names, states = [row.measured.variant.name for row in rows], [_state(row) for row in rows]
     headers, values = _with_values(column_texts(rows))
     numbers_at = range(1, len(values) + 1)
@@ -79,7 +79,7 @@ def metric_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
 
 
 def _with_values(columns: list[list[str]]) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the header lines and the columns, without those of losses that no variant has: a program names its own."""
+    """Return header lines and columns, without losses that no variant has: a program may give its losses other names."""
     kept = [n for n, cells in enumerate(columns) if n not in _LOSSES or any(cell != "-" for cell in cells)]
     headers = [[cells[0], *(cells[n + 1] for n in kept), cells[-1]] for cells in _HEADER]
     return headers, [columns[n] for n in kept]
@@ -94,7 +94,7 @@ def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Seq
 
 
 def column_texts(rows: Sequence[Row]) -> list[list[str]]:
-    """Return the columns between the variant's name and its state."""
+    """Return the texts of the columns between name and state of the variants."""
     return [
         [str(row.steps) if row.steps else "-" for row in rows],
         numbers([row.compile_seconds for row in rows]),
@@ -125,7 +125,7 @@ def _state(row: Row) -> str:
 
 
 def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
-    """Format numbers with the same number of decimals, so that the smallest has `digits` digits; `-` for None."""
+    """Format numbers with equally many decimals. The smallest number gets `digits` significant digits; None becomes `-`."""
     smallest = min((abs(value) for value in values if value), default=1.0)
     decimals = max(0, digits - 1 - math.floor(math.log10(smallest)))
     style = f".{decimals}f" if decimals <= _DECIMALS else f".{digits - 1}e"
@@ -133,7 +133,7 @@ def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
 
 
 def notes_of(rows: Sequence[Row]) -> list[str]:
-    """Return the legend of the columns, and warnings, one line each."""
+    """Return lines with the legend of the columns, and warnings."""
     first, count = rows[0].measured.variant.name, len(rows[0].runs)
     interval = "95 % of it by bootstrap over the steps" if count == 1 else f"95 % of it over the {count} runs"
     notes = [f"each number is the median of {count} runs"] * (count > 1)
@@ -163,7 +163,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
 
 
 def _slow_step(row: Row) -> str | None:
-    """Return a warning about a step that takes longer than all others together, which distorts TOTAL and the plot."""
+    """Return a warning if one step takes longer than all others, which distorts TOTAL and the plot; otherwise None."""
     times = step_times(row.measured.steps)
     if len(times) < _FEW:
         return None
@@ -177,7 +177,7 @@ def _slow_step(row: Row) -> str | None:
 
 
 def as_record(row: Row) -> dict[str, Any]:
-    """Return one variant with full precision, for JSON."""
+    """Return the row of a variant with full precision, for JSON."""
     one = row.measured
     return {
         "variant": one.variant.name,
@@ -216,7 +216,7 @@ def write_table(file: Path, rows: Sequence[Row]) -> bool:
 
 
 def _flat(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a record with a column for each metric, and the runs as one text."""
+    """Return a record for CSV: a column for each metric in `names`, and the runs as one text."""
     metrics, runs = record.pop("metrics"), record.pop("runs")
     return {**record, "runs": " ".join(filter(None, runs)), **{f"metrics.{name}": metrics.get(name) for name in names}}
 

@@ -37,7 +37,7 @@ class About:
 
 
 def page_of(rows: Sequence[Row], about: About) -> str:
-    """Return the page: one self-contained HTML file."""
+    """Return the page of a comparison: one self-contained HTML file."""
     charts = charts_of(rows)
     parts = {
         "verdict": _verdict(rows),
@@ -80,7 +80,7 @@ def _verdict(rows: Sequence[Row]) -> str:
 
 
 def _best(rows: Sequence[Row]) -> list[str]:
-    """Return a line for the variant with the lowest validation loss, and one for the fastest, if known."""
+    """Return a line about the variant with the lowest validation loss and a line about the fastest one, as far as known."""
     return [*_best_loss(rows), *_fastest(rows)]
 
 
@@ -95,7 +95,7 @@ def _best_loss(rows: Sequence[Row]) -> list[str]:
 
 
 def _fastest(rows: Sequence[Row]) -> list[str]:
-    """Return a line about the fastest variant, or that none differs clearly: all intervals contain 1."""
+    """Return a line about the fastest variant, or a line that none is clearly fastest: all intervals contain 1."""
     timed = [row for row in rows if row.speedup is not None]
     if len(timed) < 2:
         return []

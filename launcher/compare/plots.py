@@ -101,7 +101,7 @@ def _plot(file: Path, lines: dict[str, Line], title: str, y: str, *, log: bool, 
 
 
 def _columns(lines: dict[str, Line]) -> int:
-    """Return the number of legend columns that fit below the plot."""
+    """Return how many columns of the legend fit below the plot."""
     return max(1, min(len(lines), _LETTERS // (max(map(len, lines)) + 12)))
 
 
@@ -132,7 +132,7 @@ def _scale_x(axes: Axes, steps: list[int]) -> None:
 
 
 def _scale_log(axes: Axes, values: list[float]) -> None:
-    """Set up a log axis with plain numbers as ticks, unless it spans many powers of ten."""
+    """Set up a log axis. If it spans few powers of ten, its ticks are plain numbers."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, StrMethodFormatter
 
     axes.set_yscale("log")

@@ -42,7 +42,7 @@ class _Job:
     ended: bool = False
 
     def poll(self, say: Callable[[str], None]) -> None:
-        """Read its records, and print new events."""
+        """Read the new records of the job, and print new events."""
         if not self.begun and (start := self.directory.start()):
             self.begun = True
             say(f"{self.variant.label}: {self.directory.run_id} runs on {', '.join(start['hosts'])}")
@@ -96,7 +96,10 @@ class _Jobs:
         self._deadline = float("inf")
 
     def run(self) -> None:
-        """Submit the variants as the queue accepts them, and wait until all have ended. Raises UserError for the first."""
+        """Submit the variants as the queue accepts them, and wait until all have ended.
+
+        Raises UserError if the queue rejects the first one.
+        """
         while True:
             self._submit()
             if not (self._going or self._waiting):
@@ -134,7 +137,7 @@ class _Jobs:
         print(text, file=self._out, flush=True)
 
     def _submit(self) -> None:
-        """Submit variants until the queue rejects one; the others follow when a job has ended."""
+        """Submit variants until the queue rejects one. The rejected one is tried again when a job has ended."""
         ended = len(self._jobs) - len(self._going)
         queue = self._submission.queue
         while self._waiting and not self._signals.received and self._full_at != ended:
@@ -153,7 +156,10 @@ class _Jobs:
             self._say(f"{variant.label}: {words_of_queue}")
 
     def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:
-        """Retry later if other jobs are running, otherwise give up the variant. Raises UserError for the first."""
+        """Keep a rejected variant for later if other jobs are running, otherwise give it up.
+
+        Raises UserError if no job was submitted before. `ended`: number of jobs that have ended.
+        """
         if not self._jobs:
             raise error
         reason = str(error).partition("\n")[0]
@@ -169,7 +175,7 @@ class _Jobs:
         )
 
     def _stop(self) -> None:
-        """Stop all jobs; running ones save first, unless the user asked twice."""
+        """Stop all jobs. Running ones save first, unless the user has asked twice."""
         self._stopped = len(self._signals.received)
         self._waiting.clear()
         if self._going:

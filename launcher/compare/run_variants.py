@@ -24,7 +24,7 @@ from .variants import Variant
 
 
 class _WithoutLastLines:
-    """A console that omits a run's final lines, which the table replaces."""
+    """A console that leaves out the last lines of a run, which the table replaces."""
 
     def __init__(self, console: Console) -> None:
         self.piece = console.piece
@@ -47,6 +47,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
     """Run every variant, and return the measurements. A failed variant does not stop the others; Ctrl-C does.
 
     Args:
+        comparison: the planned comparison.
         quiet: print nothing on stdout; progress goes to stderr.
     """
     out = sys.stderr if quiet else sys.stdout
@@ -64,7 +65,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
 
 
 def exit_code(measured: Sequence[Measurement]) -> int:
-    """Return the exit code of Ctrl-C, otherwise of the first failed variant; 0 if there is none."""
+    """Return the exit code of the comparison: that of Ctrl-C, or of the first failed variant; 0 if there is neither."""
     bad = [one for one in measured if one.code]
     stopped = [one for one in bad if one.state is not VariantState.FAILED]
     return next((one.code for one in [*stopped, *bad] if one.code), ExitCode.DONE)

@@ -37,7 +37,7 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def ticks_to(highest: float) -> list[float]:
-    """Return ticks at round values, from 0 to at least `highest`."""
+    """Return round values from 0 to at least `highest`, for the ticks of an axis."""
     rough = highest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in _STEPS if factor * power >= rough * 0.999)

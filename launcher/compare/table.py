@@ -41,7 +41,7 @@ class Measurement:
     variant: Variant
     state: VariantState
     reason: str = ""
-    """Reason for a state other than done."""
+    """Reason for a state other than `done`."""
     code: int | None = None
     run_id: str | None = None
     workdir: str = ""
@@ -50,15 +50,17 @@ class Measurement:
     evaluations: tuple[tuple[int, float | None], ...] = ()
     """(step, loss) of each evaluation; a loss that is not finite is None."""
     models: int = 1
-    """Models trained per step: an ensemble trains one on each device."""
+    """Number of models trained per step: an ensemble trains one on each device."""
     metrics: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """(step, value) of each further metric, by its name; that of an evaluation without a slash in its name begins with
-    `validation`."""
+    """Values (step, value) of each further metric, by its name.
+
+    Metrics of evaluations have a slash in their names, or begin with `validation`.
+    """
     is_program: bool = False
 
     @property
     def validation_loss(self) -> float | None:
-        """Return the loss of the last evaluation."""
+        """Return the loss of the last evaluation; None without one."""
         return self.evaluations[-1][1] if self.evaluations else None
 
 
@@ -86,7 +88,7 @@ class Row:
 
     @property
     def measured(self) -> Measurement:
-        """Return the run that stands for all: the first that is not done, otherwise the first."""
+        """Return the run that represents the variant: the first one that is not done, otherwise the first one."""
         return next((run for run in self.runs if run.state is not VariantState.DONE), self.runs[0])
 
 
@@ -110,7 +112,7 @@ def _median_step(run: Measurement) -> float | None:
 
 
 def _total(run: Measurement) -> float | None:
-    """Return the seconds of all steps after the first; a record of every n-th step stands for n steps."""
+    """Return the seconds of all steps after the first; None if unknown. A record of every n-th step stands for n steps."""
     times = step_times(run.steps)
     spans = {later.step: later.step - earlier.step for earlier, later in pairwise(run.steps)}
     return sum(seconds * spans[step] for step, seconds in times.items()) if times else None
@@ -146,7 +148,13 @@ def _row(runs: Sequence[Measurement], first: Sequence[Measurement]) -> Row:
 def _speedup(
     runs: Sequence[Measurement], first: Sequence[Measurement], more: float
 ) -> tuple[float | None, tuple[float, float] | None]:
-    """Return the speed-up over the first variant, and its interval. Runs of the same round are compared with each other."""
+    """Return the speed-up over the first variant, and its interval. Runs of the same round are compared with each other.
+
+    Args:
+        runs: the runs of a variant.
+        first: the runs of the first variant.
+        more: factor for the number of models that the variant trains at once.
+    """
     rounds = {run.variant.repeat: step_times(run.steps) for run in first}
     pairs = [
         (before, times)
@@ -187,7 +195,7 @@ def _ratio(before: Sequence[float], after: Sequence[float]) -> float:
 
 
 def _interval(before: Sequence[float], after: Sequence[float], factor: float) -> tuple[float, float]:
-    """Return the middle 95 % of the ratios of medians of resampled steps.
+    """Return the interval of the middle 95 % of the ratios of medians, over random resamples of the steps.
 
     The rank of a resample's median among the n sorted values has a beta distribution, so no resampling is needed.
     """

@@ -40,7 +40,7 @@ class Variant:
     folder: str
     values: tuple[tuple[str, str], ...]
     repeat: int = 1
-    """Number of the run, from 1 on: `--repeat` runs each combination several times."""
+    """Number of this run of the variant, counted from 1; greater than 1 only with `--repeat`."""
 
     @property
     def label(self) -> str:
@@ -48,13 +48,16 @@ class Variant:
         return self.name if self.repeat == 1 else f"{self.name} #{self.repeat}"
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of a job. A section's name precedes the keys in it. Every step is logged by default."""
+        """Return all overrides of a job: the `given` ones and those of the variant. Every step is logged by default.
+
+        The name of a section comes before the section's keys.
+        """
         typed = sorted([*given, *map("=".join, self.values)], key=lambda text: text.partition("=")[0].count("."))
         keys = {text.partition("=")[0] for text in typed}
         return (*typed, *([] if keys & {"log", LOG_EVERY} else [f"{LOG_EVERY}=1"]))
 
     def program(self, words: Sequence[str]) -> tuple[str, ...]:
-        """Return the words of a program with the values in place of `{key}`; other values follow as `--key=value`."""
+        """Return the words of a program with `{key}` replaced by values. Values without a place become `--key=value`."""
         values = {key: _plain(value) for key, value in self.values if not key.startswith(_LAUNCH)}
         placed = {key for key in values if any(_place(key) in word for word in words)}
         pattern = re.compile("|".join(re.escape(_place(key)) for key in placed) or r"(?!)")
@@ -62,7 +65,7 @@ class Variant:
         return (*filled, *(f"--{key}={value}" for key, value in values.items() if key not in placed))
 
     def launch_keys(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of a program, which are keys of `launch`."""
+        """Return the `launch` keys of a program: the `given` ones and those of the variant."""
         values = ((key, _text(key, value)) for key, value in self.values if key.startswith(_LAUNCH))
         return (*given, *map("=".join, values))
 
@@ -72,26 +75,26 @@ def _place(key: str) -> str:
 
 
 def _plain(value: str) -> str:
-    """Return a value without the quotes around it: a program gets it as the shell would give it."""
+    """Return a value without the quotes around it, as a shell would pass it to a program."""
     quoted = _QUOTED.fullmatch(value)
     return value[1:-1].replace("''" if value[0] == "'" else '\\"', value[0]) if quoted else value
 
 
 def _text(key: str, value: str) -> str:
-    """Return a value as YAML: that of a variable is always text, also if it looks like a number."""
+    """Return a value as YAML. The value of an environment variable is always a text, even if it looks like a number."""
     return json.dumps(_plain(value)) if key.startswith(f"{_LAUNCH}env.") else value
 
 
 def find_variants(over: Sequence[str], given: Sequence[str] = (), repeat: int = 1) -> list[Variant]:
-    """Return the product of all `--over`, the last of which varies fastest; all of it `repeat` times.
+    """Return all combinations of the `--over` values, the last option varying fastest, and this list `repeat` times.
 
     Args:
-        over: as typed.
+        over: the options, as typed.
         given: the other overrides.
-        repeat: runs of each variant, which are interleaved: all variants once, then all of them again.
+        repeat: number of runs of each variant. The list of all variants is repeated, not each variant.
 
     Raises:
-        UserError: with all mistakes.
+        UserError: all mistakes.
     """
     mistakes = Mistakes()
     axes = [axis for text in over if (axis := mistakes.check(partial(parse_axis, text)))]
@@ -155,7 +158,7 @@ def split_values(text: str) -> list[str] | None:
 
 
 def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
-    """Return the problems with keys that contradict each other, or that a comparison cannot vary."""
+    """Return mistakes: keys that contradict each other, or that a comparison cannot vary."""
     keys = [axis.key for axis in axes]
     typed = [text.partition("=")[0] for text in given if "=" in text]
     problems = [f"--over {key} is there twice: give all its values in one" for key in _twice(keys)]
@@ -193,7 +196,7 @@ def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return the shortest unique suffix of each key (learning_rate); for a `name` key, its section (model)."""
+    """Return a short name for each key: its shortest unique end (learning_rate); for a `name` key, its section (model)."""
     return {key: _shortest(key, [_ends(other) for other in keys if other != key]) for key in keys}
 
 
@@ -202,13 +205,13 @@ def _shortest(key: str, others: Sequence[list[str]]) -> str:
 
 
 def _ends(key: str) -> list[str]:
-    """Return the suffixes of a key, shortest first."""
+    """Return the ends of a dotted key, the shortest first."""
     parts = (key.removesuffix(".name") or key).split(".")
     return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
 
 def _folder(number: int, folders: Sequence[str]) -> str:
-    """Return the folder's name: the text if short and unique, otherwise with a number."""
+    """Return the folder of variant `number`: its text in `folders`, with the number if that is long or not unique."""
     text = folders[number]
     if folders.count(text) == 1 and len(text.encode()) <= _FOLDER:
         return text

@@ -21,9 +21,9 @@ from .table import RemoteFile
 
 _BLOCK = 1 << 16
 _SILENCE = 30.0
-"""Timeout for the next bytes of a server, in seconds."""
+"""Seconds to wait for the next bytes of a server."""
 _LONGEST = 3600.0
-"""Timeout for a whole file, in seconds."""
+"""Seconds to wait for a whole file."""
 
 Progress = Callable[[str, int, int], None]
 """Called with (file name, bytes received, total size)."""
@@ -66,7 +66,7 @@ def _check_existing(target: Path, file: RemoteFile) -> None:
 
 @contextmanager
 def _answer(url: str, file: RemoteFile) -> Iterator[IO[bytes]]:
-    """Yield the body of the server's answer. Raises HostError."""
+    """Open the URL, and yield the body of the answer. Raises HostError."""
     host = _host(url)
     advice = "check the network (https_proxy names a proxy), or copy the file here from another machine"
     try:
@@ -128,7 +128,7 @@ def _copy(answer: IO[bytes], output: IO[bytes], url: str, file: RemoteFile, prog
 
 @contextmanager
 def _disk(path: Path) -> Iterator[None]:
-    """Convert errors of writing into FetchError."""
+    """Inside the `with` block, convert errors of writing to the disk of `path` into FetchError."""
     try:
         yield
     except OSError as error:

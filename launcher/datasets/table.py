@@ -11,9 +11,9 @@ class RemoteFile:
 
     name: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     digest: str
-    """`sha256:...` or `md5:...`, as published with the file."""
+    """Digest as published with the file: `sha256:...` or `md5:...`."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class DataSet:
     source: str
     """Name of the data source that reads it: `data.name` of train.yaml."""
     path: str = ""
-    """`data.path` relative to the data set's folder; empty: the folder itself."""
+    """Path of the data below the data set's folder, for `data.path`; empty: the folder itself."""
 
     @property
     def size(self) -> int:

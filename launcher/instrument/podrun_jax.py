@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     Note = Callable[[str], None]
 _NAMES = ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS", "LOCAL_DEVICE_IDS", "SLICE")
 _POD = {name: os.environ.get("PODRUN_" + name, "") for name in _NAMES}
-"""Identity of this process, read at its start because the program may change its environment."""
+"""Environment variables that identify this process. Read at the start, because the program may change them."""
 _SHUTDOWN = 24 * 3600
-"""Seconds that a process which is done waits for the others, as `SHUTDOWN_LIMIT` of podrun's runtime."""
+"""Seconds for which a process that is done waits for the others, equal to `SHUTDOWN_LIMIT` of podrun's runtime."""
 
 
 def join_with_jax(clusters: "Any", note: "Note") -> None:
-    """Let `jax.distributed.initialize()` without arguments join the pod: add podrun first to the clusters that JAX detects.
+    """Add podrun in front of the clusters that JAX detects, so that `jax.distributed.initialize()` needs no arguments.
 
     JAX has no public function for that. setup.cfg limits its versions to those with which this was tested.
     """
@@ -46,7 +46,7 @@ def join_with_jax(clusters: "Any", note: "Note") -> None:
 
             @classmethod
             def get_local_process_id(cls) -> None:
-                """Return None: the process has the devices in JAX_LOCAL_DEVICE_IDS, or all of its host."""
+                """Return None: the process uses the devices in JAX_LOCAL_DEVICE_IDS, or all devices of its host."""
 
         kinds = clusters.ClusterEnv._cluster_types
         kinds.insert(0, kinds.pop(kinds.index(Podrun)))
@@ -58,7 +58,7 @@ def join_with_jax(clusters: "Any", note: "Note") -> None:
 
 
 def join(jax: "Any") -> None:
-    """Join the pod now, if `launch.join` asks for it. What the program starts afterwards does not join again."""
+    """Join the pod now, if `launch.join` asks for it. Processes that the program starts later do not join again."""
     if os.environ.get("PODRUN_JOIN") != "1" or _POD["NUM_PROCESSES"] == "1" or _is_child():
         return
     jax.distributed.initialize(shutdown_timeout_seconds=_SHUTDOWN)
@@ -66,14 +66,14 @@ def join(jax: "Any") -> None:
 
 
 def _is_child() -> bool:
-    """Return whether a process of the pod has started this one, by Python's multiprocessing or after `join`."""
+    """Return whether a process of the pod has started this one: by Python's multiprocessing, or after `join`."""
     process = sys.modules.get("multiprocessing.process")
     joined = os.environ.get("PODRUN_JOIN", "1")
     return (process is not None and process.parent_process() is not None) or joined not in ("1", str(os.getpid()))
 
 
 def prepare_joining(distributed: "Any", note: "Note") -> None:
-    """Wrap JAX's initialize, to set the listening addresses and warn of wrong arguments before the process joins."""
+    """Wrap JAX's `initialize`: before the process joins, set the listening addresses and warn of wrong arguments."""
     state = distributed.State
     start = state.initialize
 
@@ -103,7 +103,7 @@ def _prepare(chosen: "Any", note: "Note") -> None:
 
 
 def _compare(given: "Any", note: "Note") -> None:
-    """Warn of numbers other than podrun's, with which JAX would wait for minutes."""
+    """Warn if the arguments `given` to JAX's `initialize` differ from podrun's, because JAX would wait for minutes."""
     for name in ("num_processes", "process_id"):
         right = _POD[name.upper()]
         if right and given.get(name) not in (None, int(right)):
@@ -130,7 +130,7 @@ def _set_collectives_address() -> None:
 
 
 def watch_backends(bridge: "Any", note: "Note") -> None:
-    """Warn of a program that computes before it has joined the pod, or on other devices than the slice has."""
+    """Warn if the program computes before it joins the pod, or on other devices than those of the slice."""
     start = getattr(bridge, "_init_backend", None)
     if start is None or not _is_first() or _is_child():
         return
@@ -148,7 +148,7 @@ def watch_backends(bridge: "Any", note: "Note") -> None:
 
 
 _warned: "Dict[str, bool]" = {}
-"""What this program was warned of."""
+"""Warnings that this program has already been given."""
 
 
 def _warn_of_copies(note: "Note") -> None:
@@ -176,7 +176,7 @@ def _print(text: str) -> None:
 
 
 def _compare_devices(backend: "Any", note: "Note") -> None:
-    """Warn if this process has another number of devices than its part of the slice."""
+    """Warn if this process has more or fewer devices than its part of the slice."""
     on_cpu = _POD["SLICE"].startswith("cpu-") or os.environ.get("JAX_PLATFORMS") == "cpu"
     expected, seen = len(_POD["LOCAL_DEVICE_IDS"].split(",")), backend.local_device_count()
     if (backend.platform == "cpu") != on_cpu or seen == expected or _warned.setdefault("devices", False):

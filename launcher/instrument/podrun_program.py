@@ -27,7 +27,7 @@ _capture_lock = _thread.allocate_lock()
 
 
 class _Exit:
-    """The SystemExit that may end the program."""
+    """A SystemExit that may end the program."""
 
     def __init__(self, error: "Any", frame: "Any") -> None:
         self.status = error.code
@@ -36,13 +36,13 @@ class _Exit:
         self.alive = ref(error, self._is_gone)
 
     def _is_gone(self, _: "Any") -> None:
-        """Forget the exit if its exception is freed while the program runs, because then it was caught."""
+        """Forget the exit: its exception was freed while the program runs, so the program has caught it."""
         if sys._getframe().f_back is not None and self in _noted:
             _noted.clear()
 
 
 def report_end(kind: "Any", error: "Any", trace: "Any", frame: "Any") -> None:
-    """Report an exception printed in `frame`, unless the program prints it itself and continues, as a console does."""
+    """Report an exception that Python prints in `frame`, unless the program prints it and continues, as a console does."""
     if _outermost(frame).f_code.co_name not in _FIRST_FRAMES:
         report(kind, error, trace)
 
@@ -68,7 +68,7 @@ def _text_of(error: "Any") -> str:
 
 
 def _hint(error: "Any", words: str) -> str:
-    """Return an addition to the message: the Python without the module, or the cause of an error of JAX's initialize."""
+    """Return an addition to the message: which Python lacks the module, or why JAX's `initialize` failed."""
     if isinstance(error, ModuleNotFoundError):
         return " in %s" % sys.executable
     if "jax.distributed.initialize() must be called before" in words and _has_joined():
@@ -101,7 +101,7 @@ class _CapturedStderr:
 
 
 def _traceback_text(kind: "Any", error: "Any", trace: "Any") -> str:
-    """Return what Python prints for an exception, without the module `traceback`, which the program may hide."""
+    """Return the text that Python prints for an exception, without the module `traceback`: the program may hide it."""
     if not _capture_lock.acquire(timeout=5):
         return ""
     before = sys.stderr
@@ -125,12 +125,12 @@ def note_exit(error: "Any", frame: "Any") -> None:
 
 
 def forget_exit() -> None:
-    """Forget the noted exit, because the program may end with another code."""
+    """Forget the exit that `note_exit` remembers, because the program may end with another code."""
     _noted.clear()
 
 
 def watch_exit() -> None:
-    """Register the report as the first exit handler: others, such as JAX's, may wait for threads or other processes."""
+    """Register the report to run before all other exit handlers, because those may wait for threads or other processes."""
     atexit.unregister(_leave_quietly)
     atexit.register(_leave_quietly)  # the last one registered is the first to run
     register = getattr(sys.modules.get("threading"), "_register_atexit", None)
@@ -166,7 +166,7 @@ def leave() -> None:
 
 
 def _has_ended(frame: "Any") -> bool:
-    """Return whether a frame was the program's outermost, and has ended by an exception."""
+    """Return whether `frame` was the outermost frame of the program, and has ended by an exception."""
     if frame.f_back is not None or frame.f_code.co_name not in _FIRST_FRAMES:
         return False
     return frame.f_lasti < 0 or frame.f_code.co_code[frame.f_lasti] not in _RETURNS
@@ -239,7 +239,7 @@ def _users_line(lines: "Iterable[Tuple[str, int]]") -> "Optional[str]":
 
 
 def note(message: str) -> None:
-    """Print a note to stderr, and record it as an event."""
+    """Print a message to stderr, and record it as an event."""
     try:
         print("podrun: %s" % message, file=sys.stderr, flush=True)
     except Exception:  # stderr is closed
@@ -248,7 +248,7 @@ def note(message: str) -> None:
 
 
 def _open_events() -> "Optional[int]":
-    """Open the file of events, which the host's agent relays. Returns None if that fails, or without podrun."""
+    """Open the file of events that the host's agent reads. Returns None without podrun, or if that fails."""
     if _DIRECTORY is None or _PROCESS is None:
         return None
     try:
@@ -280,7 +280,7 @@ def _identity(file: int) -> "Tuple[int, int]":
 
 
 def _still_open() -> "Optional[int]":
-    """Return the descriptor that was opened at the start; None if the program has closed it, and may have reused it."""
+    """Return the descriptor of the events; None if the program has closed it, and may use its number for another file."""
     try:
         return _early[0] if _early and _identity(_early[0]) == _early[1] else None
     except OSError:

@@ -112,7 +112,7 @@ _after_import: "Any" = {
 
 
 class _Watcher:
-    """Finder on `sys.meta_path` that calls a function after the import of each module in `_after_import`."""
+    """Finder on `sys.meta_path` that calls a function after the import of each module that `_after_import` names."""
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
         if name not in _after_import:

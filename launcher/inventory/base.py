@@ -22,9 +22,9 @@ class Listing:
 
     hosts: tuple[Host, ...]
     slots: int | None = None
-    """Number of devices per host, if known."""
+    """Number of devices per host; None: unknown."""
     slice: Slice | None = None
-    """The slice that the hosts form, if known."""
+    """The slice that the hosts form; None: unknown."""
     ssh: Ssh = field(default_factory=Ssh)
     """SSH settings; the pod file's own settings take precedence."""
     slots_are_limit: bool = False
@@ -32,15 +32,15 @@ class Listing:
     transport: str = LISTED
     """Transport that reaches the hosts."""
     queue_job: str | None = None
-    """Id of the job whose nodes the hosts are. The name of its queue is that of the transport."""
+    """Id of the job to which the hosts belong. Its queue has the same name as the transport."""
     python: str | None = None
-    """Interpreter on the hosts, unless the pod file names one."""
+    """Interpreter on the hosts, used if the pod file names none."""
     spares: int = 0
     """Number of spare hosts, at the end of `hosts`."""
     ask_slice: Callable[[], Slice] | None = None
-    """Finds the slice that the hosts form; called if no slice was named. Raises UserError, UnavailableError."""
+    """Returns the slice that the hosts form. Called only if the user names no slice. Raises UserError, UnavailableError."""
     is_queued: bool = False
-    """True: a job is still to be submitted, and will get as many hosts as the slice has."""
+    """True: the job must still be submitted, and will get as many hosts as the slice has."""
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,30 @@ class Inventory:
     """A source of hosts: an option of the command line and, with `is_key`, a key of the pod file."""
 
     module: str
-    """Module with `from_option`, and `from_key` if `is_key`; or with `from_slice` if not `lists_hosts`."""
+    """Module with `from_option`, and with `from_key` if `is_key`; with `from_slice` instead if not `lists_hosts`."""
     help: str
     """Help text of the option."""
     metavar: str | None = None
     """Placeholder of the option's value, in brackets if the value is optional; None: a flag."""
     is_path: bool = False
-    """The option's value is a path on this machine."""
+    """True: the value of the option is a path on this machine."""
     is_key: bool = False
-    """The pod file has a key of the same name, defined in pod_schema.py."""
+    """True: the pod file has a key of the same name, defined in pod_schema.py."""
     lists_hosts: bool = True
     """False: the hosts of the slice are simulated on this machine."""
     knows_slice: bool = False
-    """Its listing may contain `slots`, `slice` or `ask_slice`, from which the slice follows."""
+    """True: its listing may contain `slots`, `slice` or `ask_slice`, from which the slice follows."""
     is_here: bool = False
-    """The hosts are this machine, and a pod file names others."""
+    """True: the hosts are this machine, even if a pod file names others."""
     has_names: bool = False
-    """Its module has `names`, which returns completions of the option's value."""
+    """True: its module has a function `names`, which returns completions of the option's value."""
 
     def from_option(self, value: Any, **refinements: Any) -> Listing:
         """Return the hosts for the option's value.
+
+        Args:
+            value: the value.
+            refinements: values of further options, by name in REFINEMENTS.
 
         Raises:
             UserError: the value is wrong.
@@ -131,7 +135,7 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Refinement:
-    """An option that adds to the value of an inventory's option; `from_option` receives both."""
+    """An option that adds to the value of an inventory's option. The inventory's `from_option` receives both."""
 
     inventory: str
     """The inventory's name in INVENTORIES."""

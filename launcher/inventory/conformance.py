@@ -35,11 +35,11 @@ class InventoryConformance:
     option = "hosts_from"
     """Name of its option in INVENTORIES."""
     value: Any
-    """A value of the option for which there is a pod."""
+    """A value of the option for which the service has a pod."""
     refinements: Mapping[str, Any] = {}
     """Values of further options that are required."""
     refused: tuple[Any, ...] = ()
-    """Values for which there is no pod."""
+    """Values for which the service has no pod."""
 
     def test_lists_hosts_of_a_pod(self) -> None:
         """Names, addresses, slice and settings are valid."""

@@ -73,7 +73,7 @@ class _Search:
 
     @property
     def _names_hosts(self) -> bool:
-        """True if the command line names the hosts."""
+        """Return True if the command line names the hosts."""
         return bool(self._request.listing)
 
     @property
@@ -83,7 +83,7 @@ class _Search:
     # --- collect the input ----------------------------------------------------------------------------------------------
 
     def _find_slices(self) -> Slice | None:
-        """Return the slice, as often as --num-slices says; None after a mistake, which is recorded."""
+        """Return the slice, multiplied by --num-slices; None after a mistake, which is recorded."""
         slice = self._find_slice()
         count = self._request.num_slices
         return slice if slice is None or count is None else several_slices(slice, count)
@@ -115,7 +115,7 @@ class _Search:
         )
 
     def _count_hosts(self) -> int:
-        """Return the number of named hosts; 0 for simulated ones, whose number the slice determines."""
+        """Return the number of named hosts; 0 if they are simulated, because the slice then determines their number."""
         if self._request.simulation:
             return 0
         if self._listed:
@@ -251,7 +251,7 @@ def _queued_hosts(count: int) -> tuple[Host, ...]:
 
 
 def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
-    """Return the SSH settings of the pod file, completed from the listing."""
+    """Return the SSH settings of the pod file. The listing gives those that the file lacks."""
     given = set(described.file.ssh.model_fields_set)
     keys = {"known_hosts", "host_keys"}
     given |= keys if given & keys else set()  # these belong together: replace all or none
@@ -259,7 +259,7 @@ def _merge(listed: Ssh, described: ParsedPodFile) -> Ssh:
 
 
 def _misfit(slice: Slice, listed: Listing) -> str | None:
-    """Return a message if the slice has another number of hosts than are listed."""
+    """Return a message if the slice and the listing have different numbers of hosts; otherwise None."""
     if TRAITS[listed.transport].files_are_here and slice.hosts > 1:
         return (
             f"{slice.name} has {slice.hosts} hosts, and this machine is one; give a slice of one host, or simulate it"
@@ -268,7 +268,7 @@ def _misfit(slice: Slice, listed: Listing) -> str | None:
 
 
 def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
-    """Return a message if the devices per host differ between the slice and the hosts."""
+    """Return a message if the slice and the listing have different numbers of devices per host; otherwise None."""
     if listed.slots is None or devices == listed.slots:
         return None
     if not listed.slots_are_limit:
@@ -279,7 +279,7 @@ def _slots_problem(listed: Listing, slice: Slice, devices: int) -> str | None:
 
 
 def _least_problem(least: int | None, slice: Slice) -> str | None:
-    """Return a message if the slice cannot shrink to `least` hosts."""
+    """Return a message if the slice cannot shrink to `least` hosts; otherwise None."""
     if least is None or least == slice.hosts:
         return None
     if least > slice.hosts:

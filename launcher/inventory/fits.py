@@ -1,4 +1,4 @@
-"""Check that hosts are unique and that a slice fits their number; suggest slices that do. PURE."""
+"""Check that hosts are unique and that their number fits the slice; suggest slices that fit. PURE."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN = 4  # maximum number of suggested slices
 
 
 def misfit(slice: Slice, hosts: int) -> str | None:
-    """Return a message if `slice` does not have `hosts` hosts; None if it does."""
+    """Return a message if the slice does not have this number of hosts; None if it does."""
     if hosts == slice.hosts:
         return None
     return f"{_hosts(hosts)}, but {slice.name} has {_hosts(slice.hosts)}; {_suggestion(slice, hosts)}"

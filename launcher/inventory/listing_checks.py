@@ -20,7 +20,7 @@ _NAMED = 3  # most mistakes reported about hosts
 
 
 def listing_problems(listing: object) -> Iterator[str]:
-    """Yield every problem that makes a listing unusable, with its remedy."""
+    """Yield every reason why a listing is unusable, and what to do."""
     if not isinstance(listing, Listing):
         yield f"{short(listing)} is not a Listing; return a podrun.launcher.inventory.base.Listing"
         return

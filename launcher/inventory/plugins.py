@@ -53,7 +53,7 @@ def list_by_plugin(name: str, argument: str, typed: str) -> Listing | None:
 
 
 def _guarded(entry: EntryPoint, typed: str, what: str, action: Callable[[], Any]) -> Any:
-    """Call a plug-in's code. Raises UserError for every exception of it."""
+    """Call a plug-in's code. Every exception that it raises becomes a UserError."""
     try:
         return action()
     except (UserError, UnavailableError):
@@ -66,7 +66,7 @@ def _guarded(entry: EntryPoint, typed: str, what: str, action: Callable[[], Any]
 
 
 def _line(error: BaseException) -> str:
-    """Return the innermost line outside podrun and importlib, as in ` (my_inventory.py:18)`; empty if there is none."""
+    """Return a traceback's innermost line outside podrun and importlib: ` (my_inventory.py:18)`; empty without one."""
     frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     passing = {Path(__file__), *(path for path, _ in frames if "importlib" in path.parts or path.name.startswith("<"))}
     lines = [f"{path.name}:{line}" for path, line in frames if path not in passing]

@@ -33,12 +33,12 @@ def check_pod(
     *,
     here: bool = False,
 ) -> list[Row]:
-    """Return the mistakes that the schema cannot find.
+    """Return the mistakes that the schema cannot detect, as rows with line and message.
 
     Args:
         described: the pod file.
-        other_hosts: hosts of the command line replace the file's.
-        env: environment with the secrets.
+        other_hosts: hosts of the command line replace those of the file.
+        env: environment of the launcher, with the secrets.
         here: the hosts of the command line are this machine.
     """
     mistakes = [*_transport(described, other_hosts, here), *_files(described), *_secrets(described, env)]

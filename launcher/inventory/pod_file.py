@@ -38,28 +38,28 @@ class ParsedPodFile:
 
     @property
     def inventories(self) -> tuple[str, ...]:
-        """Keys that name the hosts; more than one is a mistake."""
+        """Return the keys that name the hosts. More than one is a mistake."""
         return tuple(n for n, i in INVENTORIES.items() if i.is_key and getattr(self.file, n) is not None)
 
     @property
     def inventory(self) -> str | None:
-        """Key that names the hosts; None: they are simulated."""
+        """Return the key that names the hosts; None if the file names none."""
         return next(iter(self.inventories), None)
 
     @cached_property
     def listing(self) -> Listing:
-        """Hosts of the file. Raises UserError if a plug-in or Google Cloud has to be asked for them, and that fails."""
+        """Return the hosts that the file names. Raises UserError if a service must be asked for them, and that fails."""
         name = self.inventory
         return Listing(()) if name is None else INVENTORIES[name].from_key(getattr(self.file, name))
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """Hosts of the file. Raises UserError, as `listing` does."""
+        """Return the hosts of the file. Raises UserError, as `listing` does."""
         return self.listing.hosts
 
     @property
     def spares(self) -> tuple[Host, ...]:
-        """Spare hosts of the file."""
+        """Return the spare hosts of the file."""
         return tuple(host for entry in self.file.spares for host in entry.hosts())
 
     @property
@@ -81,7 +81,7 @@ class ParsedPodFile:
         return None if section is None else Container(**section.model_dump())
 
     def at(self, path: Path | None) -> Path | None:
-        """Return the absolute path; relative paths are relative to the pod file's folder."""
+        """Return a path of the file as an absolute path; relative ones are relative to the folder of the pod file."""
         return None if path is None else (self.path.expanduser().absolute().parent / path)
 
 
@@ -121,5 +121,5 @@ def _expanded(path: Path) -> Path:
 
 
 def _instead(path: Path) -> str:
-    """Return the remedy for a file that cannot be read: similar names, or the examples."""
+    """Return what to do if the pod file cannot be read: names files with similar names, or the examples."""
     return near_files(path) or "pod_configs/ has examples, and `podrun init` writes one"

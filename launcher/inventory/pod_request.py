@@ -15,18 +15,18 @@ from .base import INVENTORIES, REFINEMENTS, Listing, option_of
 
 @dataclass(frozen=True)
 class PodRequest:
-    """The command line's options about the pod."""
+    """Values of the command-line options about the pod."""
 
     slice: str | None = None
     pod: Path | None = None
     inventories: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the given options, by name in INVENTORIES."""
+    """Values of the given inventory options, by name in INVENTORIES."""
     refinements: Mapping[str, Any] = field(default_factory=dict)
-    """Values of the given options, by name in REFINEMENTS."""
+    """Values of the given refining options, by name in REFINEMENTS."""
     train: Path | None = None
     """Path of train.yaml, for messages."""
     num_slices: int | None = None
-    """Number of slices of the shape `slice`; None: as in the slice's name."""
+    """Number of slices like `slice`; None: the number that the slice's name has."""
     any_slice: bool = False
     """True: no slice is needed, and any number of hosts is accepted."""
 
@@ -39,31 +39,31 @@ class PodRequest:
 
     @property
     def complete(self) -> bool:
-        """True if the request names the hosts, so that most mistakes can be found without train.yaml."""
+        """Return True if the request names the hosts, so that most mistakes can be detected without train.yaml."""
         return bool(self.pod or self.listing or (self.simulation and self.slice))
 
     @property
     def names_pod(self) -> bool:
-        """True if any option about the pod was given."""
+        """Return True if any option about the pod was given."""
         return bool(self.pod or self.slice or self.num_slices or self.inventories or self.refinements)
 
     @property
     def listing(self) -> tuple[str, ...]:
-        """Names of the given options that list hosts."""
+        """Return the names of the given options that list hosts."""
         return tuple(name for name in self.inventories if INVENTORIES[name].lists_hosts)
 
     @property
     def simulation(self) -> str | None:
-        """Name of the given option that simulates hosts on this machine; None without one."""
+        """Return the name of the given option that simulates hosts on this machine; None without one."""
         return next((name for name in self.inventories if not INVENTORIES[name].lists_hosts), None)
 
     @property
     def is_here(self) -> bool:
-        """True if an option says that the hosts are this machine, so that the job uses its files."""
+        """Return True if an option says that the hosts are this machine, so that the job uses its files."""
         return any(INVENTORIES[name].is_here for name in self.inventories)
 
     def check_here(self) -> None:
-        """Raise UserError, in one sentence, if this machine is given and other hosts as well, before those are asked for."""
+        """Raise UserError if both this machine and other hosts are given. Call it before asking a service for the others."""
         here = next((name for name in self.listing if INVENTORIES[name].is_here), None)
         if here is None:
             return
@@ -77,12 +77,12 @@ class PodRequest:
 
     @property
     def lister(self) -> str | None:
-        """Name of the last given option that lists hosts; None if they are simulated."""
+        """Return the name of the last given option that lists hosts; None if they are simulated."""
         return None if self.simulation else next(reversed(self.listing), None)
 
     @cached_property
     def listed(self) -> Listing | None:
-        """Hosts of the `lister`, which is asked only once. Raises UserError, UnavailableError."""
+        """Return the hosts that the `lister` lists. Its service is asked only once. Raises UserError, UnavailableError."""
         name = self.lister
         if name is None or any(self.lacks(name)):
             return None

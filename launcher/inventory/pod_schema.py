@@ -37,7 +37,7 @@ def _range(text: str) -> str:
 
 
 def _hosts(value: Any) -> Any:
-    """Accept a list of hosts, or one text of hosts and ranges."""
+    """Convert hosts: accept a list of them, or one text of hosts and ranges."""
     if isinstance(value, str):
         value = split_hosts(value)
     if not isinstance(value, (list, tuple)):
@@ -48,13 +48,13 @@ def _hosts(value: Any) -> Any:
 
 
 def _count(entry: Any) -> int:
-    """Return the number of hosts in an entry: the largest over its texts."""
+    """Return the number of hosts in an entry: the largest number among its name and addresses."""
     texts = entry.values() if isinstance(entry, dict) else [entry]
     return max((count(text) for text in texts if isinstance(text, str)), default=1)
 
 
 def _entry(value: Any) -> Any:
-    """Accept a host, or a text as `{name: text}`. Ranges are checked here, so that errors point to the entry."""
+    """Convert a host: accept a mapping, or a text as `{name: text}`. Checks ranges here: errors then name the entry."""
     if isinstance(value, str):
         return {"name": _range(value)}
     if isinstance(value, dict):
@@ -81,7 +81,7 @@ def _image(text: str) -> str:
 
 
 def _mount(text: str) -> str:
-    """Accept PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]. No commas: engines separate mounts by them."""
+    """Accept PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]. Rejects commas, by which engines separate mounts."""
     source, _, inside = text.partition(":")
     inside = inside.partition(":")[0]
     if not source.startswith(("/", "~/")) or (inside and not inside.startswith("/")) or "," in text:
@@ -119,7 +119,7 @@ def _texts(value: Any) -> Any:
 
 
 def _secrets(value: Any) -> Any:
-    """Accept a list of names. A wrong value may be a secret, so messages do not show it."""
+    """Accept a list of names. Messages do not show a wrong value, because it may be a secret."""
     names = _texts(value)
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
         raise PydanticCustomError(SECRET, "must be a list of names; their values belong in secrets_file")

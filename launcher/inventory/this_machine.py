@@ -23,7 +23,7 @@ _METADATA = "engines.tpu.metadata:list_hosts"
 
 
 def from_option(_: bool = True) -> Listing:
-    """Return this machine as the only host. Its devices are looked at only if no slice is named."""
+    """Return this machine as the only host. Its devices are counted only if the user names no slice."""
     host = Host(LOCAL, "127.0.0.1", internal="127.0.0.1")
     return Listing((host,), transport="this_machine", python=sys.executable, ask_slice=find_slice)
 
@@ -45,7 +45,7 @@ def find_slice() -> Slice:
 
 
 def _count_gpus(files: int) -> int:
-    """Return the number of GPUs that CUDA programs started here see; `files`: number of device files of GPUs."""
+    """Return the number of GPUs that CUDA programs see on this machine. `files`: number of device files of GPUs."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in _NO_GPU:
         return 0
     gpus = read_gpus(os.environ)

@@ -19,7 +19,7 @@ def check_worker(typed: str, name: str, number: str | None, hosts: int) -> None:
 
 
 def check_slices(typed: str, number: str | None) -> None:
-    """Raise UserError if this is one of several slices, because a slice lists only its own hosts."""
+    """Raise UserError if this worker belongs to one of several slices, because a slice lists only its own hosts."""
     if number not in (None, "", "1"):
         raise UserError(
             f"{typed}: this is one of several slices (MEGASCALE_NUM_SLICES is {short(str(number))}), and each knows its own "

@@ -17,16 +17,16 @@ from .lazy import load
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """How an engine starts an image: `command` puts only the workers in it, `transport_options` the agent too."""
+    """How an engine starts an image. With `command`, only workers run in it; with `transport_options`, also the agent."""
 
     variables: str = ""
     """Prefixes of the environment variables that the engine itself reads."""
     command: Callable[[Container, bool], tuple[str, ...]] | None = None
-    """Returns the command prefix that runs a command in the image; if the second argument is true, with the host's GPUs."""
+    """Returns the command prefix that runs a command in the image; with the host's GPUs if the second argument is true."""
     transport_options: Callable[[Container, Sequence[str]], list[str]] | None = None
-    """Returns the transport's options; the given folders are mounted at the same path."""
+    """Returns options for the transport. The given folders are mounted at the same path."""
     needs: str = ""
-    """Phrase for messages: what `transport_options` require, or else: `is a plug-in of ...; call podrun with ...`."""
+    """For messages: what `transport_options` require, such as `is a plug-in of ...; call podrun with ...`."""
 
 
 ENGINES: Mapping[str, str] = MappingProxyType(
@@ -56,7 +56,7 @@ class Container:
 
     @property
     def how(self) -> ContainerEngine:
-        """Return the entry of `engine` in ENGINES."""
+        """Return how its engine starts an image: the entry in ENGINES."""
         return cast(ContainerEngine, load(ENGINES[self.engine]))
 
     @property
@@ -65,7 +65,7 @@ class Container:
         return self.how.transport_options is not None
 
     def sees(self, path: PurePosixPath) -> bool:
-        """Return True if `path` or one of its parents is mounted at the same path."""
+        """Return True if the container sees `path` at the same path: it or one of its parents is mounted there."""
         mounts = [mount.split(":") for mount in self.mounts]
         same = (PurePosixPath(source) for source, *inside in mounts if not inside or inside[0] == source)
         return any(source == path or source in path.parents for source in same)
@@ -82,7 +82,7 @@ class Container:
         return command(self, gpus)
 
     def transport_options(self, folders: Sequence[str]) -> list[str]:
-        """Return the transport's options; empty for engines that start only workers.
+        """Return options for the transport; empty if the engine starts only workers in the image.
 
         Args:
             folders: host folders to mount at the same path.

@@ -33,7 +33,7 @@ class Mistakes(UserError):
         self.texts += texts
 
     def check(self, check: Callable[[], T]) -> T | None:
-        """Return the result of a check. Returns None if it raises UserError, whose text is added."""
+        """Return the result of a check. If it raises UserError, add its text and return None."""
         try:
             return check()
         except UserError as error:

@@ -13,7 +13,7 @@ WINDOW = 64
 
 
 def fan_out(function: Callable[[H], R], hosts: Sequence[H], window: int = WINDOW) -> list[R | Exception]:
-    """Call `function(host)` for every host, `window` at a time; return results in the order of `hosts`."""
+    """Call `function` with every host, at most `window` at once. Return results or exceptions in the order of `hosts`."""
     if not hosts:
         return []
 

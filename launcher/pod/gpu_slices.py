@@ -17,9 +17,10 @@ _NAME = re.compile(rf"({'|'.join(PER_HOST)})-([1-9]\d{{0,5}})")
 
 
 def split_gpus(name: str) -> tuple[int, int] | None:
-    """Return (hosts, GPUs per host) for a lower-case slice name; None if it names no GPU model.
+    """Return (hosts, GPUs per host) of a slice name in lower case; None if it does not name a GPU model.
 
-    A number below the machine's count means part of one machine. Raises UserError if a larger number is not a multiple of it.
+    A number below that of one machine means a part of a machine. Raises UserError if a larger number is not a multiple
+    of it.
     """
     match = _NAME.fullmatch(name)
     if match is None:

@@ -36,12 +36,12 @@ def private_folder(*below: str) -> Path:
 
 
 def private(path: str, flags: int) -> int:
-    """Opener for `open(opener=...)` that creates files with mode 0600."""
+    """Open a file for `open(opener=private)`; a new file gets mode 0600."""
     return os.open(path, flags, 0o600)
 
 
 def age_of(path: Path) -> float | None:
-    """Return the seconds since a file was written or used; None if it is gone."""
+    """Return the seconds since a file was written or used; None if it does not exist."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:

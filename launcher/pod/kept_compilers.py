@@ -1,7 +1,7 @@
-"""The compilers of TPUs and GPUs that `podrun compile --install` keeps in podrun's folder.
+"""The compilers of TPUs and GPUs that `podrun compile --install` has stored in podrun's folder.
 
 podrun_home()/compilers/NAME        packages for one version of JAX and Python (`runtime/compiler_package.py` gives the name)
-podrun_home()/compilers/NAME.used   modified when it was used
+podrun_home()/compilers/NAME.used   modified when the compiler was used
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ FOLDER = "compilers"
 
 
 def kept_compilers() -> Path | None:
-    """Return the folder of compilers, if there is one. Raises UserError if another user could change it."""
+    """Return the folder of stored compilers; None without one. Raises UserError if another user could change it."""
     if not (podrun_home() / FOLDER).is_dir():
         return None
     return private_folder(FOLDER)
 
 
 def has_compiler(platform: str) -> bool:
-    """Return whether the compiler for `tpu` or `cuda` is installed for this interpreter, or kept. Raises UserError."""
+    """Return whether the compiler for `tpu` or `cuda` is installed for this interpreter or stored. Raises UserError."""
     from importlib.metadata import PackageNotFoundError  # not at the start of every program
 
     try:
@@ -35,7 +35,7 @@ def has_compiler(platform: str) -> bool:
 
 
 def compiler_folders(older_than: float) -> tuple[list[Path], list[Path]]:
-    """Return all kept compilers with their markers, and those not used for `older_than` seconds."""
+    """Return all stored compilers with their markers, and those that were not used for `older_than` seconds."""
     paths = [path for path in (podrun_home() / FOLDER).glob("*-*") if path.is_dir()]
     due = [path for path in paths if (age := age_of(used_marker(path))) is None or age >= older_than]
     return [*_with_markers(paths)], [*_with_markers(due)]

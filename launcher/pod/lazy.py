@@ -7,13 +7,13 @@ from typing import Any
 
 
 def load(place: str) -> Any:
-    """Import and return `attribute` of `room.module:attribute`, or the module for `room.module`.
+    """Import `room.module:attribute` and return the attribute; for `room.module`, return the module.
 
     Args:
-        place: a module of the launcher and a name in it, such as `transport.local:LocalTransport`.
+        place: a module of the launcher, and a name in it, such as `transport.local:LocalTransport`.
 
     Raises:
-        ImportError, AttributeError: the entry names something that does not exist.
+        ImportError, AttributeError: it does not exist.
     """
     module, colon, attribute = place.partition(":")
     imported = import_module(f"..{module}", __package__)

@@ -57,7 +57,7 @@ class Pod:
     """JAX platform on the hosts: `cpu`, `cuda` or `tpu`."""
     ssh: Ssh = Ssh()
     queue_job: str | None = None
-    """Id of the job whose nodes the hosts are, in the queue that has the transport's name."""
+    """Id of the job to which the hosts belong. Its queue has the same name as the transport."""
     home: str = "~/.podrun"
     """podrun's folder on the hosts: agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None
@@ -65,13 +65,13 @@ class Pod:
     container: Container | None = None
     """Image that the workers run in."""
     workdir: str | None = None
-    """Folder on the hosts with one folder per run. If the hosts do not share it, the first host stores the results."""
+    """Folder on the hosts that contains the workdirs of runs. If hosts do not share it, results are on the first host."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for the workers and setup commands."""
     secrets: tuple[str, ...] = ()
     """Names of variables in the launcher's environment, or in `secrets_file`, that are passed to the workers."""
     secrets_file: Path | None = None
-    """File of NAME=VALUE lines; mode 0600."""
+    """File with lines NAME=VALUE, and mode 0600."""
     setup: tuple[str, ...] = ()
     """Shell commands that run in `home` on every host before a run starts; PODRUN_PROJECT is the project's folder."""
     requirements: Path | None = None
@@ -85,7 +85,7 @@ class Pod:
 
     @property
     def traits(self) -> Traits:
-        """Traits of the pod's transport."""
+        """Return the traits of the pod's transport."""
         return TRAITS[self.transport]
 
     @property
@@ -117,10 +117,10 @@ class Pod:
         return replace(self, container=replace(self.container, python=python))
 
     def with_hosts(self, hosts: Sequence[Host]) -> Pod:
-        """Return the pod of one attempt: these hosts, in the order of their process ids, with the slice resized to them."""
+        """Return the pod of one attempt: these hosts in the order of their process ids, and the slice with their number."""
         slice = self.slice.resized(len(hosts)) if self.slice.can_shrink else self.slice
         return replace(self, hosts=tuple(hosts), slice=slice)
 
     def workdir_on_hosts(self, chosen: Path) -> Path:
-        """Return the path of a workdir on the hosts: below the pod's workdir unless absolute or beginning with `~`."""
+        """Return the path of a workdir on the hosts: below the pod's workdir unless it is absolute or begins with `~`."""
         return chosen if chosen.parts[:1] == ("~",) else Path(self.workdir or f"{self.home}/{WORKDIRS}") / chosen

@@ -21,9 +21,9 @@ def split_hosts(text: str) -> list[str]:
 
 
 def count(text: str) -> int:
-    """Return the number of hosts in an entry, at least 1, without building their names.
+    """Return the number of hosts in an entry, at least 1, without making their names.
 
-    A malformed range counts as one. Beyond LIMIT the count may be too low, but is still above LIMIT.
+    A malformed range counts as one. If there are more than LIMIT, the result may be too low, but is more than LIMIT.
     """
     hosts = 1
     for inside in _GROUP.findall(text):
@@ -55,7 +55,7 @@ def expand(text: str) -> list[str]:
 
 
 def is_host(text: str) -> bool:
-    """Return True for the name or address of one host. IPv6 addresses with a scope are rejected: a scope may be any text."""
+    """Return True for the name or address of one host. Rejects IPv6 addresses with a scope, which may be any text."""
     try:
         return "%" not in text and expand(text) == [text]
     except ValueError:
@@ -77,7 +77,7 @@ def _numbers(inside: str) -> list[str]:
 
 
 def _check_characters(text: str) -> None:
-    """Raise ValueError for the syntax of other tools; the message gives podrun's form."""
+    """Raise ValueError for the range syntax of other tools, with podrun's form in the message."""
     if not text.strip():
         raise ValueError("is empty; give the name or address of a host")
     if not text.replace("\t", " ").isprintable():

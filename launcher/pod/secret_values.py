@@ -36,7 +36,7 @@ class Secrets(Mapping[str, str]):
 
 
 def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
-    """Return the values of `pod.secrets`, from the environment or else from `pod.secrets_file`.
+    """Return the values of `pod.secrets`: from the environment, otherwise from `pod.secrets_file`.
 
     Raises UserError if secrets are missing, with the places searched, or if the file has mistakes.
     """
@@ -48,7 +48,7 @@ def read_secrets(pod: Pod, env: Mapping[str, str] = os.environ) -> Secrets:
 
 
 def secrets_at_hand(pod: Pod, env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the values of `pod.secrets` that are available now, so that output can hide them; missing ones are skipped."""
+    """Return those values of `pod.secrets` that are available now, to hide them in output."""
     try:
         in_file: Mapping[str, str] = read_secrets_file(pod.secrets_file) if pod.secrets_file and pod.secrets else {}
     except UserError:
@@ -57,12 +57,12 @@ def secrets_at_hand(pod: Pod, env: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def missing_secrets(names: Sequence[str], in_file: Mapping[str, str], env: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the names whose value is missing or empty in both places."""
+    """Return the names that have no value, or an empty one, in file and environment."""
     return [name for name in names if not env.get(name) and not in_file.get(name)]
 
 
 def missing_secret_message(name: str, file: Path | None) -> str:
-    """Return the message for a secret without a value, with the remedy."""
+    """Return the message for a secret without a value, and what to do."""
     places = f"the environment or {file}" if file else "the environment"
     remedy = f"export it, or write {name}=VALUE into {file or 'a file and name that under secrets_file'}"
     return f"{name} is not set in {places}; {remedy}"

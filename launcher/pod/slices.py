@@ -28,7 +28,7 @@ class Slice:
     devices_per_host: int
     chips: int
     topology: str
-    """Topology of one slice, also if there are several."""
+    """Topology of one slice, even if there are several."""
     slices: int = 1
     """Number of equal slices. Hosts are ordered slice by slice; slices are connected only by the data center's network,
     which is slower than the links inside a slice.
@@ -48,7 +48,7 @@ class Slice:
         return self.hosts // self.slices
 
     def times(self, count: int) -> Slice:
-        """Return `count` copies of this slice as one Slice. `self` must be a single slice."""
+        """Return `count` of these slices as one Slice. This one must be a single slice."""
         assert self.slices == 1
         if count == 1:
             return self
@@ -72,12 +72,12 @@ class Generation:
 
     name: str
     counts_per_chip: int
-    """What the number in a slice name counts, per chip: 2 for TensorCores, 1 for chips."""
+    """Number by which a chip counts in a slice name: 2 where TensorCores are counted, 1 where chips are."""
     devices_per_chip: int
     topologies: tuple[str, ...]
     chips_per_host: int = 4
     single_host_chips: tuple[int, ...] = ()
-    """Exceptions to `chips_per_host`: numbers of chips that fit on one host."""
+    """Numbers of chips that are on one host, whatever `chips_per_host` says."""
 
     def slices(self) -> list[Slice]:
         return [self._slice(topology) for topology in self.topologies]
@@ -163,7 +163,7 @@ def _grid(name: str, kind: str, hosts: int, devices: int) -> Slice:
 
 
 def several_slices(slice: Slice, count: int) -> Slice:
-    """Return `count` copies of a slice as one.
+    """Return `count` of a slice as one Slice.
 
     Raises UserError if they have too many hosts, or if `slice` already stands for several.
     """
@@ -187,7 +187,7 @@ def _forms() -> str:
 
 
 def nearest_slices(name: str, count: int = 4) -> list[str]:
-    """Return existing slice names near `name`: the nearest sizes of its generation, or else the most similar names."""
+    """Return existing slice names near `name`: the nearest sizes of its generation, or the most similar names."""
     generation, _, number = name.rpartition("-")
     generation = _ALIASES.get(generation, generation)
     same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]

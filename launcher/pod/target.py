@@ -1,4 +1,4 @@
-"""The target of a slice: what a compiler calls it."""
+"""The target of a slice: the devices under the name that a compiler gives them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from .gpu_slices import declared_model
 from .slices import Slice
 
 _TPU_NAMES = {"v5litepod": "v5e"}
-"""libtpu's names of generations, where they differ from those in the names of slices."""
+"""Maps generations in slice names to libtpu's names, where they differ."""
 _TWO_DEVICES = ("v4",)
-"""Generations that libtpu compiles for with two devices a chip, though real ones have one (megacore)."""
+"""Generations for which libtpu compiles with two devices per chip, although real chips have one (megacore)."""
 GPUS = ("a100", "a100-40gb", "h100", "h200", "b200", "b300", "gb200", "gb300", "l4")
 """Models of GPUs with a description in `runtime/gpus`. `a100` has 80 GB."""
 
 
 def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
-    """Return the target of a slice; None for CPUs, and for GPUs whose model is neither in its name nor in `gpu`.
+    """Return the target of a slice; None for CPUs, and for GPUs of unknown model.
 
     Args:
-        slice: TPUs, GPUs or CPUs. `a100-16` means those with 80 GB.
-        gpu: model of the GPUs, one of `GPUS`; overrides the one in the name of the slice.
+        slice: TPUs, GPUs or CPUs. `a100-16` means GPUs with 80 GB.
+        gpu: model of the GPUs, one of `GPUS`; None: the model in the name of the slice.
 
     Raises:
-        UserError: podrun knows no GPUs of that model, the slice is not of GPUs, or the compiler cannot compile for it.
+        UserError: podrun does not know this model, the slice has no GPUs, or the compiler cannot compile for it.
     """
     if gpu and gpu not in GPUS:
         raise UserError(f"unknown GPU {gpu!r}; the compiler's descriptions are of {', '.join(GPUS)} (a100 has 80 GB)")
@@ -56,7 +56,7 @@ def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
 
 
 def _host(slice: Slice) -> tuple[int, ...]:
-    """Return the chips of a host along each dimension; empty if they are 2x2, which libtpu assumes."""
+    """Return the number of chips of a host in each dimension; empty for 2x2, which libtpu assumes."""
     bounds = tuple(int(n) for n in slice.topology.split("x"))
     if slice.hosts_per_slice > 1 or slice.chips // slice.slices == 4:
         return ()

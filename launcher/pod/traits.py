@@ -11,28 +11,29 @@ class Traits:
     """Properties of a transport. The defaults suit transports to the nodes of a job."""
 
     place: str
-    """Its class, a `Transport`: `room.module:attribute`."""
+    """Its `Transport` class as `room.module:attribute`."""
     reached: str
-    """Phrase that follows the size of a pod in messages: `reached by ssh`."""
+    """How messages describe the hosts, after the size of the pod: `reached by ssh`."""
     files_are_here: bool = False
-    """The hosts share this machine's file system: paths can be checked, and folders created, before a run starts."""
+    """True: the hosts share this machine's file system, so podrun can check paths and create folders before a run starts."""
     needs_staging: bool = True
-    """Code and environment must be copied to the hosts."""
+    """True: code and environment must be copied to the hosts."""
     is_exclusive: bool = False
-    """A host belongs to one run at a time. False where a queue decides which jobs share a node."""
+    """True: a host belongs to one run at a time. False where a queue decides which jobs share a node."""
     is_simulated: bool = False
-    """All hosts are processes of this machine: they connect over loopback and share its CPU cores."""
+    """True: all hosts are processes of this machine, connect over loopback and share its CPU cores."""
     lists_hosts: bool = True
-    """The user lists the hosts in a pod file or an option."""
+    """True: the user lists the hosts in a pod file or an option."""
     has_login: bool = False
-    """A user can log in to a host with SSH."""
+    """True: a user can log in to a host with SSH."""
     starts_containers: bool = False
-    """The transport can start the agent itself in a container image."""
+    """True: the transport can start the agent itself in a container image."""
     in_pod_file: bool = False
-    """A pod file may select this transport; the others are selected by an inventory."""
+    """True: a pod file may select this transport. Others are selected by an inventory."""
     queue: str = ""
-    """The `Queue` whose jobs' nodes it reaches, `room.module:attribute`. It has the name of the transport, as has the
-    inventory's option, whose value has the options of a job."""
+    """The `Queue` whose jobs provide the hosts, as `room.module:attribute`. It has the same name as the transport and as the
+    inventory's option, whose value has the options of a job.
+    """
 
 
 TRAITS = MappingProxyType(
@@ -70,21 +71,21 @@ TRAITS = MappingProxyType(
 )
 """The transports by name."""
 QUEUES = tuple(name for name, traits in TRAITS.items() if traits.queue)
-"""Names of the transports, and inventories, that have a queue to which runs are submitted."""
+"""Names of the transports, and of their inventories, that have a queue for runs."""
 
 LISTED = "ssh"
 """Transport for listed hosts, unless the pod file names another."""
 
 
 def location(path: str, transport: str, host: str) -> str:
-    """Return a path of `host` as seen from this machine: `host-0:/runs/train`, or just the path if the files are here.
+    """Return a path of `host` as seen from this machine: `host-0:/runs/train`, or only the path if the files are here.
 
-    Unknown transports, written by a newer version, count as remote. A URL is returned unchanged.
+    Unknown transports, which a newer version wrote, count as remote. A URL is returned unchanged.
     """
     is_here = transport in TRAITS and TRAITS[transport].files_are_here
     return path if is_here or not host or "://" in path else f"{host}:{path}"
 
 
 def reached(transport: str) -> str:
-    """Return how messages say that hosts are reached, also for unknown transports."""
+    """Return the words by which messages say how hosts are reached, even for unknown transports."""
     return TRAITS[transport].reached if transport in TRAITS else f"reached by {transport}"

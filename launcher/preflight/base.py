@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from ..agent.base.from_agent import Facts
 
 FactsByHost = Mapping[str, Facts]
-"""Facts from `agent.facts.gather` by host name, in the order of the pod. Contains only hosts that answered."""
+"""The facts that `agent.facts.gather` returned, by host name, in the order of the pod. Only hosts that answered."""
 
 V = TypeVar("V", bound=Hashable)
 _NAMED = 6  # most hosts that are named; further ones are counted
@@ -21,12 +21,12 @@ class Finding:
 
     hosts: tuple[str, ...]
     what: str
-    """The problem, to follow the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
+    """The problem, as words that follow the hosts' names: `jax 0.9.0, but 0.10.2 on the other 3 hosts`."""
     remedy: str
     fatal: bool
     """True if a run would fail or give wrong results."""
     about: str = ""
-    """Row of the table for the finding."""
+    """Row of the table that shows the finding."""
 
     def __str__(self) -> str:
         return f"{name_hosts(self.hosts)}: {self.what}"
@@ -51,7 +51,15 @@ def group(values: Mapping[str, V]) -> list[tuple[V, tuple[str, ...]]]:
 def minority_findings(
     name: str, values: Mapping[str, Hashable], remedy: str, *, fatal: bool, about: str
 ) -> list[Finding]:
-    """Return a finding for each group of hosts whose value differs from the most frequent one."""
+    """Return a finding for each group of hosts whose value differs from the most frequent one.
+
+    Args:
+        name: what the value is, for the message.
+        values: the value of each host.
+        remedy: what to do.
+        fatal: a run would fail.
+        about: row of the table.
+    """
     groups = group(values)
     if len(groups) < 2:
         return []
@@ -71,7 +79,14 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
 def judge_each(
     facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
 ) -> list[Finding]:
-    """Apply `judge` to a fact of every host. Hosts with the same verdict (what, remedy, fatal) share a finding."""
+    """Apply `judge` to a fact of every host, and return the findings.
+
+    Args:
+        facts: facts of the hosts.
+        fact: name of the fact.
+        judge: returns (problem, what to do, fatal) for a value, or None. Hosts with the same result share a finding.
+        about: row of the table.
+    """
     verdicts = {host: judge(host_facts.get(fact)) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
         Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
@@ -81,7 +96,7 @@ def judge_each(
 
 
 def unless_mounted(remedy: str) -> str:
-    """Return the remedy for a missing workdir that `setup:` may mount."""
+    """Return what to do about a missing workdir, with a reminder that `setup:` may mount it."""
     return f"nothing if `setup:`, which a check does not run, mounts it; else {remedy}"
 
 

@@ -36,7 +36,7 @@ def _lack(pod: Pod, hosts: tuple[str, ...], requirements: str) -> list[Finding]:
 
 
 def _too_new_for_python(pod: Pod, interpreters: Mapping[str, Interpreter], requirements: str) -> list[Finding]:
-    """Report pinned versions that do not support the hosts' Python, such as JAX 0.11 with Python 3.11."""
+    """Return findings about pinned versions that do not support the hosts' Python, such as JAX 0.11 with Python 3.11."""
     least = least_pythons(requirements)
     refused = {}
     for host, interpreter in interpreters.items():
@@ -53,7 +53,7 @@ def _too_new_for_python(pod: Pod, interpreters: Mapping[str, Interpreter], requi
 
 
 def _unbuildable(interpreters: Mapping[str, Interpreter]) -> list[Finding]:
-    """Report hosts that cannot build the environment, for lack of venv or of a way to the package index."""
+    """Return findings about hosts that cannot build the environment, because venv or the package index is missing."""
     reasons = {host: why for host, i in interpreters.items() if (why := i.get("cannot_build"))}
     return [
         Finding(hosts, f"the environment cannot be built: {what}", remedy, True, "packages")
@@ -63,7 +63,7 @@ def _unbuildable(interpreters: Mapping[str, Interpreter]) -> list[Finding]:
 
 
 def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Finding]:
-    """Check disk space by the agent's rule. The agent needs less if it can extend an existing environment."""
+    """Return findings about too little disk space. The agent needs less if it can extend an existing environment."""
     disks = {host: disk for host in hosts if is_known(facts[host], "disk_home") and (disk := facts[host]["disk_home"])}
     short = {}
     for host, disk in disks.items():

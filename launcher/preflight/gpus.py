@@ -83,7 +83,7 @@ def _judge_list(expected: int, gpus: Gpus | None) -> Verdict:
 
 
 def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Compare the GPU models, because a program is compiled for one model. With more GPUs than needed CUDA may use any."""
+    """Return findings about different GPU models: a program is compiled for one, and CUDA may use any GPU of several."""
     listed = {host: f for host, f in facts.items() if models(f)}
     exact = all(len(rows(f)) <= pod.slice.devices_per_host for f in listed.values())
     mixed = tuple(host for host, f in listed.items() if "," in models(f))
@@ -97,7 +97,7 @@ def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Compare the GPU models with the model in the slice's name."""
+    """Return findings about GPU models that differ from the model in the slice's name."""
     declared = declared_model(pod.slice.name)
     if declared is None:
         return []
@@ -130,7 +130,7 @@ def _judge_free(gpus: Gpus | None) -> Verdict:
 
 
 def _users(facts: FactsByHost) -> list[Finding]:
-    """Report processes, such as those of other users, that `devices` does not report."""
+    """Return findings about processes, such as those of other users, that the rules in `devices` do not report."""
     unseen = {}
     for host, f in facts.items():
         seen = {p["pid"] for p in f["holders"]["processes"]} if is_known(f, "holders") else set()
@@ -160,7 +160,7 @@ def _judge_errors(gpus: Gpus | None) -> Verdict:
 
 
 def _old_drivers(facts: FactsByHost) -> list[Finding]:
-    """Find drivers that are too old for the plug-in of the workers' interpreter."""
+    """Return findings about drivers that are too old for the plug-in of the workers' interpreter."""
     remedy = "install a newer driver there, or the plug-in of an older CUDA: jax[cuda12]"
     findings = []
     for plugin, least in DRIVERS.items():

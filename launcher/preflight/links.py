@@ -39,8 +39,9 @@ def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def selected(names: Sequence[str], chosen: str) -> list[str]:
-    """Return the interfaces that NCCL selects: those with a listed prefix, with `=` a listed name, with `^` all others.
+    """Return the interfaces that NCCL selects among `names`.
 
+    `chosen` lists prefixes of names. After `=` it lists whole names, and after `^` what to exclude.
     Source: NCCL_SOCKET_IFNAME in https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
     """
     excludes, exact = chosen.startswith("^"), chosen.lstrip("^").startswith("=")
@@ -76,7 +77,7 @@ def links_text(facts: Facts) -> str:
 
 
 def _without_interface(known: Mapping[str, Links]) -> list[Finding]:
-    """Find hosts on which NCCL would fail at its start because it finds no interface."""
+    """Return findings about hosts on which NCCL would fail at its start because it finds no interface."""
     wrong = {}
     for host, links in known.items():
         names = [row["name"] for row in links["interfaces"]]

@@ -77,7 +77,7 @@ def _judge_memory(memory: Memory) -> Verdict:
 
 
 def _clocks(facts: FactsByHost) -> list[Finding]:
-    """Compare each clock with the majority's. Skews are relative to this machine, whose own clock may be wrong."""
+    """Return findings about clocks that differ from the majority, measured against this machine's, which may be wrong."""
     skews = {h: f["clock"]["skew"] for h, f in facts.items() if is_known(f, "clock") and "skew" in f["clock"]}
     if not skews:
         return []
@@ -189,7 +189,7 @@ def _judge_claim(claim: str | None) -> Verdict:
 
 
 def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
-    """Report a machine that is listed under several names: its processes would share its devices."""
+    """Return findings about a machine that is listed under several names: its processes would share its devices."""
     machines = {host: f["machine"] for host, f in facts.items() if is_known(f, "machine")}
     remedy = "remove all but one of its names from `hosts`"
     return [
@@ -200,7 +200,7 @@ def _twice(pod: Pod, facts: FactsByHost) -> list[Finding]:
 
 
 def _unknown(facts: FactsByHost, before_setup: bool) -> list[Finding]:
-    """Report facts that a host could not determine. A file system that hangs here would hang the workers too."""
+    """Return findings about facts that a host could not determine. A file system that hangs would hang the workers, too."""
     errors: dict[tuple[str, str], list[str]] = {}
     for host, host_facts in facts.items():
         for fact in host_facts:

@@ -20,6 +20,8 @@ def apply_rules(pod: Pod, facts_by_host: FactsByHost, *, program: bool, before_s
     """Return all findings.
 
     Args:
+        pod: the pod.
+        facts_by_host: facts of the hosts that answered.
         program: a user program runs, which need not import podrun's requirements.
         before_setup: setup commands have not run yet, and may mount the workdir.
     """

@@ -38,12 +38,12 @@ class Report:
     facts: dict[str, Facts] = field(default_factory=dict)
     """Facts of the hosts that answered."""
     unreached: dict[str, str] = field(default_factory=dict)
-    """Reason by name, for hosts that could not be reached."""
+    """Reason for each host that could not be reached, by name."""
     findings: list[Finding] = field(default_factory=list)
     coordinator: str | None = None
     """Address at which every host reached the first one; None if one did not or the test was not made."""
     shared: str | None = None
-    """The workdir, if all hosts share it or can use its bucket; else None."""
+    """The workdir, if all hosts share it or can use its bucket; otherwise None."""
     bucket_unreachable: bool = False
 
     @property
@@ -54,9 +54,17 @@ class Report:
 
 
 def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say, *, program: bool = False) -> Report:
-    """Gather the facts of all hosts, then test whether those that answered reach the first one and share the workdir.
+    """Gather the facts of all hosts, and test whether they can connect to the first one and share the workdir.
 
-    Raises UserError if the pod's requirements cannot be read.
+    Args:
+        transport: reaches the hosts.
+        pod: the pod.
+        workdir: folder on the hosts; None: there is none to test.
+        say: shows the progress.
+        program: a user program will run.
+
+    Raises:
+        UserError: the pod's requirements cannot be read.
     """
     requirements = requirements_text(pod)
     report = gather_facts(transport, pod, workdir, requirements, say)
@@ -78,13 +86,13 @@ def gather_facts(
     python: str | None = None,
     modules: Iterable[str] = (),
 ) -> Report:
-    """Ask all hosts at once for their facts. The only findings are the hosts that cannot be reached. Raises UserError.
+    """Ask all hosts at once for their facts. The findings are only about hosts that cannot be reached. Raises UserError.
 
     Args:
         transport: reaches the hosts.
         pod: its `env` is that of the workers.
-        workdir: folder on the hosts whose disk is looked at, if any.
-        requirements: text of the pod's requirements, if any.
+        workdir: folder on the hosts whose disk is inspected; None: none.
+        requirements: text of the pod's requirements; None: there are none.
         say: shows the progress.
         python: interpreter of the workers; None: that of the pod.
         modules: modules that the user's program imports.
@@ -118,7 +126,14 @@ def gather_facts(
 
 
 def ask_all(hosts: tuple[Host, ...], question: Callable[[Host], T], doing: str, say: Say) -> dict[str, T | HostError]:
-    """Return the answer or the HostError of every host, by name. Raises other exceptions, which are bugs of podrun."""
+    """Ask every host, and return its answer or HostError by name. Other exceptions, which are bugs of podrun, are raised.
+
+    Args:
+        hosts: the hosts.
+        question: returns the answer of a host.
+        doing: the activity, for the progress.
+        say: shows the progress.
+    """
     waiting = [host.name for host in hosts]
     counting = threading.Lock()
     say(doing, 0, len(hosts), list(waiting))

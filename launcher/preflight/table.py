@@ -38,7 +38,7 @@ def make_rows(report: Report) -> list[Row]:
     pod, facts = report.pod, report.facts
 
     def fine(question: str) -> dict[str, Facts]:
-        """Return the facts of hosts without an error on a question: a bad host must not determine the minimum."""
+        """Return the facts of the hosts without an error on a question: a bad host must not determine the minimum."""
         wrong = {host for f in report.findings if f.fatal and f.about == question for host in f.hosts}
         return {host: host_facts for host, host_facts in facts.items() if host not in wrong}
 
@@ -86,7 +86,7 @@ def _answers(facts: dict[str, Facts], answer: Callable[[Facts], str]) -> list[tu
 def _least(
     facts: dict[str, Facts], amount: Callable[[Facts], int | None], text: str
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Return one answer for all hosts: their smallest amount."""
+    """Return one answer for all hosts: `text` with the smallest of their amounts."""
     amounts = {}
     for host, host_facts in facts.items():
         try:

@@ -119,7 +119,7 @@ def _too_old(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Findi
 
 
 def _unfit_pair(interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
-    """Report hosts whose flax cannot be imported with their JAX; pip allows such pairs."""
+    """Return findings about hosts whose flax cannot be imported with their JAX; pip allows such pairs."""
     unfit = {}
     for host, i in interpreters.items():
         if not (_has(i, "jax") and _has(i, "flax")):
@@ -162,7 +162,7 @@ def _packages_differ(pod: Pod, interpreters: Interpreters) -> list[Finding]:
 
 
 def _differ(pod: Pod, interpreters: Interpreters, names: tuple[str, ...], *, fatal: bool) -> list[Finding]:
-    """Return a finding for each group of deviating hosts, for all packages together. `_missing` reports missing packages."""
+    """Return a finding for each group of hosts whose package versions deviate. `_missing` reports missing packages."""
     complete = {host: packages(i) for host, i in interpreters.items() if _has(i, "jax") and _has(i, "jaxlib")}
     if pod.platform == "cuda":
         complete = {host: p for host, p in complete.items() if any(_has(interpreters[host], name) for name in _CUDA)}
@@ -198,7 +198,7 @@ def _no_driver(version: str | None) -> tuple[str, str, bool] | None:
 
 
 def _key(pod: Pod) -> str:
-    """Return the key for the workers' interpreter."""
+    """Return what sets the workers' interpreter, for messages: `launch.python`, or a key of the pod file."""
     if not pod.traits.needs_staging:
         return "launch.python"
     return f"`{'container.python' if pod.container else 'python'}:` in the pod file"

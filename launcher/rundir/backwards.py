@@ -10,7 +10,7 @@ _LONGEST = 16 << 20  # bytes of a line
 
 
 def lines_backwards(path: Path) -> Iterator[bytes]:
-    """Yield the complete lines without line ends, last line first, reading only as far as needed. A missing file is empty."""
+    """Yield the complete lines without line ends, the last one first; nothing if there is no file. Reads only as needed."""
     try:
         file = path.open("rb")
     except OSError:
@@ -34,7 +34,7 @@ def lines_backwards(path: Path) -> Iterator[bytes]:
 
 
 def tail_offset(path: Path, lines: int, end: int) -> int:
-    """Return the offset at which the last `lines` lines of the first `end` bytes begin; an unfinished last line counts."""
+    """Return the offset of the last `lines` lines in the first `end` bytes. An unfinished last line counts as a line."""
     with path.open("rb") as file:
         at, newlines = end, lines
         if end and lines:

@@ -34,7 +34,7 @@ class Echo:
         self._partial = b""
 
     def next(self, size: int, at_end: bool = False) -> str | None:
-        """Return the next lines, about `size` bytes, and longer lines in pieces; None if there is nothing new.
+        """Return the next lines, about `size` bytes, and a longer line in pieces; None if there is nothing new.
 
         `at_end`: the log is complete, so return an unfinished line as well.
         """
@@ -52,7 +52,7 @@ class Echo:
         return None
 
     def skip(self, behind: int = _BEHIND) -> str | None:
-        """Skip output that is more than `behind` bytes behind. Return a message about it; None if nothing is skipped."""
+        """Skip output if more than `behind` bytes are left. Returns a message about it; None if nothing was skipped."""
         file = self._open()
         left = 0 if file is None else _size(self._log) - file.tell()
         if file is None or left <= behind:
@@ -78,11 +78,11 @@ class Echo:
 
 
 _SIGTERM_CAUGHT = re.compile(rb"[IWE]\d{4} .*\bpreemption_notifier\.cc:\d+\] SIGTERM caught at ")
-"""A line of JAX after `podrun stop` or Ctrl-C, which looks like trouble. The log has it as it is."""
+"""Matches a line that JAX prints after `podrun stop` or Ctrl-C. It looks like an error, so only the log shows it."""
 
 
 def last_state(line: bytes) -> str:
-    """Return the last state of a line, since a progress bar overwrites its line; of a warning of JAX, what it means."""
+    """Return a line in its last state: a progress bar overwrites its line. A warning of JAX is replaced by its meaning."""
     if _SIGTERM_CAUGHT.match(line):
         return "JAX has the request to stop"
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")

@@ -36,7 +36,7 @@ Hosts = Annotated[dict[str, list[int]], "ids of the processes by host"]
 
 class _OfLauncher(TypedDict, total=False):
     time: Moment
-    """Set when the event is recorded, and required there."""
+    """Set when the event is recorded; required in recorded events."""
 
 
 class StartEvent(_OfLauncher):
@@ -64,19 +64,19 @@ class HostEvent(_OfLauncher):
     host: str
     phase: str
     process: NotRequired[Count]
-    """Given if a worker has `started`, like `pid` and `standby`."""
+    """Number of the worker, in the phase `started`, like `pid` and `standby`."""
     pid: NotRequired[Count]
-    """Also of an agent that says `hello`."""
+    """Pid of the worker, or of the agent in the phase `hello`."""
     standby: NotRequired[bool]
     python: NotRequired[str]
     message: NotRequired[str]
-    """Progress of a preparation."""
+    """Progress in this phase."""
     reason: NotRequired[str]
-    """Reason why it is `stopped` or `lost`."""
+    """Reason for the phases `stopped` and `lost`."""
     kept: NotRequired[str]
-    """Folder with what the program wrote beside its code there."""
+    """Folder on the host with the files that the program wrote beside its code."""
     left: NotRequired[list[Count] | None]
-    """Pids of processes that are left then; None if that is not known."""
+    """Pids of processes that may still run; None if unknown."""
 
 
 class ExitEvent(_OfLauncher):
@@ -91,13 +91,13 @@ class ExitEvent(_OfLauncher):
 
 
 class LateEvent(_OfLauncher):
-    """The others wait for this process in their steps."""
+    """The other processes wait for this process in each step, or no longer do."""
 
     event: Literal[EventKind.LATE]
     host: str
     process: Count
     behind: float
-    """Seconds of each step; 0: no longer late."""
+    """Seconds per step for which the others wait; 0: no longer late."""
     step_seconds: float
     since: Moment
 
@@ -130,7 +130,7 @@ class EndEvent(_OfLauncher):
     event: Literal[EventKind.END]
     code: int
     host: str | None
-    """The host to blame; None if nothing failed."""
+    """The host of the first cause; None if nothing failed."""
     process: NotRequired[Count | None]
     message: str
     left_behind: NotRequired[list[str]]
@@ -186,7 +186,7 @@ _KNOWN: dict[Any, Check] = {Count: count, Metric: metric, Moment: _moment, Hosts
 
 
 def _checks_of(events: Any, unset: Collection[str] = ()) -> dict[str, Check]:
-    """Return the check of each of the events, a union, by its kind. `unset`: fields that are not set yet."""
+    """Return the check of each event in a union, by its kind. `unset`: names of fields that are not yet set."""
     return {get_args(event.__annotations__["event"])[0]: _check_of(event, unset) for event in get_args(events)}
 
 
@@ -209,12 +209,12 @@ _OF_PHASE = {"hello": _check_of(_AgentStarted), "started": _check_of(_WorkerStar
 
 
 def is_of_worker(event: Event) -> TypeGuard[WorkerEvent]:
-    """Return True if a worker reported the event: notes come from the launcher as well."""
+    """Return True if a worker reported the event. (A note may be the launcher's.)"""
     return event["event"] in _REPORTED and "process" in event
 
 
 def parse_worker_event(line: bytes) -> WorkerEvent:
-    """Return the event that a worker reported. Raises Malformed."""
+    """Return the event in a line that a worker wrote. Raises Malformed."""
     event = _load(line)
     _check(_REPORTED, event)
     return cast(WorkerEvent, event)

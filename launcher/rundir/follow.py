@@ -23,7 +23,7 @@ class Output:
         self._echo: Echo | None = None
 
     def next_lines(self, at_end: bool = False) -> str:
-        """Return the next lines to show at once; empty if there are none. With `at_end` the last one may be unfinished."""
+        """Return the next lines to show, empty if there are none. With `at_end`, the last one may be unfinished."""
         if self._echo is None:
             start = self._directory.start()
             log = None if start is None else echoed_log(start)
@@ -35,9 +35,9 @@ _LOOK = 0.2  # seconds between two reads of the record
 
 
 def follow(directory: RunDirectory, from_end: bool = False) -> Iterator[Event | None]:
-    """Yield all events so far, then each new one, until the run ends or has no supervisor; yield None after each pause.
+    """Yield all events so far, then each new one, until the run ends or has no supervisor. Yields None after each pause.
 
-    With `from_end`, skip the events before the first pause.
+    With `from_end`, the events so far are skipped.
     """
     unparsed = Lines(LIMIT)
     try:

@@ -96,6 +96,13 @@ def since_offset(file: LogFile, time: float) -> int:
 
 
 def first_offset(file: LogFile, end: int, since: float | None, lines: int | None) -> int:
-    """Return the offset from which to show output up to `end`: since a time, and at most the last `lines` lines."""
+    """Return the offset from which to show output up to `end`.
+
+    Args:
+        file: the log.
+        end: offset at which the shown output ends.
+        since: show only what arrived after this time; None: no limit.
+        lines: show at most the last so many lines; None: no limit.
+    """
     start = 0 if since is None else min(end, since_offset(file, since))
     return start if lines is None else max(start, tail_offset(file.path, lines, end))

@@ -16,7 +16,7 @@ _PARTIAL = 1 << 20  # bytes of an unfinished line that are kept
 
 
 def prefixes(files: Sequence[LogFile]) -> dict[str, bytes]:
-    """Return a prefix for each file, such as `host | `, all of one width; empty for a single file."""
+    """Return a prefix for each file, such as `host | `, all of the same width; empty for a single file."""
     width = max((len(file.name) for file in files), default=0)
     return {file.name: f"{file.name:<{width}} | ".encode() if len(files) > 1 else b"" for file in files}
 
@@ -54,7 +54,7 @@ def _pieces(number: int, file: LogFile, end: int) -> Iterator[tuple[float, int, 
 
 
 def _copy(file: LogFile, start: int, end: int, limit: int, out: _Lines) -> int:
-    """Copy whole lines from `start` until `end` is reached. Return the offset after the last one."""
+    """Write whole lines of a log from `start` until `end` is reached. Returns the offset after the last one."""
     with file.path.open("rb") as source:
         source.seek(start)
         while start < end:
@@ -91,7 +91,7 @@ class Follower:
         self._places = dict(starts)
         self._partial: dict[str, bytes] = {}
         self._bars: dict[str, bytes] = {}
-        """The unfinished line of each file that was shown last."""
+        """The unfinished line of each file, as it was last shown."""
         self._wrote: dict[str, float] = {}
         self._out = out
 

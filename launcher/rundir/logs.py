@@ -38,7 +38,7 @@ class Logs:
         self._marked: dict[str, float] = {}
 
     def write(self, name: str, data: bytes) -> None:
-        """Append output. Raise IncompleteWriteError if not all of it could be written."""
+        """Append output. Raises IncompleteWriteError if a part of it could not be written."""
         if not data:
             return
         try:
@@ -70,7 +70,7 @@ class Logs:
             return 0
 
     def end_of(self, name: str, most: int, start: int = 0) -> bytes:
-        """Return at most the last `most` bytes of a log, and none before offset `start`."""
+        """Return the last `most` bytes of a log, without those before offset `start`."""
         try:
             with log_path(self._folder, name).open("rb") as file:
                 file.seek(max(start, self.size(name) - most))
@@ -109,7 +109,7 @@ class Logs:
 
 
 def tail(path: Path, lines: int, limit: int = 16384) -> list[str]:
-    """Return the last lines of a file, without lines that never explain a failure."""
+    """Return the last lines of a file, without those that never explain a failure."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

@@ -25,11 +25,11 @@ class QueuedJob(Protocol):
 
     @property
     def is_pending(self) -> bool:
-        """Return whether it waits in the queue, also after it was requeued."""
+        """Return whether it waits in the queue, perhaps after it was requeued."""
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended for good."""
+        """Return whether it has ended and will not be requeued."""
 
     @property
     def is_ending(self) -> bool:
@@ -62,7 +62,7 @@ class Queue(ABC):
 
     @abstractmethod
     def shell(self, job: str, node: str) -> str:
-        """Return the command line that opens a shell on a node of a job."""
+        """Return the command line with which a user opens a shell on a node of a job."""
 
     @abstractmethod
     def end(self, directory: RunDirectory, job: str, now: bool) -> bool:
@@ -76,7 +76,11 @@ class Queue(ABC):
 
     @abstractmethod
     def options(self, typed: str) -> tuple[Any, list[str]]:
-        """Parse the typed options of a job; return them, for the queue's inventory as well, and the mistakes."""
+        """Parse the typed options of a job.
+
+        Returns:
+            The options, which the queue's inventory also takes, and the mistakes in them.
+        """
 
     @abstractmethod
     def mistakes(self, options: Any, pod: Pod | None) -> list[str]:
@@ -91,7 +95,7 @@ class Queue(ABC):
 
     @abstractmethod
     def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-        """Return the submission without submitting: as values for JSON, and as a command line for people."""
+        """Return what would be submitted: as values for JSON, and as a command line for people."""
 
     @abstractmethod
     def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:

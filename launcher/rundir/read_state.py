@@ -12,7 +12,7 @@ _STEP = f'"event": "{EventKind.STEP}"'.encode()
 
 
 def read_state(directory: RunDirectory) -> RunState:
-    """Return the state of a run, without `reported`; its `start` is None if it has not begun."""
+    """Return the state of a run without `reported`. Its `start` is None if the run has not begun."""
     state = RunState()
     last_steps: dict[bytes, bytes] = {}
     for line in directory.lines():

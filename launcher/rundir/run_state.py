@@ -51,9 +51,9 @@ class RunState:
     agents: dict[str, int] = field(default_factory=dict)
     """Pids of the agents by host."""
     busy: dict[str, str] = field(default_factory=dict)
-    """A long activity on a host, such as building its environment, if there is one."""
+    """The long activity on each host that has one, such as building its environment."""
     resumed: int | None = None
-    """Step of the checkpoint from which it went on."""
+    """Step of the checkpoint from which the attempt resumed."""
     step: StepEvent | None = None
     """Last step that process 0 has reported, or any process if process 0 has reported none."""
     evaluation: EvalEvent | None = None
@@ -84,7 +84,7 @@ class RunState:
 
     @property
     def common_phase(self) -> str | None:
-        """Return the phase that all processes share, or None."""
+        """Return the phase of all processes; None if they differ."""
         return next(iter(self.phases)) if len(self.phases) == 1 else None
 
     def apply(self, event: Event, time: float | None = None) -> None:
@@ -120,7 +120,7 @@ class RunState:
                 self.end = event
 
     def _begin(self, event: StartEvent, time: float) -> None:
-        """Begin an attempt. Of earlier ones, only checkpoints and measurements are kept."""
+        """Begin an attempt. Only checkpoints and measurements of earlier attempts are kept."""
         processes = {n: ProcessState(host, n, since=time) for host, numbers in event["hosts"].items() for n in numbers}
         phases = Counter(process.phase for process in processes.values())
         kept = {
@@ -176,7 +176,7 @@ class RunState:
 
 
 def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:
-    """Return a step with its metrics, or with those of `before` if it has none: programs do not report them in each step."""
+    """Return a step with its metrics, or with those of `before` if it has none: programs report them only now and then."""
     if shown_metrics(event):
         return event
     last = {**metrics_of(before), **({"shown": before["shown"]} if "shown" in before else {})}
@@ -184,7 +184,7 @@ def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:
 
 
 def _with_other_sets(event: EvalEvent, before: EvalEvent | None) -> EvalEvent:
-    """Return an evaluation with the metrics of those of the same step: a program reports one set after another."""
+    """Return an evaluation, with the metrics of `before` if it is of the same step: programs report one set at a time."""
     if before is None or before["step"] != event["step"]:
         return event
     return cast(EvalEvent, {**before, **event})

@@ -50,9 +50,9 @@ class Summary:
     steps: int | None
     loss: float | None
     metric: str | None
-    """Name of the metric that stands for the run: the first of those on the console's line of a step."""
+    """Name of the run's main metric: the first one on the console's line of a step."""
     value: float | None
-    """Its value at the last step that has it."""
+    """Value of that metric at the last step that has one."""
     job: str
     """Command line of a user program, otherwise the workdir."""
     program: bool
@@ -118,7 +118,7 @@ def summarize(directory: RunDirectory) -> Summary:
 
 
 def _is_new(directory: RunDirectory) -> bool:
-    """Return True between the creation of the directory and the first event."""
+    """Return True if the directory was just created and has no event yet."""
     return not directory.events.exists() and time.time() - _made(directory.path) < _APPEAR
 
 
@@ -130,7 +130,7 @@ def _made(path: Path) -> float:
 
 
 def _last_steps(directory: RunDirectory) -> list[StepEvent]:
-    """Return the last step, after the last one with metrics if it has none."""
+    """Return the last step; if it has no metrics, also the last step with metrics, before it."""
     recent = itertools.islice(directory.newest_events(), _LOOK_BACK)
     steps: list[StepEvent] = []
     for event in recent:
@@ -142,7 +142,7 @@ def _last_steps(directory: RunDirectory) -> list[StepEvent]:
 
 
 def _from_spec(directory: RunDirectory) -> StartEvent:
-    """Return the first event as far as the spec tells it, for a run without events."""
+    """Return a first event from the spec, for a run without events."""
     try:
         spec = printable(loads((directory.path / "spec.json").read_bytes(), LIMIT))
         _SPEC(spec)

@@ -84,12 +84,12 @@ class RunDirectory:
 
     @property
     def job_options(self) -> Path:
-        """Return the path of the file with the arguments of the submitting program, such as sbatch."""
+        """Return the path of the file with the arguments of the program that submits, such as sbatch."""
         return self.path / "job_options.json"
 
     @property
     def job_output(self) -> Path:
-        """Return the path of its jobs' output."""
+        """Return the path of the output of the run's jobs."""
         return self.path / "job.out"
 
     @property
@@ -111,9 +111,9 @@ class RunDirectory:
             ) from None
 
     def settings(self) -> dict[str, str]:
-        """Return the keys of the job with their values as text, by their paths; of a program its words. Never raises.
+        """Return the keys and values of the job as text, or the words of a program. Never raises.
 
-        Environment variables are left out: their values may be secrets.
+        Environment variables are left out, because their values may be secrets.
         """
         try:
             spec = printable(loads((self.path / "spec.json").read_bytes(), LIMIT))
@@ -193,7 +193,7 @@ class RunDirectory:
         return pod.hosts if names is None else tuple(by_name[name] for name in names if name in by_name)
 
     def _begun(self) -> AttemptRecord | None:
-        """Return the record of `begin`; None before the first attempt. Raises UserError if it is damaged."""
+        """Return the record that `begin` wrote; None before the first attempt. Raises UserError if it is damaged."""
         path = self.path / "attempt.json"
         try:
             return parse_attempt(path.read_bytes(), LIMIT)
@@ -266,7 +266,7 @@ class RunDirectory:
         return last if last is not None and last["event"] == EventKind.END else None
 
     def record_end(self, message: str, code: int, *, stopped: bool = False) -> None:
-        """Record the end of a run without a supervisor. `stopped`: the user has ended it."""
+        """Record the end of a run that has no supervisor. `stopped`: the user stopped it."""
         how, host = ("interrupted", None) if stopped else ("failed", "the launcher")
         end: EndEvent = {
             "event": EventKind.END,
@@ -285,7 +285,7 @@ class RunDirectory:
 
     @contextmanager
     def supervise(self) -> Iterator[None]:
-        """Hold the run's lock, so that it has one supervisor at a time. Raises UserError if there is another."""
+        """Hold the run's lock, so that no other process supervises it. Raises UserError if another process does."""
         file = os.open(self.path / "supervisor.json", os.O_RDWR | os.O_CREAT, 0o600)
         if not _lock(file):
             os.close(file)
@@ -300,11 +300,11 @@ class RunDirectory:
             os.close(file)
 
     def supervisor(self) -> int | None:
-        """Return the pid of the run's supervisor; None if it has none. The pid may be on another machine, `elsewhere`."""
+        """Return the pid of the run's supervisor; None if it has none. See `elsewhere`: it may be of another machine."""
         return holder["pid"] or None if (holder := self._holder()) else None  # 0 would signal a process group
 
     def elsewhere(self) -> str | None:
-        """Return the name of the supervisor's machine if it is another one; None if it is this one, or there is none."""
+        """Return the name of the supervisor's machine; None if it is this one, or if there is no supervisor."""
         holder = self._holder()
         machine = holder.get("machine") if holder else None
         return None if machine == socket.gethostname() else machine
@@ -404,7 +404,7 @@ def all_runs() -> list[RunDirectory]:
 
 
 def label_of(run: RunDirectory) -> Label:
-    """Return the name, tags and note of a run; an empty one if its record cannot be read."""
+    """Return the name, tags and note of a run; an empty label if its record cannot be read."""
     try:
         spec = printable(loads((run.path / "spec.json").read_bytes(), LIMIT))
         _LABEL(spec)
@@ -415,9 +415,10 @@ def label_of(run: RunDirectory) -> Label:
 
 
 def find_run(name: str | None) -> RunDirectory:
-    """Return the newest run with this `--name`, or else the run whose id has `name` in it; by default the newest run.
+    """Return the newest run whose `--name` is `name`, otherwise the run with `name` in its id; None: the newest run.
 
-    A part at the beginning or the end of an id counts more than one in the middle. Raises UserError for none or several.
+    A match at the beginning or the end of an id is preferred to one in the middle. Raises UserError for none or
+    several.
     """
     runs = all_runs()
     if not runs:

@@ -28,7 +28,7 @@ def job_of(directory: RunDirectory) -> QueuedJob | None:
 
 
 def is_pending(directory: RunDirectory) -> bool:
-    """Return whether the run's job waits in the queue, also after it was requeued."""
+    """Return whether the run's job waits in the queue, perhaps after it was requeued."""
     return (state := job_of(directory)) is not None and state.is_pending
 
 
@@ -45,14 +45,15 @@ def is_unfinished(directory: RunDirectory) -> bool:
 
 
 def is_final(event: Event, directory: RunDirectory) -> TypeGuard[EndEvent]:
-    """Return whether an event certainly ends the run; after a failure, its job may be requeued."""
+    """Return whether an event certainly ends the run. After a failure it does not, because the job may be requeued."""
     return event["event"] == EventKind.END and (event["code"] == 0 or directory.job() is None)
 
 
 def end_of(directory: RunDirectory) -> EndEvent | None:
-    """Return the event of the run's end; None if it continues, also in a job that was requeued.
+    """Return the event of the run's end; None if the run continues, perhaps in a job that was requeued.
 
-    If its job has ended and podrun has recorded no reason, this records the queue's: SLURM forgets jobs after minutes.
+    If its job has ended and podrun has recorded no end, this records the queue's reason: SLURM forgets jobs after
+    minutes.
     """
     end = directory.end()
     job = directory.job()
@@ -75,7 +76,7 @@ def end_of(directory: RunDirectory) -> EndEvent | None:
 
 
 def _is_quiet(directory: RunDirectory) -> bool:
-    """Return whether nothing was recorded lately. Otherwise records of the job's end may still become visible here."""
+    """Return whether nothing was recorded lately. If something was, records of the job's end may soon become visible here."""
     try:
         return time.time() - directory.events.stat().st_mtime > _LATE or directory.start() is None
     except OSError:
@@ -83,7 +84,7 @@ def _is_quiet(directory: RunDirectory) -> bool:
 
 
 def pending_words(directory: RunDirectory) -> str | None:
-    """Return `RUN waits in the queue of SLURM as job 4711: ...` with the reason; None for a run that is not pending."""
+    """Return why a run waits, such as `RUN waits in the queue of SLURM as job 4711: ...`; None if it does not wait."""
     state, job, queue = job_of(directory), directory.job(), queue_of(directory)
     if state is None or job is None or queue is None or not state.is_pending:
         return None

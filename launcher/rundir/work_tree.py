@@ -31,7 +31,7 @@ class WorkTree:
 
 
 def note_work_tree(file: Path, folder: Path) -> None:
-    """Write the state of the user's code to `file`, in a background thread; nothing outside a work tree."""
+    """Start a background thread that writes the state of the user's code to `file`. Writes nothing outside of a work tree."""
     threading.Thread(target=_note, args=(file, folder), name="work tree", daemon=True).start()
 
 
@@ -55,7 +55,7 @@ def git_state(folder: Path) -> WorkTree | None:
 
 
 def read_work_tree(file: Path) -> WorkTree | None:
-    """Read the file of `note_work_tree`; None if it is missing or damaged."""
+    """Read a file that `note_work_tree` has written; None if it is missing or damaged."""
     try:
         tree = loads(file.read_bytes(), LIMIT)
         _FIELDS(tree)

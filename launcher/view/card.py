@@ -21,14 +21,14 @@ _LABEL, _LONGEST = 12, 18  # width of the labels, and at most, for metrics with 
 
 
 def card(state: RunState, step: StepEvent, history: History, now: float, plain: bool = False) -> list[str]:
-    """Return the lines.
+    """Return the lines of the card.
 
     Args:
         state: the run.
         step: the last step event.
-        history: the first of the metrics that are shown, over the steps.
+        history: values of the first shown metric, by step.
         now: seconds since 1970.
-        plain: ASCII only.
+        plain: use only ASCII.
     """
     label = min(_LONGEST, max(_LABEL, *(len(name) + 1 for name in shown_metrics(step)), 0))
     rows = [("step", _progress(step, label, plain))]
@@ -66,7 +66,7 @@ def _progress(step: StepEvent, label: int, plain: bool) -> str:
 
 
 def _late(late: LateEvent, label: int) -> str:
-    """Return `host-2: 105 ms, 87 %`. A long name is cut at its start, because host names differ in their ends."""
+    """Return how late a process is: `host-2: 105 ms, 87 %`. Cuts a long name at its start: host names differ at the end."""
     lateness = f": {seconds_words(late['behind'])}, {100 * late_share(late):.0f} %"
     room = WIDTH - label - len(lateness)
     host = late["host"] if len(late["host"]) <= room else f"..{late['host'][2 - room :]}"

@@ -1,4 +1,4 @@
-"""Describe what ended runs left on disk and on hosts: what `podrun clean` lists, keeps and asks about."""
+"""Describe what `podrun clean` can remove, what it keeps, and what it asks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .times import duration, size
 
 @dataclass(frozen=True)
 class StoredFiles:
-    """Files in podrun's folder on this machine that are no run's."""
+    """Files in podrun's folder on this machine that do not belong to a run."""
 
     kind: str
-    """Their name, in the plural."""
+    """What they are called, in the plural."""
     folder: Path
     files: list[Path]
-    """They may be folders."""
+    """Files or folders."""
     due: bool
-    """True if they may go."""
+    """True if they may be removed."""
 
     @property
     def bytes(self) -> int:
@@ -33,13 +33,13 @@ class StoredFiles:
 
     @property
     def age(self) -> float:
-        """Seconds since one of them was used."""
+        """Return the seconds since one of them was last used."""
         return min((age for path in self.files if (age := age_of(path)) is not None), default=0.0)
 
 
 @dataclass
 class Removable:
-    """What ended runs and other commands left behind and `podrun clean` may remove."""
+    """Files and processes of ended runs and other commands that `podrun clean` may remove."""
 
     runs: list[OldRun] = field(default_factory=list)
     stored: list[StoredFiles] = field(default_factory=list)
@@ -109,7 +109,7 @@ _RULES_HERE = {
 
 
 def kept_lines(removable: Removable, older_than: str) -> list[str]:
-    """Return what is kept, by groups of hosts with the same environments or data sets, and when it will be removed."""
+    """Return lines about environments and data sets that are kept, and until when; hosts with the same ones share a line."""
     lines = []
     for kind, rule in _RULES.items():
         hosts: dict[str, list[str]] = {}
@@ -128,7 +128,7 @@ def kept_lines(removable: Removable, older_than: str) -> list[str]:
 
 
 def summary(removable: Removable) -> str:
-    """Return a phrase for what would be removed: the object of `remove`."""
+    """Return a phrase for what would be removed, to follow the word `remove`."""
     bytes_here = sum(run.size for run in removable.runs)
     folders = [folder for of_host in removable.folders.values() for folder in of_host]
     processes = [process for of_host in removable.processes.values() for process in of_host]

@@ -42,7 +42,7 @@ def headline(start: StartEvent) -> str:
 
 
 def notable_line(event: Event) -> str | None:
-    """Return the line of an event that every view for people shows; None for other events."""
+    """Return the line of an event that every view for people shows; None if the event has none."""
     match event["event"]:
         case EventKind.START:
             return headline(event) if event["attempt"] == 0 else None
@@ -56,7 +56,7 @@ def notable_line(event: Event) -> str | None:
 
 
 def is_in_output(state: RunState, event: Event) -> bool:
-    """Return True if the event's line is part of the user program's output, which is shown already."""
+    """Return True if the event's line is already shown as output of the user program."""
     return state.is_program and event.get("process") == 0 and event["event"] not in (EventKind.HOST, EventKind.EXIT)
 
 
@@ -165,7 +165,7 @@ class PlainConsole:
             self.say(step_line(event))
 
     def _is_due(self, event: StepEvent) -> bool:
-        """Return whether a step gets a line: it has metrics, it is the last one, or there was none for a while."""
+        """Return whether a step gets a line: it has metrics, is the last one, or no line was printed for a while."""
         now = time.monotonic()
         if not describe_step(event) and event["step"] != event["steps"] and now - self._said < _QUIET:
             return False
@@ -173,7 +173,7 @@ class PlainConsole:
         return True
 
     def _building(self, event: Event) -> str | None:
-        """Return a line with the first host's progress in preparing its environment or data, which takes minutes."""
+        """Return a line about the first host's progress with environment or data, which takes minutes; otherwise None."""
         if event["event"] != EventKind.HOST or event["phase"] not in ("environment", "setup-commands", "data"):
             return None
         first = self._state.start is not None and event["host"] == next(iter(self._state.start["hosts"]))

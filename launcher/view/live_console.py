@@ -27,7 +27,7 @@ _STEPPING = {Phase.TRAIN, Phase.EVALUATE, Phase.SAVE}
 
 
 def sanitize(value: Any) -> Any:
-    """Return part of an event with all its text printable and without colours."""
+    """Return a value of an event with all its text printable and without colours."""
     if isinstance(value, str):
         return without_colours(value)
     if isinstance(value, dict):
@@ -83,7 +83,7 @@ class LiveConsole:
                 self._said = time.monotonic()
 
     def _step_line(self, event: Event) -> str | None:
-        """Return the line of a step, if one of _LINES is due and no metrics were printed recently."""
+        """Return the line of a step, if one of `_LINES` is due and no metrics were printed recently; otherwise None."""
         if event["event"] != EventKind.STEP or event["process"] != 0:
             return None
         steps = event["steps"]

@@ -30,7 +30,7 @@ class OverwrittenLine:
         self.show(f"{what}  {size(here)} of {size(total)}")
 
     def show(self, text: str) -> None:
-        """Show `text` in place of the last one."""
+        """Show `text` in place of the progress line."""
         if self._live and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY
             self._shown = True

@@ -28,10 +28,7 @@ class History:
             self._points = self._points[::2]
 
     def sparkline(self, width: int, plain: bool = False) -> str:
-        """Return up to `width` bars scaled from the lowest value to the highest; an empty text without values. `plain`:
-
-        ASCII.
-        """
+        """Return up to `width` bars, scaled from the lowest value to the highest; empty without values. `plain`: ASCII."""
         points = list(self._points)  # copied, because another thread may add points
         if len(points) < 2 or width < 2:
             return ""
@@ -43,7 +40,7 @@ class History:
 
 
 def _columns(points: list[tuple[int, float]], width: int) -> list[float]:
-    """Return the mean of each of `width` equal ranges of steps; an empty range repeats the previous one."""
+    """Return the mean of the values in each of `width` equal ranges of steps; an empty range repeats the one before."""
     first, last = points[0][0], points[-1][0]
     columns: list[list[float]] = [[] for _ in range(width)]
     for step, value in points:

@@ -23,9 +23,9 @@ def guarded_streams() -> Iterator[None]:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """Return the unfiltered stream: for rich, which moves the cursor, and for `--raw`.
+    """Return the stream without the filter, for rich, which moves the cursor, and for `--raw`.
 
-    The caller must make text of other origin printable before writing it there.
+    The caller must make all text printable that is not podrun's own.
     """
     return cast(_Text, stream).behind if isinstance(stream, _Text) else stream
 
@@ -38,13 +38,13 @@ def overwrite_line(stream: TextIO, text: str) -> None:
 
 
 def write_in_handler(text: str) -> None:
-    """Write a text of podrun's own to stderr in the handler of a signal, which may have interrupted a write to the stream."""
+    """Write a text to stderr in a signal handler, which may have interrupted another write. The text must be podrun's own."""
     with suppress(OSError, ValueError):  # ValueError: it is closed
         os.write(sys.stderr.fileno(), text.encode())
 
 
 def _guarded(stream: TextIO) -> TextIO:
-    """Return the stream with the filter, or None if the stream was closed before podrun started."""
+    """Return the stream with the filter; None if the stream was closed before podrun started."""
     return stream if stream is None or isinstance(stream, _Text) else cast(TextIO, _Text(stream))
 
 

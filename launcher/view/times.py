@@ -13,7 +13,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?[smhdw])+")
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError that names the option."""
+    """Parse `90s`, `10m`, `1h30m` or `7d` into seconds; 0 needs no unit. Raises UserError that names `option`."""
     given = text.strip().lower()
     if given == "0":
         return 0.0

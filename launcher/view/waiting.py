@@ -32,7 +32,7 @@ def waiting(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def lock_or_wait(lock: TextIO, does: str) -> None:
-    """Lock an open file. If another podrun has locked it, say that it DOES something, and wait."""
+    """Lock an open file. If another podrun has locked it, print what that one `does`, and wait."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -26,15 +26,15 @@ class Message(TypedDict, total=False):
     order: list[str]
     """Keys of all parts."""
     data: PageData
-    """Charts in place of those with the same key."""
+    """Charts that replace those with the same key."""
     points: PageData
-    """Points to append to the charts."""
+    """Points to append to the curves of charts."""
     marks: list[tuple[float, str]]
-    """Marks to add to the charts of steps."""
+    """Marks to add to the charts whose axis is the step."""
     made: str
     state: str
     removed: str
-    """The folder of the run has been removed."""
+    """Message that the run's folder was removed; empty if it was not."""
     notice: str
 
 
@@ -47,7 +47,7 @@ class Source(Protocol):
         """Return the changes since the last call; empty if there are none."""
 
     def html(self, number: int) -> str:
-        """Return the whole page, as of message `number`. Called after `poll`."""
+        """Return the whole page after message `number`. Called after `poll`."""
 
 
 class Feed:
@@ -63,7 +63,7 @@ class Feed:
         self._browsers = 0
         self._is_looking = False
         self._page = (-1, 0.0, b"")
-        """Number and time of the last rendered page."""
+        """Number, time and content of the page that was rendered last."""
 
     def page(self) -> bytes:
         """Return the whole page."""
@@ -76,7 +76,7 @@ class Feed:
             return self._page[2]
 
     def messages(self, after: int, is_connected: Callable[[], bool]) -> Iterator[bytes]:
-        """Yield the messages after a number as server-sent events, until the browser disconnects."""
+        """Yield the messages after number `after` as server-sent events, until the browser disconnects."""
         self._join()
         try:
             while True:
@@ -90,7 +90,7 @@ class Feed:
                 self._changed.notify_all()
 
     def tell(self, message: Message) -> None:
-        """Send a message to all browsers, besides those that `source` makes."""
+        """Send a message to all browsers, in addition to those of the source."""
         with self._changed:
             self._number += 1
             data = json.dumps(message, allow_nan=False, separators=(",", ":"))
@@ -98,7 +98,7 @@ class Feed:
             self._changed.notify_all()
 
     def _next(self, after: int) -> tuple[list[bytes], int]:
-        """Wait for messages after a number; return them with the last number. May return none, to test the connection."""
+        """Wait a few seconds for messages after number `after`; return them and the number of the last one."""
         with self._changed:
             self._changed.wait_for(lambda: self._number != after, timeout=KEEPALIVE_SECONDS)
             missing = self._number - after

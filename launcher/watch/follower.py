@@ -11,13 +11,13 @@ from ..rundir.runs import RunDirectory
 
 
 class Follower:
-    """The records of a run so far. Hold `lock` while calling `advance` and while using `records`."""
+    """The records of a run so far. Hold `lock` during `advance` and while using `records`."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
         self.lock = threading.Lock()
         self.generation = 0
-        """Number of times that the records were read from the beginning."""
+        """Number of times that the records were read again from the beginning."""
         self._reading = Reading(0.0)
         self._file: IO[bytes] | None = None
 

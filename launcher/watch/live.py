@@ -9,7 +9,7 @@ from ..report.write_html import Live
 
 
 def live_run(run: str, number: int, state: str) -> Live:
-    """Return the additions to the page of a run, as of message `number`."""
+    """Return the additions to the page of a run after message `number`."""
     at = quote(run, safe="")
     return _live(
         '<a href="../">All runs</a><button id="stop" type="button" hidden>Stop the run</button>',

@@ -102,7 +102,7 @@ def _name(directory: RunDirectory) -> str:
 
 
 def _differs(runs: Sequence[RunDirectory]) -> str:
-    """Return a table of what the jobs of the runs differ in."""
+    """Return a table of the keys in which the jobs differ."""
     jobs = [run.settings() for run in runs]
     keys = [key for key in dict.fromkeys(key for job in jobs for key in job) if len({job.get(key) for job in jobs}) > 1]
     if not keys:
@@ -119,14 +119,14 @@ def _differs(runs: Sequence[RunDirectory]) -> str:
 
 
 def _of_run(chart: Chart, name: str, colour: int) -> Iterator[Series]:
-    """Yield the first curve of a run's chart and its evaluations, in the colour of the run."""
+    """Yield the first curve of a run's chart, and its evaluations, in the colour of the run."""
     for number, series in enumerate(chart.series):
         if number == 0 or series.style == "dots":
             yield replace(series, name=f"{name} {series.name}", colour=colour)
 
 
 def thinned(steps: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return a bounded number of records, each with the range of the loss over the records it represents."""
+    """Return a limited number of records, each with the range of the loss over the records that it replaces."""
     stride = math.ceil(len(steps) / _POINTS) or 1
     groups = (steps[at : at + stride] for at in range(0, len(steps), stride))
     return [

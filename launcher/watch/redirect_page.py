@@ -20,11 +20,9 @@ _PAGE = """<!DOCTYPE html>
 
 @contextmanager
 def redirect_page(address: str) -> Iterator[Path]:
-    """Write a page that redirects to `address`; remove it at the end of the block.
+    """Write a page that redirects to `address`; remove it at the end of the `with` block. Raises OSError.
 
-    Only this user can read it. Raises OSError.
-
-    The browser's command line, visible to all users of the machine, then contains only the page's path.
+    Only this user can read it. The browser's command line, which all users can see, then has only the path of the page.
     """
     folder = Path(tempfile.mkdtemp(prefix="podrun-watch-"))  # mode 0700
     try:

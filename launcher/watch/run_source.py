@@ -91,7 +91,10 @@ class RunSource:
         return now >= self._due and (is_news or (self._state == "running" and now >= self._made + _IDLE))
 
     def _whole(self, with_curves: bool) -> Message:
-        """Return the parts that changed since they were last sent, and the charts over time; step curves if requested."""
+        """Return the parts of the page that changed since they were sent, and the charts over time.
+
+        `with_curves`: also the charts over steps.
+        """
         begin = time.thread_time()
         page = page_of_records(self._follower.directory, self._follower.records)
         parts = parts_of(page)
@@ -106,7 +109,7 @@ class RunSource:
         return {"parts": changed, "order": [*parts], "data": data, "state": self._state, "made": page.made}
 
     def _new_tiles(self, steps: list[StepRecord], events: list[Event]) -> str:
-        """Return the tiles with the values of the last step; other tiles keep those of the last whole page."""
+        """Return the tiles with the values of the last step. The other tiles stay as on the last whole page."""
         total = steps[-1].values.get("steps")
         new = dict(step_tiles(steps, evaluations_of(events), total if isinstance(total, int) else None))
         self._tiles = [(name, new.pop(name, value)) for name, value in self._tiles if name != "steps"]

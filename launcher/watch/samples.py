@@ -17,7 +17,7 @@ _STEP, _LEADS = f'{{"event": "{EventKind.STEP}"'.encode(), b'"process": 0}\n'
 
 
 def sample_metric(events: Path, name: str) -> list[float]:
-    """Return about one value of a metric per position, in order; empty without records."""
+    """Return values of a metric from positions all over the records, in order; empty without records."""
     try:
         with events.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -33,12 +33,12 @@ def sample_metric(events: Path, name: str) -> list[float]:
 
 
 def _lines_at(file: IO[bytes], place: int) -> list[bytes]:
-    """Return the complete lines of the piece at a position."""
+    """Return the complete lines of the piece that begins at a position."""
     file.seek(place)
     return [line for line in file.read(_PIECE).splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def _steps(lines: list[bytes]) -> list[bytes]:
-    """Return the step lines of the leading process, or else those of any process."""
+    """Return the step lines of the leading process, or of all processes if it has none."""
     steps = [line for line in lines if line.startswith(_STEP)]
     return [line for line in steps if line.endswith(_LEADS)] or steps

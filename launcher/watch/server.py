@@ -36,7 +36,7 @@ _WRONG_HOST = "podrun watch: this server is only known as 127.0.0.1 and localhos
 
 
 class WatchServer(ThreadingHTTPServer):
-    """HTTP server of the pages. `stop` ends the run with the given id, and raises UserError on failure."""
+    """HTTP server of the pages. Its function `stop` ends a run by its id, and raises UserError if that fails."""
 
     daemon_threads = True
 
@@ -176,5 +176,5 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _name(host: str) -> str:
-    """Return the name in a Host header, without the port."""
+    """Return the host name in a Host header, without the port."""
     return host.rpartition(":")[0] if ":" in host else host

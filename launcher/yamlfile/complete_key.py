@@ -12,8 +12,8 @@ from .schema_tree import SchemaTree
 def complete_override(words: tuple[str, ...], incomplete: str) -> list[tuple[str, str]]:
     """Return the possible completions of the last word of a command line, each with its description.
 
-    A section ends with a dot, a key with `=`. After the `=` of a key with few values, these values are returned, with the
-    key before them except in bash, which treats `=` as a word of its own.
+    A section ends with a dot, a key with `=`. After the `=` of a key with few values, the completions are these values.
+    They include the key and the `=`, except in bash, where `=` separates words.
 
     Args:
         words: the words between train.yaml and the incomplete one.

@@ -1,4 +1,4 @@
-"""Turn pydantic's errors into messages: line, key, problem and remedy."""
+"""Turn pydantic's errors into messages: line, key, problem and what to do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,14 @@ def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
 
 
 def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterable[str] = ()) -> Row:
-    """Return the row for problem `what` of the key `dotted`. `given`: the keys set on the command line."""
+    """Return the row that says what is wrong with a key.
+
+    Args:
+        dotted: the dotted key.
+        what: the problem.
+        lines: the line of each key in the file.
+        given: keys that the command line sets, which are in no line of the file.
+    """
     above = _self_and_parents(dotted)
     line = next((lines[d] for d in above if d in lines), 0)
     named = _named(dotted, what, given)
@@ -72,10 +79,7 @@ def describe_mistakes(
 def _rows_of_another_choice(
     tree: SchemaTree, problems: dict[str, list[ErrorDetails]], lines: Mapping[str, int], given: Iterable[str]
 ) -> list[Row]:
-    """Replace the errors of keys that belong to another choice of their section with one row per section.
-
-    Removes these keys from `problems`.
-    """
+    """Return a row for each section with keys of another choice, and remove the errors of these keys from `problems`."""
     sections: dict[str, list[str]] = {}
     for dotted, errors in problems.items():
         if errors[0]["type"] == "extra_forbidden" and dotted in tree.paths and "." in dotted:
@@ -185,7 +189,7 @@ def _choice_hint(error: ErrorDetails) -> str:
 
 
 def _key_hint(tree: SchemaTree, location: Location) -> str:
-    """Suggest a key: the same name in another section, or the most similar name in this one."""
+    """Return a hint for an unknown key: the same name in another section, or the most similar name in this one."""
     parts = tree.keys_to(location)
     here = tree.keys_at(location[:-1])
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]

@@ -12,7 +12,10 @@ _SHOWN = 3
 
 
 def meant_override(option: str, typed: Sequence[str]) -> str | None:
-    """Return a hint with the override that replaces `option`; None if no key has its name. `typed`: all arguments."""
+    """Return a hint with the override to type instead of an option; None if no key has the option's name.
+
+    `typed`: all arguments of the command line.
+    """
     name = option.lstrip("-").replace("-", "_")
     paths = SchemaTree(Config).paths
     keys = [name] if name in paths else [path for path in paths if path.endswith(f".{name}")]

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 Location = tuple[str | int, ...]
 """Location of a pydantic error: keys, indices, and the names of union branches."""
 Node = dict[str, Any]
-"""A schema within a JSON Schema, as pydantic makes it."""
+"""A schema that is part of a JSON Schema."""
 
 
 class SchemaTree:
@@ -30,7 +30,7 @@ class SchemaTree:
 
     @cached_property
     def paths(self) -> list[str]:
-        """Every dotted key that a file can have."""
+        """Return every dotted key that a file can have."""
 
         def below(at: Node, prefix: str) -> Iterator[str]:
             for name, value in at.get("properties", {}).items():
@@ -42,7 +42,7 @@ class SchemaTree:
         return list(dict.fromkeys(below(self._schema, "")))
 
     def members(self, keys: Sequence[str]) -> dict[str, tuple[bool, str]]:
-        """Return the keys of a section, over all its choices, as {key: (is it a section, description)}."""
+        """Return the keys of a section, with those of all its choices, as {key: (is it a section, description)}."""
         return {
             name: (bool(self._sections(node)), node.get("description", ""))
             for section in self._sections_at(keys)
@@ -50,7 +50,7 @@ class SchemaTree:
         }
 
     def values(self, keys: Sequence[str]) -> list[str]:
-        """Return the values that a key may have if they are few: names of choices, constants, booleans."""
+        """Return the values of a key if they are few: names of choices, constants, booleans; otherwise an empty list."""
         nodes = [section["properties"].get(keys[-1], {}) for section in self._sections_at(keys[:-1])]
         return list(dict.fromkeys(value for node in nodes for value in self._constants(node)))
 
@@ -62,7 +62,7 @@ class SchemaTree:
         return sections
 
     def _sections(self, node: Node) -> list[Node]:
-        """Return the sections that a value may be, one per choice."""
+        """Return the sections that a value may be: one for each choice."""
         inner = self._dereference(node)
         return [section for section in (inner, *self._branches(inner)) if "properties" in section]
 
@@ -86,7 +86,7 @@ class SchemaTree:
         return keys, at
 
     def _step(self, at: Node, part: str) -> Node | None:
-        """Descend into a property, an item, a value under a name of the user's, or the union branch that `part` names."""
+        """Return the schema below `at`: of a property, an item, a value under a user's name, or the union branch `part`."""
         if part in at.get("properties", {}):
             return self._dereference(at["properties"][part])
         if "items" in at and part.isdigit():
@@ -101,7 +101,7 @@ class SchemaTree:
         return [self._dereference(branch) for branch in [*at.get("oneOf", []), *at.get("anyOf", [])]]
 
     def _dereference(self, at: Node) -> Node:
-        """Follow a `$ref`; for a nullable key, return its other type."""
+        """Follow a `$ref`. For a key that may be null, return its other type."""
         if [branch for branch in at.get("anyOf", []) if branch.get("type") == "null"] and len(at["anyOf"]) == 2:
             at = next(branch for branch in at["anyOf"] if branch.get("type") != "null")
         if "$ref" in at:
@@ -111,5 +111,5 @@ class SchemaTree:
 
 
 def _has_named(at: Node) -> bool:
-    """Return whether a mapping has values of one kind under names of the user's, as `validation` has."""
+    """Return whether a mapping has values under names that the user chooses, as `validation` has."""
     return isinstance(at.get("additionalProperties"), dict)

@@ -14,7 +14,7 @@ from podrun.runtime.contract import UserError
 BYTES = 1 << 19
 """Maximum size of a YAML text, in bytes."""
 NODES = 20_000
-"""Maximum number of keys and values; an alias counts as everything it stands for. 1024 hosts with addresses need 7000."""
+"""Maximum number of keys and values. An alias counts as all values that it repeats. 1024 hosts with addresses need 7000."""
 DEPTH = 50
 """Maximum nesting depth."""
 _NUMBER = 100  # maximum length of a number or a date, in characters
@@ -118,10 +118,10 @@ def read_mapping(
 
     Args:
         path: the file.
-        title: start of every error message.
+        title: first words of every error message.
         what: the kind of file, for messages.
-        instead: returns the remedy if the file cannot be read.
-        start: the remedy if the content is wrong.
+        instead: returns what to do if the file cannot be read.
+        start: what to do if the content is wrong.
 
     Raises:
         UserError: the file cannot be read, is too large, or is not a mapping.

@@ -14,7 +14,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_.-]{1,15}")  # zone of an IPv6 address: an inter
 
 
 def only_address(internal: Optional[str]) -> str:
-    """Return the loopback address of a simulated host, the only one at which it may be reached; "" for a real machine."""
+    """Return the loopback address of a simulated host, the only one at which it may be reached; empty for a real machine."""
     return internal if internal and is_loopback(internal) else ""
 
 
@@ -34,7 +34,7 @@ def peer_address(internal: Optional[str]) -> Optional[str]:
 
 
 def own_address() -> Optional[str]:
-    """Return the address of this end of the SSH connection, which is the one that other hosts know; None without SSH."""
+    """Return the address by which the launcher reached this host over SSH, which other hosts know; None without SSH."""
     fields = os.environ.get("SSH_CONNECTION", "").split()
     try:
         ip(fields[2] if len(fields) == 4 else None)

@@ -33,7 +33,7 @@ class Connection:
         self.received: Deque[ToAgent] = deque()  # frames to handle
 
     def begin_again(self) -> None:
-        """Start another attempt with its first state frame. Received frames stay."""
+        """Start another attempt: send its state frames from the first one on. Received frames stay."""
         self.next, self.offsets = 0, None
 
     def receive(self) -> None:

@@ -1,4 +1,4 @@
-"""Start a command in a container image: the engine's command precedes it, the engine's variables define env and mounts."""
+"""Start a command in a container image: the engine's command stands before it, and variables give environment and mounts."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 
 def inside(container: Optional[Container], argv: List[str]) -> List[str]:
-    """Return the command that runs `argv` in the image."""
+    """Return the command that runs `argv` in the image; `argv` itself without a container."""
     return argv if container is None else [*map(os.path.expanduser, container["command"]), *argv]
 
 
 def container_env(container: Optional[Container], env: Dict[str, str], names: Iterable[str]) -> Dict[str, str]:
-    """Return the engine's environment; in the container the variables in `names` override those of the image.
+    """Return the environment for the container engine. In the container, variables in `names` override the image's.
 
     Makes missing folders, because the engine mounts only existing ones. Raises OSError.
     """

@@ -22,7 +22,7 @@ def free_space(folder: str) -> int:
 
 
 def check_space(folder: str, needed: int, what: str) -> None:
-    """Raise Problem if fewer than `needed` bytes are free. A file system that reports no size counts as large enough."""
+    """Raise Problem if fewer than `needed` bytes are free for `what`. Accepts a file system that reports no size."""
     left = free_space(folder)
     if left < needed and os.statvfs(folder).f_blocks:
         raise Problem("%s needs about %s, and %s is left at %s" % (what, human(needed), human(left), folder), ROOM)

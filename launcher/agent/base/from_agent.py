@@ -59,7 +59,7 @@ class Hello(_Hello, total=False):
 
 
 class Waiting(_Numbered):
-    """Another run holds the host."""
+    """Another run has the host; the agent waits for it."""
 
     type: Literal["waiting"]
     holder: Words
@@ -79,7 +79,7 @@ class _Ready(_Numbered):
 
 
 class Ready(_Ready, total=False):
-    """The host is taken, and the files are written; `port` is reserved for the coordinator."""
+    """The host belongs to the run, and the files are written; `port` is reserved for the coordinator."""
 
     second_port: Optional[Port]
     isolated: bool
@@ -132,9 +132,9 @@ class Exit(_Exit, total=False):
     """A worker has ended; `code` is negative for a signal, `asked` is true after a stop."""
 
     out_of_memory: Optional[bool]
-    """After a SIGKILL that the agent did not send: whether the kernel killed for lack of memory; None: unknown."""
+    """Whether the kernel killed it for lack of memory, after a SIGKILL that the agent did not send; None: unknown."""
     memory: Words
-    """Use of the memory, after such a SIGKILL."""
+    """Memory in use after such a SIGKILL."""
     full: Words
     """The disk that was full."""
 
@@ -193,7 +193,7 @@ class Usage(Measured):
 
 
 class Stuck(Message):
-    """A worker's state letter of the kernel, and its use of cores (1.0: one core)."""
+    """State letter of a worker in the kernel, and the number of cores that it uses."""
 
     process: Count
     state: str
@@ -209,7 +209,7 @@ class Dumped(_Dumped, total=False):
     """The workers have printed their stacks."""
 
     more: bool
-    """Native stacks are still being printed."""
+    """True: native stacks are still being printed."""
 
 
 # --- facts of a host ---
@@ -237,12 +237,12 @@ class _Clock(Message):
 
 
 class Clock(_Clock, total=False):
-    """Times at which the request was received and answered, by the host's clock."""
+    """Times by the host's clock at which it received the request and answered."""
 
     skew: float
-    """Seconds by which the host's clock is ahead, set by the launcher, as `uncertain` is."""
+    """Seconds by which the host's clock is ahead. The launcher sets this, and `uncertain`."""
     uncertain: float
-    """The most by which `skew` may be wrong."""
+    """Largest possible error of `skew`, in seconds."""
 
 
 class System(Message):
@@ -259,7 +259,7 @@ class _Interpreter(Message):
 class Interpreter(_Interpreter, total=False):
     extends: bool
     cannot_build: str
-    """Why its environment, which is missing, cannot be built; after `; ` the remedy."""
+    """Why its missing environment cannot be built, then `; ` and what to do."""
 
 
 class Memory(Message):
@@ -372,7 +372,7 @@ class _Facts(Message):
 
 
 class Facts(_Facts, total=False):
-    """The facts of a host, from `facts` and `prepare`. Each but the clock may be a NotKnown in place of its value."""
+    """The facts of a host, from `facts` and `prepare`. Each except the clock may be a NotKnown instead."""
 
     interpreter: Interpreter
     driver: Optional[Version]
@@ -394,7 +394,7 @@ class Facts(_Facts, total=False):
     huge_pages: str
     limits: Limits
     lacks: List[str]
-    """Those of the requested modules that the workers' interpreter does not find."""
+    """Requested modules that the workers' interpreter does not find."""
 
 
 _REQUIRED, _OPTIONAL = fields_of(Facts)
@@ -509,7 +509,7 @@ class Changed(Message):
 
 
 class Holds(Message):
-    """Bytes that this host lacks, and the address at which it serves the others; None: it does not."""
+    """Number of bytes that this host lacks, and the address at which it serves other hosts; None: it serves none."""
 
     type: Literal["holds"]
     missing: Count
@@ -518,7 +518,7 @@ class Holds(Message):
 
 
 class Want(Message):
-    """Pieces that the launcher is to send."""
+    """Numbers of the pieces that the launcher is to send."""
 
     type: Literal["want"]
     pieces: List[Count]
@@ -553,7 +553,7 @@ class Served(Message):
 
 
 class Error(Message):
-    """Answer of a command that succeeds or fails; None: it succeeded."""
+    """Answer of a command: the error message; None if it succeeded."""
 
     error: Optional[str]
 

@@ -17,7 +17,7 @@ class UnsafeError(OSError):
 
 
 def keep_private() -> None:
-    """Give other users no access to the files that this process makes from now on."""
+    """Make files that this process creates from now on inaccessible to other users."""
     global _users_umask
     _users_umask = os.umask(_UMASK)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Problem(Exception):
-    """A failed preparation: the problem, and its remedy."""
+    """A failed preparation: the problem, and what to do."""
 
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(what)

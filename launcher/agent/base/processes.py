@@ -28,7 +28,7 @@ def die_with_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants children of this process."""
+    """Make this process the parent of descendants whose parent ends."""
     libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -73,7 +73,7 @@ def _children_listed(pid: int) -> List[int]:
 
 
 def _children_scanned() -> Callable[[int], List[int]]:
-    """Return a lookup of children by a scan of /proc, for kernels that are built without the lists."""
+    """Return a function that returns the children of a process by one scan of /proc, for kernels without these lists."""
     children: Dict[int, List[int]] = {}
     for pid in all_pids():
         try:
@@ -124,9 +124,15 @@ def kill_descendants(reap: Callable[[], None], spare: AbstractSet[int] = frozens
 def kill_until_none(
     find: Callable[[], List[int]], reap: Callable[[], None], confirm: Callable[[], bool] = lambda: True
 ) -> List[int]:
-    """Kill the processes that `find` returns until it returns none: a process may fork while it is being killed.
+    """Kill the processes that `find` returns, until it returns none: a process may fork while it is being killed.
 
-    `confirm` returns whether an empty result of `find` is certain. Returns the pids left after `STUCK` seconds.
+    Args:
+        find: returns the pids to kill.
+        reap: reaps ended children.
+        confirm: returns whether none are certainly left when `find` returns none.
+
+    Returns:
+        The pids that are left after `STUCK` seconds.
     """
     deadline = time.monotonic() + STUCK
     rounds = 0
@@ -147,7 +153,7 @@ def kill_until_none(
 
 
 def _childless() -> bool:
-    """Return whether the kernel knows no child: a scan of /proc misses a process that forks and ends meanwhile."""
+    """Return whether the kernel says that this process has no children. (A scan of /proc misses one that forks and ends.)"""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -193,7 +199,10 @@ def children_in_namespace_of(pid: int) -> Iterator[None]:
 
 
 def mount_own_proc() -> bool:
-    """Mount a /proc of this child's own PID namespace: psutil and the like would read other processes without it."""
+    """Mount a /proc for this child's own PID namespace, because tools such as psutil would read other processes without it.
+
+    Returns whether that succeeded.
+    """
     c = libc()
     return bool(
         c.unshare(CLONE_NEWNS) == 0
@@ -203,9 +212,9 @@ def mount_own_proc() -> bool:
 
 
 def take_host_name(names: Sequence[str]) -> bool:
-    """Give this process, a child with its own mounts, the host name `names[0]`.
+    """Give this process, a child with mounts of its own, the host name `names[0]`.
 
-    `names` are the hosts of a simulated pod. All resolve to loopback for this process, because programs tell each other
+    All `names`, the hosts of a simulated pod, resolve to loopback for this process, because programs tell each other
     their host names. Returns False, without visible change, if this is not permitted.
     """
     file = "hosts.%d" % os.getpid()
@@ -229,9 +238,9 @@ def take_host_name(names: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=None)
 def namespaces_work() -> bool:
-    """Return whether unshare and mount both work, tested in throwaway processes: a container may permit only one.
+    """Return whether unshare and mount both work: a container may permit only one. Tested in processes that end at once.
 
-    An agent of the forkserver inherits the result.
+    An agent that the forkserver has forked inherits the result.
     """
     if os.geteuid() != 0:
         return False

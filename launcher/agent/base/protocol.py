@@ -81,7 +81,7 @@ def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Any:
 
 
 def readable(frame: Any, line: bytes) -> Any:
-    """Replace lone surrogates in texts that are displayed and recorded; only `output` may hold them."""
+    """Return the frame with lone surrogates replaced in texts for people; in an `output` frame they stay."""
     if b"\\u" in line:
         return printable(frame)
     return frame

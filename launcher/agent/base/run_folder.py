@@ -18,7 +18,10 @@ LOG = "agent.log"
 
 
 def open_folder(spec: Spec) -> Tuple[socket.socket, int]:
-    """Make and enter the folder. Returns its listening socket and its open log. Raises OSError, UnsafeError."""
+    """Make the folder and enter it. Returns its listening socket and the descriptor of its log.
+
+    Raises OSError, UnsafeError.
+    """
     private_path(spec["home"], *os.path.relpath(spec["dir"], spec["home"]).split("/"))
     os.chdir(spec["dir"])  # the kernel allows 107 bytes for a socket's path, so it is a relative one
     listener = socket.socket(socket.AF_UNIX)
@@ -30,14 +33,14 @@ def open_folder(spec: Spec) -> Tuple[socket.socket, int]:
 
 
 def use_log(log: int) -> None:
-    """Redirect stdout and stderr to the log, and close its descriptor."""
+    """Redirect stdout and stderr to `log`, a descriptor, and close it."""
     for target in (1, 2):
         os.dup2(log, target)
     os.close(log)
 
 
 def remove_folder(folder: str, files: List[str]) -> None:
-    """Remove `files` from the current folder, then `folder`, its parent and its grandparent, as far as they are empty.
+    """Remove `files` from the current folder, then `folder`, its parent and its grandparent if they are empty.
 
     The working directory is `/` afterwards.
     """

@@ -27,7 +27,7 @@ class Malformed(ValueError):
 
 
 class Lines:
-    """Splits a stream into lines, without empty ones. Cuts a line longer than `limit` bytes, which `loads` then refuses."""
+    """Splits a stream into lines, without empty ones. Cuts a line that exceeds `limit` bytes, so that `loads` rejects it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -91,7 +91,7 @@ def printable(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """Return a value, cut to a few words, for a message."""
+    """Return a value as text for a message, cut to a few words."""
     if isinstance(value, bytes):
         shown = repr(value[:_SHOWN])[1:]
     elif isinstance(value, str):
@@ -134,7 +134,7 @@ def _expect(accepted: bool, value: Any, what: str) -> None:
 
 
 def anything(value: Any) -> None:
-    """Accept any JSON value."""
+    """Accept any value of JSON."""
 
 
 def text(value: Any) -> None:
@@ -196,12 +196,12 @@ def number(value: Any) -> None:
 
 
 def metric(value: Any) -> None:
-    """Accept a result of a computation, also NaN and infinity."""
+    """Accept the result of a computation, including NaN and infinity."""
     _expect(type(value) is float or (type(value) is int and abs(value) <= LARGEST), value, "a number")
 
 
 def maybe(inner: Check) -> Check:
-    """Accept null, and what `inner` accepts."""
+    """Return a check that accepts null and the values that `inner` accepts."""
 
     def check(value: Any) -> None:
         if value is not None:
@@ -211,7 +211,7 @@ def maybe(inner: Check) -> Check:
 
 
 def each(inner: Check, least: int = 0) -> Check:
-    """Accept a list of at least `least` values that `inner` accepts."""
+    """Return a check that accepts lists of at least `least` values that `inner` accepts."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, list) and len(value) >= least, value, "a list of %d or more" % least)
@@ -222,7 +222,7 @@ def each(inner: Check, least: int = 0) -> Check:
 
 
 def table(inner: Check) -> Check:
-    """Accept an object with any keys whose values `inner` accepts."""
+    """Return a check that accepts objects with any keys, if `inner` accepts the values."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, dict), value, "an object")
@@ -233,7 +233,7 @@ def table(inner: Check) -> Check:
 
 
 def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
-    """Accept an object that has all of `fields` and may have the `optional` ones; other fields are ignored."""
+    """Return a check that accepts objects with all of `fields`, and perhaps the `optional` ones. It ignores other fields."""
 
     def check(value: Any) -> None:
         _expect(isinstance(value, dict), value, "an object")
@@ -251,7 +251,7 @@ def record(fields: Dict[str, Check], optional: Dict[str, Check] = {}) -> Check:
 
 
 def either(first: Check, second: Check) -> Check:
-    """Accept a value that one of the two checks accepts; otherwise raise the error of the first."""
+    """Return a check that accepts values that one of two checks accepts; otherwise it raises the error of the first."""
 
     def check(value: Any) -> None:
         try:
@@ -263,7 +263,7 @@ def either(first: Check, second: Check) -> Check:
 
 
 def both(first: Check, second: Check) -> Check:
-    """Accept a value that both checks accept."""
+    """Return a check that accepts values that two checks accept."""
 
     def check(value: Any) -> None:
         first(value)

@@ -34,7 +34,7 @@ def is_locked(status: os.stat_result) -> bool:
 
 
 def _uid_of(address: bytes) -> Optional[int]:
-    """Ask the kernel for all Unix sockets with name and owner. Raises OSError."""
+    """Return the uid of the owner of the Unix socket with this address, from the kernel's list. Raises OSError."""
     body = _REQUESTED.pack(socket.AF_UNIX, 0, 0, 0xFFFFFFFF, 0, _SHOW_NAME | _SHOW_UID, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as sock:
         sock.settimeout(2.0)

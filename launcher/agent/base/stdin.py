@@ -24,7 +24,7 @@ class Stdin:
         self._unread = b""
 
     def frame(self, check: Check) -> Any:
-        """Return the next line, an object that `check` accepts; the command ends at any other. Raises GoneError."""
+        """Return the next line, an object that `check` accepts; if it does not, the command ends. Raises GoneError."""
         while b"\n" not in self._unread:
             self.fill()
         line, _, self._unread = self._unread.partition(b"\n")
@@ -62,7 +62,7 @@ class Part:
 
 
 def read_request(command: str) -> Any:
-    """Return the request of a command, a line on stdin. The command ends if it is malformed."""
+    """Return the request of a command, a line of stdin. If it is malformed, the command ends."""
     return _checked(read_line(0)[0], REQUESTS[command])
 
 
@@ -76,7 +76,7 @@ def _checked(line: bytes, check: Check) -> Any:
 
 
 def read_line(fd: int, data: bytes = b"") -> Tuple[bytes, bytes]:
-    """Return the first line of `fd`, and the bytes read beyond it. `data` are bytes read before. Exits at the end."""
+    """Return the first line of `fd` and the bytes read after it. `data`: bytes read before. Exits if `fd` ends."""
     while b"\n" not in data:
         chunk = os.read(fd, CHUNK)
         if not chunk:

@@ -35,12 +35,12 @@ else:
 
 
 class Container(Message):
-    """Words that start a command in a container image."""
+    """Command and mounts that start a process in a container image."""
 
     command: List[str]
-    """The engine's command, which precedes that of the worker."""
+    """Words of the engine's command, to put before the command of the worker."""
     variables: str
-    """Prefix of the engine's own variables."""
+    """Prefix of the environment variables that the engine reads."""
     path: Optional[str]
     """Folder to put before the image's PATH."""
     folders: List[str]
@@ -60,13 +60,13 @@ class Program(Message):
 class _Expected(Program):
     process: Count
     path: Dict[str, List[str]]
-    """Folders to put before the host's own in a variable such as PATH."""
+    """Folders to put before the host's own, for each variable such as PATH."""
     threads: Optional[Count]
-    """Threads that XLA's CPU client needs at least; None on other platforms."""
+    """Least number of threads for XLA's CPU client; None on other platforms."""
 
 
 class Expected(_Expected, total=False):
-    """An expected worker, before the spec is known."""
+    """A worker that the spec is expected to contain."""
 
     names: List[str]
     """The hosts of a simulated pod, this one first."""
@@ -113,22 +113,22 @@ class Spec(Message):
     uses: List[str]
     """Folders that must not be removed during the run."""
     exclusive: bool
-    """The run has the host to itself."""
+    """True: no other run may use the host at the same time."""
     measures: bool
-    """Send the host's usage (frame `usage`)."""
+    """True: send the host's usage in `usage` frames."""
     devices: str
     coordinator: bool
-    """Reserve a port for the coordinator."""
+    """True: reserve a port for the coordinator."""
     is_program: bool
     ports: Optional[PortRange]
     """First and last port that may be reserved; None: any."""
     internal: Optional[str]
-    """Address of this host for the other hosts, if known."""
+    """Address at which other hosts reach this one; None: unknown."""
     processes: Workers
 
 
 class Attach(Message):
-    """Request the state frames from number `next` on, and each stream from its offset in bytes on."""
+    """Request the state frames from number `next` on, and each stream from an offset in bytes on."""
 
     type: Literal["attach"]
     next: Count
@@ -162,7 +162,7 @@ class Stop(_Stop, total=False):
     """Stop the workers, and kill them after `grace` seconds."""
 
     hurry: bool
-    """The launcher does not wait for unsent output."""
+    """True: the launcher does not wait for unsent output."""
 
 
 class DumpStacks(Message):
@@ -172,7 +172,7 @@ class DumpStacks(Message):
 
 
 class Prewarm(Message):
-    """Prewarm the workers. `count`: how many there will be on this machine, for which the memory must suffice."""
+    """Prewarm the workers if there is enough memory. `count`: number of prewarmed workers on this machine."""
 
     type: Literal["standby"]
     count: Count
@@ -184,10 +184,10 @@ class _Close(Message):
 
 
 class Close(_Close, total=False):
-    """The launcher has each stream up to its offset; the agent may remove the attempt's files and end."""
+    """Say that the launcher has each stream up to its offset, so the agent may remove the attempt's files and end."""
 
     again: bool
-    """The spec of the next attempt may follow."""
+    """True: the spec of the next attempt may follow."""
 
 
 class PrestartFrame(Message):
@@ -206,7 +206,7 @@ TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
 ATTACH: Frames = {"attach": TO_AGENT["attach"]}
-"""Checks of the frame that begins the rest of a conversation."""
+"""Checks of an `attach` frame, which begins a conversation."""
 
 
 # --- requests ---
@@ -218,7 +218,7 @@ class FactsRequest(Message, total=False):
     python: str
     """The workers' interpreter."""
     python_before: Optional[str]
-    """The interpreter that a missing environment is built from."""
+    """Interpreter from which a missing environment is built."""
     container: Optional[Container]
     env: Dict[str, str]
     home: str
@@ -226,22 +226,22 @@ class FactsRequest(Message, total=False):
     requirements: Optional[str]
     platform: str
     internal: Optional[str]
-    """Address of this host for the others, if it is known."""
+    """Address at which other hosts reach this one; None: unknown."""
     modules: List[str]
     """Modules that the user's program imports."""
 
 
 class ExecuteRequest(Program):
-    """Run a command of the user's."""
+    """Run a command of the user."""
 
 
 class ProfileRequest(Message):
-    """Order a trace from a worker; with 0 steps, cancel the order and remove the trace."""
+    """Ask a worker for a trace; with 0 steps, cancel the request and remove the trace."""
 
     dir: str
     """Folder of the run on this host."""
     order: str
-    """Name of the file with the order, in `dir`."""
+    """Name of the file in `dir` with the request."""
     trace: str
     """Name of the folder for the trace, in `dir`."""
     id: str
@@ -258,11 +258,11 @@ class CleanRequest(Message):
     run: Optional[str]
     """The only run to look for; None: all."""
     remove: Optional[List[str]]
-    """Runs to remove, if they are still left over; None: only list."""
+    """Runs to remove if they are still finished; None: only list."""
 
 
 class CheckpointsRequest(Message):
-    """List and verify the checkpoints of a workdir, after an action if there is one."""
+    """Carry out an action, if there is one, then list and verify the checkpoints of a workdir."""
 
     workdir: str
     action: Optional[str]
@@ -272,14 +272,14 @@ class CheckpointsRequest(Message):
 
 
 class BucketRequest(Message):
-    """Try a bucket with the workers' interpreter."""
+    """Test a bucket with the workers' interpreter."""
 
     python: str
     container: Optional[Container]
     env: Dict[str, str]
     url: str
     files: Dict[str, str]
-    """Sources, by path, of the package that tries it: podrun's runtime is not on a host before a run."""
+    """Source files, by path, of the package that tests the bucket: before a run, podrun's runtime is not on the host."""
 
 
 REQUESTS: Frames = {
@@ -290,7 +290,7 @@ REQUESTS: Frames = {
     "checkpoints": check_of(CheckpointsRequest),
     "bucket": check_of(BucketRequest),
 }
-"""Maps each command that reads one request to the check of it."""
+"""Maps each command that reads one request to the check of that request."""
 
 
 # --- what `prepare` reads ---
@@ -302,7 +302,7 @@ class ExpectedPython(Message):
 
 @final
 class ExpectedRequest(Message):
-    """The interpreter to ask while the request is still made."""
+    """The interpreter that the request will probably name, to query while the request is being made."""
 
     expected: ExpectedPython
 
@@ -310,7 +310,7 @@ class ExpectedRequest(Message):
 class EnvironmentRequest(Message):
     key: str
     text: str
-    """The requirements."""
+    """The content of requirements.txt."""
     space: Count
 
 
@@ -326,20 +326,20 @@ class PrepareRequest(Message):
     bundles: List[str]
     env: Dict[str, str]
     project: Optional[str]
-    """The bundle that setup commands find as PODRUN_PROJECT."""
+    """Bundle whose folder setup commands find in PODRUN_PROJECT."""
     subfolder: str
     facts: Optional[FactsRequest]
 
 
 class BundleHead(Message):
-    """The bytes of a bundle follow."""
+    """Says that the bytes of a bundle follow."""
 
     bundle: str
     bytes: Count
 
 
 class GatherFacts(Message):
-    """Gather the facts now: the launcher measures the clock difference from the time when it sent this."""
+    """Ask for the facts now, so that the launcher can measure the difference of the clocks."""
 
 
 # --- what `files` reads ---
@@ -359,7 +359,7 @@ class GetFile(Message):
     have: Count
     """Bytes that the launcher has already."""
     digest: str
-    """SHA-256 of these."""
+    """SHA-256 of these bytes."""
 
 
 FileRequest = Union[ListFiles, GetFile]
@@ -389,7 +389,7 @@ class BringRequest(Message):
 
 class Role(Message):
     role: str
-    """`wait` for a host that shares its home with another that gets the data."""
+    """`wait` for a host that shares its home with another one, which gets the data."""
 
 
 class Source(Message):
@@ -403,7 +403,7 @@ class Sources(Message):
 
 @final
 class PieceHead(Message):
-    """The bytes of a piece follow."""
+    """Says that the bytes of a piece follow."""
 
     piece: Count
     bytes: Count
@@ -411,7 +411,7 @@ class PieceHead(Message):
 
 @final
 class End(Message):
-    """No host needs this one any more."""
+    """Says that no other host needs this one any more."""
 
     end: bool
 

@@ -95,7 +95,7 @@ class Tools:
         return True
 
     def wait(self, seconds: float, also: Optional[int] = None) -> None:
-        """Wait up to `seconds` until the descriptor `also` is readable. Raises GoneError if the launcher is gone."""
+        """Wait until the descriptor `also` is readable, at most `seconds`. Raises GoneError if the launcher is gone."""
         fds = [self._stdin.fd] if also is None else [self._stdin.fd, also]
         if self._stdin.fd in select.select(fds, [], [], seconds)[0]:
             self._stdin.fill()
@@ -112,7 +112,7 @@ class _Lines:
         self._rest = b""
 
     def say_still(self, seconds: float) -> None:
-        """Report the last line again, with the elapsed time."""
+        """Report the last line again, with the elapsed `seconds`."""
         doing = self.last[-1][:_DOING] if self.last else "no output yet"
         self._say("%s ... (%d:%02d)" % (doing, seconds // 60, seconds % 60))
 

@@ -13,7 +13,7 @@ GRACE = 5.0  # seconds for a command that notices the end itself, to clean up
 
 
 def end_with_connection() -> None:
-    """Watch stdin and stdout in a thread, without reading from them."""
+    """End this process when its connection ends: a thread watches stdin and stdout, without reading."""
     threading.Thread(target=_watch, name="watchdog", daemon=True).start()
 
 

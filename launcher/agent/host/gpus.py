@@ -119,7 +119,7 @@ def _users(answer: str, rows: Sequence[Gpu]) -> List[GpuUser]:
 
 
 def _describe(pid: int, name: str) -> Tuple[Optional[str], str]:
-    """Return user and command of a process. A pid of another PID namespace has the user None and the command `name`."""
+    """Return user and command of a process; (None, `name`) for a pid of another PID namespace."""
     folder = "/proc/%d" % pid
     try:
         with open(folder + "/cmdline", "rb") as file:

@@ -1,4 +1,4 @@
-"""Give a host to one run at a time: a file lock among the runs of a user, an abstract socket address to announce the run.
+"""Give a host to one run at a time: a file lock among the runs of a user, and a socket address that names the run to others.
 
 Other users cannot keep a run from its host by this; between users, the devices' own locks decide.
 """
@@ -43,7 +43,9 @@ class HostLock:
         return None
 
     def _lock_file(self, run: str) -> Optional[str]:
-        """Lock the file. Returns None if this run has the lock, also if another of its agents has it; else the holder."""
+        """Lock the file. Returns None if this run has the lock, perhaps by another agent; otherwise words about the
+        holder.
+        """
         private_path(self._home, "locks")
         file = os.open(_path(self._home), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -70,7 +72,7 @@ class HostLock:
             self._socket = None
 
     def drain_connections(self) -> None:
-        """Accept and close the connections of processes that looked who holds the host, so that the queue stays short."""
+        """Accept and close connections of processes that asked which run has the host, so that the queue stays short."""
         for _ in range(_QUEUE):
             if self._socket is None:
                 return
@@ -95,13 +97,13 @@ def current_holder(home: str) -> Optional[str]:
 
 
 def claimed_by_others() -> Optional[str]:
-    """Return the run of another user that claims the host, with its uid; None without one."""
+    """Return a text about a run of another user that claims the host, with its uid; None if there is none."""
     claim = _current_claim()
     return None if claim is None or claim.uid in (os.geteuid(), 0) else _describe(claim)
 
 
 class _Claim:
-    """A process that has bound the address: the kernel tells `uid` and `pid`, if known; the process itself tells `run`."""
+    """A process that has bound the address. The kernel tells its `uid` and `pid`, if known; the process tells its `run`."""
 
     def __init__(self, uid: Optional[int], pid: int, run: str) -> None:
         self.uid, self.pid, self.run = uid, pid, run

@@ -21,9 +21,9 @@ def kills() -> Kills:
 
 
 def has_killed(before: Kills, after: Kills) -> Optional[bool]:
-    """Return whether a worker that got SIGKILL between the two counts was out of memory; None: unknown.
+    """Return whether lack of memory killed a worker that got SIGKILL between two counts; None: unknown.
 
-    The cgroup's count has precedence, because the machine's includes other processes.
+    The count of the cgroup decides if it is known, because the machine's count includes other processes.
     """
     (group_before, machine_before), (group_after, machine_after) = before, after
     if group_before is not None and group_after is not None and group_after > group_before:
@@ -49,7 +49,7 @@ def available() -> int:
 
 
 def limits_above(folder: str, file: str) -> List[int]:
-    """Return the limits of a cgroup and its parents. Those without a limit are left out."""
+    """Return the limits of a cgroup and its parents, as far as they have one."""
     limits = []
     while folder.startswith(CGROUPS):
         try:
@@ -62,7 +62,7 @@ def limits_above(folder: str, file: str) -> List[int]:
 
 
 def groups() -> Tuple[Tuple[str, str, str], ...]:
-    """Return folders that may be this process's cgroup, each with its files of the number of kills and of the limit.
+    """Return folders that may be this process's cgroup, each with the names of its files for kills and for the limit.
 
     In a container the path in /proc is often the one outside; then the root of the mounted cgroups is the right one.
     """
@@ -87,7 +87,7 @@ def groups() -> Tuple[Tuple[str, str, str], ...]:
 
 
 def count_in(path: str) -> Optional[int]:
-    """Return N of the line `oom_kill N` of a file; None without such a line."""
+    """Return N of a line `oom_kill N` in a file; None without such a line."""
     try:
         with open(path) as file:
             for line in file:

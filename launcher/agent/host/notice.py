@@ -26,7 +26,7 @@ _KEYS: Dict[str, Tuple[str, Callable[[str], bool]]] = {
 
 
 class Notice:
-    """A child process that, at the notice, writes the reason to a pipe and sends this process SIGTERM."""
+    """A child process that watches for the notice. It then writes the reason to a pipe, and sends this process SIGTERM."""
 
     def __init__(self) -> None:
         self._reasons: Optional[int] = None

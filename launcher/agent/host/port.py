@@ -14,10 +14,16 @@ class RefusedError(Exception):
 
 
 def reserve_port(allowed: Optional[List[int]], address: str = "") -> socket.socket:
-    """Reserve a free TCP port that only a server with SO_REUSEPORT, such as the coordinator's gRPC, can bind as well.
+    """Reserve a free TCP port. Only a server with SO_REUSEPORT, such as the coordinator's gRPC, can bind it then.
 
-    Listens until `release`, so that the other hosts can test it, at `address` or (if empty) at all addresses of this host.
-    Raises RefusedError if no port of the range `allowed` (first, last) is free.
+    Listens until `release`, so that the other hosts can test the port.
+
+    Args:
+        allowed: first and last port of the allowed range; None: any port.
+        address: address to listen at; empty: all addresses of this host.
+
+    Raises:
+        RefusedError: no port is free.
     """
     ports = _unassigned() if allowed is None else range(allowed[0], allowed[1] + 1)
     for port in [*random.sample(ports, len(ports)), *([0] if allowed is None else [])]:
@@ -41,8 +47,8 @@ def _unassigned() -> range:
 def release(listeners: List[socket.socket], hold_first: bool) -> List[socket.socket]:
     """Stop listening, so that connections reach the workers. Returns the sockets to keep open.
 
-    `hold_first`: keep the first port reserved for a server with SO_REUSEPORT, such as JAX's coordinator. A user's program may
-    start a server without it, such as torch's, and needs the port free.
+    `hold_first`: keep the first port reserved for a server with SO_REUSEPORT, such as JAX's coordinator. A user's
+    program may start a server without SO_REUSEPORT, such as torch's, which needs a port that is not reserved.
     """
     held = [_stop_listening(listeners[0])] if hold_first else []
     for listener in listeners[1 if hold_first else 0 :]:

@@ -36,7 +36,7 @@ def withdraw(path: str) -> None:
 
 
 def look(path: str) -> Optional[str]:
-    """Return why this host cannot read the file that `offer` created on another; None if it can."""
+    """Return why this host cannot read the file that `offer` has created on another host; None if it can."""
     deadline = time.monotonic() + _LIMIT
     while True:
         why = _look_once(path)

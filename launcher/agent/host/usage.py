@@ -19,11 +19,11 @@ LONGEST = 1 << 16  # most bytes of nvidia-smi's answer that are read
 QUERY = ("--query-gpu=utilization.gpu,memory.used,memory.total", "--format=csv,noheader,nounits")
 MEBIBYTE = 1 << 20
 Counters = Tuple[float, int, int, int, int]
-"""A time, and the counts up to it: ticks of all cores, idle ticks, bytes received, bytes sent."""
+"""A time, and four counters at that time: ticks of all cores, idle ticks, bytes received, bytes sent."""
 
 
 class Usage:
-    """Sends the launcher a frame `usage` every ten seconds while workers run. A value that cannot be measured is no error."""
+    """Sends the launcher a `usage` frame every ten seconds while workers run, without values that cannot be measured."""
 
     def __init__(self) -> None:
         self.due = 0.0
@@ -44,7 +44,7 @@ class Usage:
             connection.send(frame)
 
     def query_devices(self) -> None:
-        """Read the answer of the last nvidia-smi, if it has ended, and start the next. Does not wait."""
+        """Read the answer of the last nvidia-smi if it has ended, and start another. Does not wait."""
         if self.query is not None:
             if self.query.poll() is None:
                 return

@@ -26,12 +26,12 @@ _PIP_CONFIG = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.
 
 
 def why_not_buildable(python: str, text: str, env: Mapping[str, str]) -> Optional[str]:
-    """Return why an environment with these requirements cannot be built, and after `; ` the remedy; None if it may.
+    """Return why an environment with these requirements cannot be built, then `; ` and what to do; None if it may work.
 
     Args:
-        python: interpreter that creates it.
-        text: its requirements.txt.
-        env: environment of pip or uv.
+        python: interpreter that creates the environment.
+        text: content of its requirements.txt.
+        env: environment variables for pip or uv.
     """
     uv = find_uv(dict(env))
     if uv is None and not _has_venv(python, env):
@@ -56,7 +56,7 @@ def _has_venv(python: str, env: Mapping[str, str]) -> bool:
 
 
 def _indexes(text: str, env: Mapping[str, str], by_uv: bool) -> Iterator[str]:
-    """Yield the URLs of the package indexes; none if packages may come from files, or a setting is not understood."""
+    """Yield the URLs of the package indexes. Yields none if packages may come from files, or a setting is unknown."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     packages = [line for line in lines if not line.startswith("-") and "://" not in line and not line.startswith("/")]
     if not packages or any(line.startswith(_FILES) for line in lines) or any(env.get(name) for name in _OFFLINE):
@@ -99,7 +99,7 @@ class _Server(NamedTuple):
 
 
 def _server(url: str, env: Mapping[str, str]) -> Optional[_Server]:
-    """Return the server to connect to; None if that is not clear."""
+    """Return the server to connect to for a URL; None if that is not certain."""
     try:
         parts = urlsplit(url)
         proxy = _proxy(parts.scheme, env)

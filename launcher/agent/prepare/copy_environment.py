@@ -8,7 +8,7 @@ import shutil
 from typing import Any, Set
 
 COPYABLE = re.compile(r"[A-Za-z0-9/]|--(no-index|index-url|extra-index-url|find-links|pre)\b|#|$")
-"""Matches lines of requirements.txt whose result can be copied; not `-e`, which records absolute paths."""
+"""Matches lines of requirements.txt whose packages can be copied. `-e` is none of them, because it records absolute paths."""
 
 
 def copy_environment(source: str, target: str, leave_out: str) -> None:

@@ -66,7 +66,7 @@ class DataFiles:
         self._folder = os.path.join(data_folder(home), DATA_FILES)
         self.pieces = pieces_of(files)
         self.changed: List[str] = []
-        """A message for each file that was complete once and has changed: name and both digests."""
+        """Messages about files that were complete and have changed: name and both digests."""
         self._lock_fd = -1
         self._arrived = threading.Condition()
         self._order: List[int] = []
@@ -122,7 +122,7 @@ class DataFiles:
 
     @property
     def ended(self) -> bool:
-        """True if `end` was called."""
+        """Return True if `end` was called."""
         return self._end.is_set()
 
     # --- reading and writing ---
@@ -172,7 +172,7 @@ class DataFiles:
             self._lock_fd = -1
 
     def discard(self) -> None:
-        """Remove unfinished files, because the disk is full."""
+        """Remove unfinished files. Called when the disk is full."""
         for file in self._files:
             try:
                 os.unlink(self._part(file.sha256))

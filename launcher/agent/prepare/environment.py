@@ -42,9 +42,16 @@ class Environments:
         return os.path.join(self._folder, key)
 
     def ensure(self, key: str, text: str, python: str, space: int) -> str:
-        """Return the interpreter of the environment `key`; build it if it is missing, unfinished, or of another Python.
+        """Return the interpreter of the environment `key`. Builds it if it is missing, unfinished, or of another Python.
 
-        `space`: bytes that a build from scratch needs. Raises Problem.
+        Args:
+            key: name of the environment.
+            text: content of its requirements.txt.
+            python: interpreter that creates it.
+            space: bytes that a build from scratch needs.
+
+        Raises:
+            Problem: it cannot be built.
         """
         folder = self.folder(key)
         with _Lock(lock_path(self._folder, key), self._tools, self._say):
@@ -114,11 +121,11 @@ REMEDY_INDEX = (
     "(`env: {PIP_INDEX_URL: ...}` in it), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
 )
 _NO_INDEX = ("name resolution", "Name or service not known", "NewConnectionError", "ConnectTimeoutError", "dns error")
-"""What pip and uv print where there is no way to the index."""
+"""Texts that pip and uv print if they cannot reach the index."""
 
 
 def _unreachable(text: str) -> str:
-    """Return the lines of pip or uv without its retries, which say the same several times."""
+    """Return the output of pip or uv without the lines about retries, which repeat the error."""
     lines = text.splitlines()
     return "\n".join([line for line in lines if "Retrying (" not in line] or lines[-1:])
 
@@ -193,7 +200,7 @@ def _silent(line: str) -> None:
 
 
 class _Lock:
-    """A lock for one build at a time, among all hosts that share the folder. The system releases it when its holder ends."""
+    """A lock that one process holds while it builds, among all hosts that share the folder. It ends with the process."""
 
     def __init__(self, path: str, tools: Tools, say: Say) -> None:
         self._path = path

@@ -34,14 +34,14 @@ _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
 def gather(
     request: FactsRequest, devices: str = "/dev", interpreter: Optional[Callable[[], Interpreter]] = None
 ) -> Facts:
-    """Return facts by name; a fact that cannot be determined is `{"error": reason}`. Never raises.
+    """Return facts by name. A fact that cannot be determined is `{"error": reason}`. Never raises.
 
     The fact `clock` has this host's time when the request was `received` and `answered`.
 
     Args:
         request: the values that the facts depend on. Paths may begin with `~/`.
         devices: folder of the device nodes.
-        interpreter: returns the facts of `python` if they have been gathered already.
+        interpreter: returns the facts of the workers' interpreter, if they were gathered before.
     """
     received = time.time()
     env: Dict[str, str] = dict(request.get("env") or {})
@@ -75,7 +75,7 @@ def gather(
 
 
 def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
-    """Call all functions at once, each in its own thread: one that hangs costs only its own fact."""
+    """Call all functions at the same time, each in a thread, so that only the fact of one that hangs is missing."""
     facts: Dict[str, Any] = {}
 
     def ask(name: str, question: Callable[[], Any]) -> None:
@@ -96,11 +96,11 @@ def _ask_all(questions: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
 
 
 def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
-    """Return version, executable and packages of the workers' interpreter.
+    """Return version, executable and packages of the workers' interpreter. Raises InterpreterError.
 
-    `packages` is None if the environment is missing, unfinished, or of another Python, so that a run will build it.
-    `extends`: a run will build it from an environment with fewer requirements. `cannot_build`: why it cannot.
-    Raises InterpreterError.
+    `packages` is None if a run will build the environment, because it is missing, unfinished, or of another Python.
+    Then `extends` is true if the build starts from an environment with fewer requirements, and `cannot_build` says why
+    a build is impossible.
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
@@ -193,10 +193,10 @@ def _memory() -> Memory:
 
 
 def _host_name(internal: Optional[str]) -> HostName:
-    """Resolve this host's own name to `addresses`.
+    """Return the `addresses` to which this host's own name resolves.
 
-    `used` is the first that belongs to this host: programs take it for the address at which other hosts reach them. `peers`
-    is that address, if known.
+    `used` is the first one that belongs to this host, which programs take for the address at which other hosts reach
+    it. `peers` is the address at which they do, if known.
     """
     name = socket.gethostname()
     peers = peer_address(internal)
@@ -214,7 +214,7 @@ def _links(request: FactsRequest, env: Dict[str, str]) -> Optional[Links]:
 
 
 def _proxies(env: Dict[str, str]) -> Proxies:
-    """Return the names of the proxy variables that are set, without values, which may hold a password."""
+    """Return the names of the proxy variables that are set. Values are left out, because they may contain a password."""
     names = sorted(name for name in env if name.lower() in _PROXIES and env[name])
     return {"set": names, "no_proxy": env.get("no_proxy") or env.get("NO_PROXY") or env.get("no_grpc_proxy")}
 

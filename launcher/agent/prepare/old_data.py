@@ -14,9 +14,9 @@ _UNFINISHED = 7 * 24 * 3600.0  # seconds after which an unfinished file is remov
 
 
 def prune_data(home: str, keep: List[str]) -> int:
-    """Remove data sets not used for long, except the newest and those in `keep`, and files that belong to no set.
+    """Remove data sets that were not used for long, and files that belong to no set. Returns the number of removed sets.
 
-    Returns the number of removed sets.
+    Keeps the newest data sets, and those in `keep`.
     """
     removed = 0
     sets = sorted(((used, folder) for folder, used in sets_of(home)), reverse=True)

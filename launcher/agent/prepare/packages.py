@@ -120,7 +120,10 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Contai
 def _run(
     python: str, env: Dict[str, str], container: Optional[Container], script: List[str]
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run a script, followed by its arguments, with the interpreter. Raises InterpreterError if it does not start or end."""
+    """Run a script with the interpreter. Raises InterpreterError if the interpreter does not start or end.
+
+    `script`: its text, followed by its arguments.
+    """
     full_env = dict(os.environ, **env)
     command, program = _find(python, container, full_env)
     try:
@@ -177,7 +180,7 @@ def _missing_reason(path: str) -> str:
 
 
 def _unreadable_folder(path: str) -> Optional[str]:
-    """Return the first folder on the way to `path`, or to what it links to, that this user may not enter."""
+    """Return the first folder on the way to `path`, or to the target of a link, that this user may not enter; or None."""
     for target in (os.path.abspath(path), os.path.realpath(path)):
         folder = os.sep
         for name in target.split(os.sep)[1:]:

@@ -147,7 +147,7 @@ class _UnverifiedConnections:
 
 
 def _read_request(connection: socket.socket, pieces: int) -> List[int]:
-    """Return the numbers of the pieces that the child requests, of `pieces` in all. Raises BrokenError, OSError."""
+    """Return the numbers of the pieces that the child requests, of `pieces` that exist. Raises BrokenError, OSError."""
     deadline = time.monotonic() + _REQUEST
     size = struct.unpack(">I", receive(connection, 4, deadline))[0]
     if size > _RANGE * (pieces + 1):
@@ -169,9 +169,9 @@ def _read_request(connection: socket.socket, pieces: int) -> List[int]:
 def fetch(
     address: str, secret: bytes, wanted: List[int], size_of: Callable[[int], int]
 ) -> Iterator[Tuple[int, memoryview]]:
-    """Yield (number, bytes) of the `wanted` pieces from the parent at `host:port`, in any order. Raises BrokenError.
+    """Fetch pieces from the parent at `address`, `host:port`, and yield (number, bytes) in any order. Raises BrokenError.
 
-    The bytes are valid until the next piece.
+    The bytes are valid until the next piece. `wanted`: numbers of the pieces.
     """
     host, _, port = address.rpartition(":")
     try:

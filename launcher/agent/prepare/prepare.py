@@ -71,7 +71,7 @@ def _kill_all() -> None:
 
 
 class InterpreterQuery:
-    """A query of the expected interpreter, in the background while the launcher still reads the job."""
+    """A query of the expected interpreter in the background, while the launcher still reads the job."""
 
     def __init__(self, python: str) -> None:
         self._python = python
@@ -86,7 +86,7 @@ class InterpreterQuery:
             self._answer = error
 
     def fits(self, request: PrepareRequest, python: str) -> bool:
-        """Return whether the request leads to the same interpreter, without changes to its environment."""
+        """Return whether the request needs the interpreter that was queried, in an unchanged environment."""
         return not (request["env"] or request["setup"] or request["container"]) and python == self._python
 
     def answer(self) -> Interpreter:

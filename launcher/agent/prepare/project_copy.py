@@ -17,7 +17,7 @@ def copy_code(bundle: str, target: str) -> None:
 
 
 def remove_code(target: str) -> Optional[str]:
-    """Remove the copied files. Files that the program wrote stay; then the folder is returned, else None."""
+    """Remove the copied files. Returns the folder if it stays because the program wrote files into it, otherwise None."""
     for folder, folders, names in os.walk(target, topdown=False):
         for name in folders + names:
             path = os.path.join(folder, name)

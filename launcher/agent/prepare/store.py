@@ -17,10 +17,10 @@ from ..base.processes import libc
 from .extract import DamagedError, extract
 
 KEEP = {"project": 5, "podrun": 3, "programs": 3, "env": 3, "data": 3}
-"""Number of unused folders to keep, by kind."""
+"""Number of unused folders of each kind that are kept."""
 RECENT = 3600.0  # seconds after its last use in which a folder may still be in use; see `claim.MARK_INTERVAL`
 DONE = "podrun.json"
-"""File in a complete environment, with the version of the interpreter that it was built with."""
+"""Name of a file that marks an environment as complete. It has the version of its interpreter."""
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished folder counts as abandoned
 _MOST = 20  # folders removed by one `prune`, because a start waits for it
 _ENVIRONMENT = re.compile("([0-9a-f]{16})(?:\\.txt)?")  # an environment, or its requirements while it is built
@@ -28,7 +28,7 @@ _BUNDLE = re.compile("(project|podrun|programs)-([0-9a-f]{16})")
 
 
 def missing(home: str, names: Iterable[str]) -> List[str]:
-    """Return the bundles that are missing or that other users could have changed. Marks the rest as used now."""
+    """Return the bundles that are missing, or that other users could have changed. Marks the others as used now."""
     folders = {name: bundle_folder(home, name) for name in names}
     return [name for name, folder in folders.items() if not (is_private(folder) and in_use(folder))]
 
@@ -85,9 +85,9 @@ def flush(folder: str) -> None:
 
 
 def prune(home: str, keep: Iterable[str]) -> int:
-    """Remove folders not used for long, except the newest of each kind and those in `keep`.
+    """Remove folders that were not used for long. Returns their number. Folders that cannot be removed stay.
 
-    Returns the number of removed folders. Folders that cannot be removed stay.
+    Keeps the newest folders of each kind, and those in `keep`.
     """
     kept = set(keep)
     removed = 0

@@ -67,7 +67,7 @@ def list_checkpoints(folder: str) -> List[Checkpoint]:
 
 
 def _finite(loss: Any) -> Optional[float]:
-    """Return a finite loss; None for any other value."""
+    """Return the loss if it is a finite number, otherwise None."""
     try:
         number = float(loss) if type(loss) in (int, float) else math.nan
     except OverflowError:
@@ -96,7 +96,10 @@ def _size(path: str) -> int:
 
 
 def verify(path: str) -> Tuple[bool, Optional[str]]:
-    """Return whether all files match the manifest, and else the first problem; (False, None): there is no manifest."""
+    """Verify all files of a checkpoint by its manifest.
+
+    Returns (True, None) if all match, (False, first problem) if not, and (False, None) if there is no manifest.
+    """
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return False, None
     try:

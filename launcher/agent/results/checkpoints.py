@@ -70,7 +70,7 @@ def _names_in(folder: str) -> List[str]:
 
 
 class Lock:
-    """The lock of a workdir, which a run holds. Entering raises RequestError during a run."""
+    """The lock of a workdir, which a run also holds. Entering it raises RequestError during a run."""
 
     def __init__(self, workdir: str) -> None:
         self._workdir = workdir
@@ -104,7 +104,7 @@ def _act(folder: str, action: str, names: List[str]) -> List[str]:
 
 
 def _resolve(folder: str, name: str, aside: bool) -> str:
-    """Return the checkpoint of a name; with `aside` a step also finds one that was set aside. Raises RequestError."""
+    """Return the checkpoint of a name. With `aside`, a step also means one that was set aside. Raises RequestError."""
     names = names_of(folder)
     if name in names:
         return name

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _ChangedError(Exception):
-    """A file cannot be sent as it was announced."""
+    """A file has changed, so it cannot be sent as it was listed."""
 
 
 def send_files() -> None:

@@ -25,7 +25,7 @@ class Claim:
         self._marked = 0.0  # when the folders were last marked
 
     def is_due(self) -> bool:
-        """Return whether the lock may be tried again, which counts as a try."""
+        """Return whether it is time to try the lock again, and count that as a try."""
         now = time.monotonic()
         if now < self._next_try:
             return False
@@ -33,14 +33,14 @@ class Claim:
         return True
 
     def take(self) -> Optional[str]:
-        """Take the host if the run needs it for itself. Returns None, or a text about the run that holds it.
+        """Take the host's lock if the run needs the host for itself. Returns None, or a text about the run that has it.
 
-        Another agent of the run may have held it until now.
+        Another agent of the same run may have had the lock until now.
         """
         return self.lock.take(self.spec["run"]) if self.spec["exclusive"] else None
 
     def waited(self) -> Optional[float]:
-        """Return the seconds since the first call; None at that call."""
+        """Return the seconds since this was first called; None at the first call."""
         now = time.monotonic()
         if self._waits_since is None:
             self._waits_since = now
@@ -48,7 +48,7 @@ class Claim:
         return now - self._waits_since
 
     def mark_in_use(self) -> None:
-        """Mark the run's folders as in use, now and then, so that they are not removed."""
+        """Mark the run's folders as in use, at intervals, so that they are not removed."""
         now = time.monotonic()
         if self.spec["uses"] and now - self._marked > MARK_INTERVAL:
             from ..prepare.store import in_use

@@ -87,7 +87,7 @@ class FinishedRuns:
         return rows
 
     def processes(self) -> List[LeftProcess]:
-        """Return this user's processes whose environment names a finished run. Root gets only its own processes, too."""
+        """Return processes whose environment names a finished run, only this user's own, even for root."""
         alive = runs_with_agent()
         rows: List[LeftProcess] = []
         ancestors = _ancestors()
@@ -131,7 +131,7 @@ def runs_with_agent() -> Set[str]:
 
 
 def _run_of(pid: int, host: str) -> Optional[str]:
-    """Return the id of the run that started a live process of this user on `host`; None for other processes."""
+    """Return the id of the run that started a process on `host`; None for processes of other users or of no run."""
     try:
         if os.stat("/proc/%d" % pid).st_uid != os.geteuid() or stat_fields(pid)[0] == b"Z":
             return None
@@ -146,7 +146,7 @@ def _run_of(pid: int, host: str) -> Optional[str]:
 
 
 def _ancestors() -> Set[int]:
-    """Return the pids of this process and its ancestors, which may run in the environment of a run."""
+    """Return the pids of this process and its ancestors. They may have the environment of a run, and must not be killed."""
     pids: Set[int] = set()
     pid = os.getpid()
     while pid > 0 and pid not in pids:

@@ -73,7 +73,7 @@ class _Agents:
         self._pids: Dict[int, int] = {}  # by the launcher's number
 
     def start(self, number: int, files: List[int]) -> bool:
-        """Fork an agent with `files` as its stdin, stdout and stderr. Returns True in the agent."""
+        """Fork an agent whose stdin, stdout and stderr are `files`. Returns True in the agent, False in this process."""
         try:
             pid = os.fork()
         except OSError as error:
@@ -118,7 +118,7 @@ def _become_independent(sock: socket.socket, files: List[int]) -> None:
 def _show_command(args: List[str]) -> None:
     """Write the agent's arguments to /proc/PID/cmdline, which `ps` shows and `clean` reads.
 
-    The kernel shows the memory that held the command line at the start. The new arguments take the room of the code in it.
+    The kernel shows the memory of the original command line there. The arguments replace the code in it.
     """
     with open("/proc/self/cmdline", "rb") as file:
         old = file.read()

@@ -1,4 +1,4 @@
-"""Decide how long workers may run: the launcher's lease, and the end that a stop sets them."""
+"""Decide how long workers may run: the launcher's lease, and the deadline of a stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ATTACH_TIMEOUT = 60.0  # seconds for the launcher to attach; its lease begins th
 
 
 class Lease:
-    """Seconds without a frame from the launcher after which the agent stops."""
+    """Time without a frame from the launcher after which the agent stops."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -25,17 +25,17 @@ class Lease:
         self.heard = time.monotonic()
 
     def extend(self, seconds: float) -> None:
-        """Leave out a time in which the agent could not have heard the launcher."""
+        """Do not count `seconds` in which the agent could not hear the launcher."""
         self.heard += max(0.0, seconds)
 
     def expires(self) -> bool:
-        """Set `has_expired`. Returns whether the lease has expired since the last call."""
+        """Return True once, when the lease has expired. Sets `has_expired`."""
         before, self.has_expired = self.has_expired, time.monotonic() - self.heard > self.limit()
         return self.has_expired and not before
 
 
 class Ending:
-    """The end of an attempt's workers: why, until when, and whether it is over."""
+    """The end of an attempt's workers: the reason, the deadline, and whether it is over."""
 
     def __init__(self) -> None:
         self.reason: Optional[str] = None
@@ -43,10 +43,10 @@ class Ending:
         self.kill_at: Optional[float] = None
         """Time at which the stop becomes a kill."""
         self.is_over = False
-        """Nothing runs any more, as far as the agent could end it."""
+        """True once no process is left, as far as the agent could end them."""
 
     def ask(self, grace: float, reason: str) -> bool:
-        """Set the time of the kill. Returns whether this is the first stop, whose reason stays."""
+        """Ask for a stop, with a kill after `grace` seconds. Returns whether it is the first stop, whose reason stays."""
         self.kill_at = time.monotonic() + grace
         is_first = self.reason is None
         if is_first:
@@ -54,5 +54,5 @@ class Ending:
         return is_first
 
     def seconds_left(self) -> Optional[float]:
-        """Return the seconds until the kill; None if none is to come."""
+        """Return the seconds until the kill; None if no kill is due."""
         return None if self.kill_at is None or self.is_over else max(0.0, self.kill_at - time.monotonic())

@@ -38,13 +38,13 @@ class Outbox:
         return [*self.events.values(), *self.outputs]
 
     def report(self, frame: State) -> None:
-        """Number and queue a state frame. Long texts are cut."""
+        """Number a state frame and queue it. Long texts are cut."""
         fields = {name: value[:TEXT_LIMIT] if isinstance(value, str) else value for name, value in frame.items()}
         queued: Any = dict(fields, n=len(self.history))
         self.history.append(queued)
 
     def send(self, connection: Connection) -> None:
-        """Send state frames, events and output. A state frame goes first unless it must follow some output."""
+        """Send state frames, events and output. State frames come first, except those that must follow output."""
         self.pending = False
         if connection.offsets is None:  # the launcher has not attached yet
             return
@@ -63,7 +63,7 @@ class Outbox:
         return sum(self._unsent(stream, offsets.get(stream, 0)) for stream in self.outputs)
 
     def has_all(self, stream: str, offset: int) -> bool:
-        """Return whether the launcher, at this offset, has the whole stream. False if the stream cannot be read."""
+        """Return whether a launcher at this offset has the whole stream; False if the stream cannot be read."""
         unsent = self._unsent(stream, offset)
         return not unsent and stream not in self.unreadable
 
@@ -78,7 +78,7 @@ class Outbox:
             return 0
 
     def _mark_unreadable(self, stream: str, error: OSError) -> None:
-        """Mark a stream as unreadable, so that no frame waits for it. Reraises a temporary error (SHORTAGE)."""
+        """Mark a stream as unreadable, so that no frame waits for it. Raises a temporary error (SHORTAGE) again."""
         if error.errno in SHORTAGE:
             raise error
         self.unreadable.add(stream)
@@ -135,7 +135,7 @@ def size_of(path: str) -> int:
 
 
 def open_stream(path: str) -> BinaryIO:
-    """Open a stream's file. Raises OSError, also if it is no regular file; never waits for the writer of a pipe."""
+    """Open a stream's file, without waiting for the writer of a pipe. Raises OSError, also if it is not a regular file."""
     file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb")
     try:
         _size(os.fstat(file.fileno()))

@@ -35,7 +35,7 @@ class PrestartedAgent:
         theirs.close()
 
     def start(self, spec: Spec) -> int:
-        """Send the agent its spec, for which it makes the run folder. Returns its pid. Raises OSError, UnsafeError."""
+        """Make the run folder, and send the agent its spec. Returns the agent's pid. Raises OSError, UnsafeError."""
         self._sock.sendall(json.dumps(spec).encode() + b"\n")
         answer = json.loads(_line(self._sock) or b'{"unsafe": "the agent has ended before it got its spec"}')
         if "unsafe" in answer:
@@ -53,7 +53,7 @@ class PrestartedAgent:
 
 
 def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
-    """Prewarm the workers, wait for the spec, and become its agent. Without a spec all workers are killed."""
+    """Prewarm the workers, wait for the spec, and serve the run. If no spec comes, all workers are killed."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDWR)
     for target in range(3):

@@ -29,7 +29,7 @@ class PrewarmedWorkers:
 
     def __init__(self) -> None:
         self.survivors: Set[int] = set()
-        """Pids that outlive the attempt: prewarmed workers, and the first process of their PID namespace."""
+        """Pids that outlive the attempt: the prewarmed workers, and the first process of their PID namespace."""
         self._first = 0  # first process of their PID namespace
         self._unused: Dict[int, _PrewarmedWorker] = {}  # by process number
 
@@ -56,15 +56,15 @@ class PrewarmedWorkers:
             pass
 
     def release_namespace(self) -> int:
-        """Hand the PID namespace over to a new attempt, with which the prewarmed workers then end.
+        """Give the PID namespace to a new attempt, so that the prewarmed workers end with it.
 
-        Returns the pid of its first process; 0 if there is no namespace.
+        Returns the pid of the namespace's first process; 0 if there is no namespace.
         """
         first, self._first, self.survivors = self._first, 0, set()
         return first
 
     def assign(self, worker: Worker, extra_env: Dict[str, str]) -> bool:
-        """Let the prewarmed worker for this process, if any, become `worker`. Returns whether it did."""
+        """Turn the worker that was prewarmed for this process into `worker`. Returns False if there is none or it fails."""
         prewarmed = self._unused.pop(worker.process, None)
         if prewarmed is None:
             return False
@@ -81,7 +81,7 @@ class PrewarmedWorkers:
         self._unused = {}
 
     def note_end(self, pid: int) -> None:
-        """Forget a process that has ended."""
+        """Record that a process has ended."""
         self.survivors.discard(pid)
         self._unused = {number: other for number, other in self._unused.items() if other.pid != pid}
         if pid == self._first:
@@ -107,7 +107,7 @@ class _PrewarmedWorker:
         os.set_blocking(self._orders, False)
 
     def become(self, spec: WorkerSpec, env: Dict[str, str]) -> bool:
-        """Order the process to become the worker of `spec`. Returns False, and kills it, if it cannot."""
+        """Turn the process into the worker of `spec`. If that fails, kill it and return False."""
         orders = {"env": env, "cwd": spec["cwd"], "output": spec["output"], "folder": os.getcwd()}
         data = json.dumps(orders).encode() + b"\n"
         try:
@@ -121,7 +121,7 @@ class _PrewarmedWorker:
 
 
 def _startup(spec: Expected) -> str:
-    """Return the settings that a process cannot change after its start, as text to compare."""
+    """Return the settings that a process cannot change after its start, as one text for comparison."""
     env = {name: value for name, value in spec["env"].items() if not name.startswith(_OWN)}
     return json.dumps([spec["argv"], env, spec["path"], spec["threads"], spec.get("names")], sort_keys=True)
 
@@ -146,7 +146,7 @@ def memory_available() -> int:
 
 
 def _number(path: str) -> Optional[int]:
-    """Return the number in a file; None if it holds none, such as `max` for no limit."""
+    """Return the number in a file; None if it has none, such as `max` for no limit."""
     try:
         with open(path) as file:
             return int(file.read())

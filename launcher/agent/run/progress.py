@@ -51,7 +51,7 @@ class RecordSender:
 
 
 def read_record(path: str) -> str:
-    """Return a progress record in hexadecimal digits; empty if there is none or the path is no file that can be read."""
+    """Return a progress record in hexadecimal digits; empty if there is none, or the file cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # do not wait for the writer of a pipe
     except OSError:
@@ -79,11 +79,11 @@ class StackDump:
             print_stacks(pid)
 
     def seconds_left(self) -> float:
-        """Return the seconds until `result` should be asked again."""
+        """Return the seconds after which to call `result` again."""
         return max(POLL, self.began + PRINT_TIME - time.monotonic())
 
     def result(self) -> Optional[Dumped]:
-        """Return a `dumped` frame when the stacks are printed, and another when py-spy has ended; None in between."""
+        """Return a `dumped` frame when the stacks are printed, another one when py-spy has ended, and None in between."""
         passed = time.monotonic() - self.began
         more = passed < NATIVE_TIMEOUT and any(spy.poll() is None for spy in self.spies)
         if passed < PRINT_TIME or (more and self.reported):
@@ -163,7 +163,7 @@ def start_spy(worker: Worker, isolated: bool) -> "Optional[subprocess.Popen[byte
 
 
 def find_spy(spec: WorkerSpec) -> Optional[str]:
-    """Return the path of py-spy, beside the worker's Python or in the PATH; None if it is not installed."""
+    """Return the path of py-spy, from the folder of the worker's Python or from PATH; None if it is not installed."""
     folders = [os.path.dirname(spec["argv"][0]), *os.environ.get("PATH", "").split(os.pathsep)]
     paths = [os.path.join(folder, "py-spy") for folder in folders if os.path.isabs(folder)]
     return next((path for path in paths if os.access(path, os.X_OK)), None)

@@ -71,7 +71,11 @@ def start(spec: Spec) -> int:
 def relay(directory: str, first: bytes, child: int = 0) -> None:
     """Copy stdin to the agent, and the agent's frames to stdout, until either side ends.
 
-    `child`: pid of the agent, if it is a child of this process; it gets the SIGTERM that this process gets.
+    Args:
+        directory: folder of the agent.
+        first: bytes to send to the agent before stdin.
+        child: pid of the agent if it is a child of this process. It gets each SIGTERM that this process gets; 0: no
+            child.
     """
     # SIGTERM is meant for the agent, which lets the workers save. SLURM may send it only to the first process of a step,
     # this one, which must live on to relay the agent's last frames.

@@ -41,9 +41,9 @@ LOCK_TIMEOUT = 15.0  # seconds to wait for a run that is ending to release the h
 
 
 class Agent:
-    """Runs one attempt. Serves one launcher connection at a time, and ends when the launcher has everything.
+    """Runs one attempt. Serves one connection of the launcher at a time, and ends when the launcher has everything.
 
-    If another attempt may follow, only prewarmed workers are left while the agent waits for its spec.
+    If another attempt may follow, the agent waits for its spec, and only prewarmed workers are left meanwhile.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Agent:
             os.close(fd)
 
     def run_action(self, action: Callable[[], None]) -> None:
-        """Run one action of a round. An OSError, such as a full disk, is logged: the workers would die with the agent."""
+        """Run one action of a round. Logs an OSError, such as a full disk, because the workers would end with the agent."""
         try:
             if not self.finished:
                 action()
@@ -114,7 +114,7 @@ class Agent:
             time.sleep(TICK)
 
     def log_error(self, error: Exception) -> None:
-        """Log an error, once while it repeats, because the disk may be full."""
+        """Log an error; if it repeats, only once, because the disk may be full."""
         if str(error) != self.last_error:
             self.last_error = str(error)
             try:
@@ -214,7 +214,7 @@ class Agent:
             connection.close()
 
     def timeout(self) -> float:
-        """Return the seconds until output, a deadline or the lock must be checked: these do not wake `select`."""
+        """Return the seconds after which to look at output, deadlines and the lock, because these do not wake `select`."""
         now = time.monotonic()
         if self.outbox.pending:
             return 0.0
@@ -263,7 +263,7 @@ class Agent:
             self.finished = True
 
     def stop(self, grace: float, reason: str) -> None:
-        """Send SIGTERM now, and SIGKILL after `grace` seconds. A further stop sets a new deadline."""
+        """Send SIGTERM now, and SIGKILL after `grace` seconds. Another call sets a new deadline."""
         self.finished = self.finished or self.waits_for_spec
         if self.ending.ask(grace, reason):
             self.workers.signal(signal.SIGTERM)
@@ -280,7 +280,7 @@ class Agent:
                 self.outbox.report(ended)
 
     def enforce_limits(self) -> None:
-        """Stop the workers when the lease has expired, and kill them when the grace of a stop is over."""
+        """Stop the workers when the lease has expired, and kill them at the deadline of a stop."""
         expires = self.lease.expires()
         if self.lease.has_expired and self.ending.is_over:
             self.finished = True  # keep the folder, the only copy of these logs

@@ -12,11 +12,11 @@ from ..base.protocol import ENV_HOST, ENV_RUN
 
 
 def sweep(run: str, host: str) -> None:
-    """Kill the run's processes. Prints as JSON the pids found, the pids that could not be killed, and the boot id."""
+    """Kill the run's processes. Prints as JSON their pids, the pids that could not be killed, and the boot id."""
     pids = processes_of(run, host)
 
     def none_left() -> bool:
-        """Scan five times: a single scan of /proc misses a process that forks and ends meanwhile."""
+        """Return whether five scans of /proc find no process: one scan misses a process that forks and ends meanwhile."""
         return not any(processes_of(run, host) for _ in range(5))
 
     left = kill_until_none(lambda: processes_of(run, host), lambda: None, none_left)
@@ -24,7 +24,7 @@ def sweep(run: str, host: str) -> None:
 
 
 def processes_of(run: str, host: str) -> List[int]:
-    """Return the pids of live processes that the run's agent for `host` started; of all users for root, else of this one."""
+    """Return the pids of live processes that the run's agent for `host` started: this user's, or all users' for root."""
     marks = {("%s=%s" % pair).encode() for pair in ((ENV_RUN, run), (ENV_HOST, host))}
     pids = []
     for pid in all_pids():

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def send_unsent_output(directory: str) -> None:
-    """Read an `attach` frame from stdin, and write `output` frames with everything beyond its offsets to stdout.
+    """Read an `attach` frame from stdin, and write all output beyond its offsets to stdout in `output` frames.
 
-    All processes of the agent must have ended before, so that the files no longer grow.
+    All processes of the agent must have ended, so that the files no longer grow.
     """
     try:
         request: Attach = parse(read_line(0)[0], ATTACH)

@@ -53,7 +53,7 @@ class Worker:
 
 
 def fork_worker(spec: Expected, env: Dict[str, str], isolated: bool, stdin: int, out: int) -> Tuple[int, Optional[str]]:
-    """Start the process. Returns its pid, and None or the reason why the program could not be executed."""
+    """Start the process. Returns its pid, and the reason why the program could not be executed, or None."""
     failure, failure_in = os.pipe()  # closed by a successful exec
     agent = os.getpid()
     pid = os.fork()
@@ -79,7 +79,16 @@ def become_worker(
     isolated: bool = False,
     names: Optional[List[str]] = None,
 ) -> None:
-    """Execute the worker in this forked child, in its own session; it is killed with the agent. Output goes to `out`."""
+    """Execute the worker in this forked child, in a session of its own.
+
+    Args:
+        agent: pid of the agent; the worker is killed when it ends.
+        program: the command.
+        env: its environment.
+        out: descriptor for its output.
+        isolated: the agent has entered a PID namespace.
+        names: host names of a simulated pod, this host's first.
+    """
     os.setsid()
     die_with_parent()
     if parent() != agent:  # the agent died before the line above
@@ -145,5 +154,5 @@ def worker_env(spec: Expected, extra: Dict[str, str]) -> Dict[str, str]:
 
 
 def _of_another_job(name: str) -> bool:
-    """Return whether a variable of the login describes the job of another launcher."""
+    """Return whether a login variable describes the job of another launcher."""
     return name.startswith(OTHER_LAUNCHERS) or name in MULTISLICE

@@ -60,7 +60,7 @@ class ClusterOptions:
 
 
 def name_problem(name: str) -> str | None:
-    """Return why a name is invalid for a JobSet; None if it is valid. Pods are named NAME-worker-0-0, up to 63 characters."""
+    """Return why a JobSet cannot have this name; None if it can. Its pods are NAME-worker-0-0, of at most 63 characters."""
     if _NAME.fullmatch(name):
         return None
     return (
@@ -147,7 +147,7 @@ def _code(code: ExitCode) -> str:
 
 
 def _rule(name: str, action: str, *patterns: str) -> Manifest:
-    """Return the rule that maps a container's exit code, which the failed Job's message contains, to an action."""
+    """Return the rule that takes an action if the failed Job's message matches a pattern; the message has the exit code."""
     return {
         "name": name,
         "action": action,

@@ -48,7 +48,7 @@ _GRACE = 2.0  # seconds for a process to exit after it has reported an error
 _PEER_LOST_DELAY = 5.0  # seconds that a container with a lost peer waits, so that the peer's container fails first
 _MESSAGE_BYTES = 4000  # bytes of the termination message that Kubernetes keeps
 _RESERVED_CODES = (ExitCode.BAD_CONFIG, ExitCode.PREEMPTED, ExitCode.PEER_LOST)
-"""Exit codes with a rule in the JobSet's failure policy. A program without podrun's library means something else by them."""
+"""Exit codes with a rule in the JobSet's failure policy. Programs without podrun's library use them with other meanings."""
 
 
 def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
@@ -85,11 +85,14 @@ def worker_command(env: Mapping[str, str]) -> list[str]:
 
 
 class Member:
-    """The runtime or the user program of this container. Raises the errors of `worker_env`.
+    """The runtime or the user program of this container.
 
     Args:
         env: environment of the container.
         directory: a temporary folder for the config and the events.
+
+    Raises:
+        LookupError, TypeError, ValueError, UserError: the manifest is not podrun's.
     """
 
     def __init__(self, env: Mapping[str, str], directory: Path) -> None:
@@ -102,7 +105,7 @@ class Member:
         self._reported = _ReportedEvents(directory / events_stream(self._process_id))
 
     def run(self) -> int:
-        """Run it, and return its exit code; 128 + N if signal N ended it. SIGTERM is passed on, so that it can save."""
+        """Run the worker, and return its exit code; 128 + N if signal N ended it. Passes SIGTERM on, so that it can save."""
         worker = subprocess.Popen(self._argv, env=self._env, start_new_session=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: _send_signal(worker, number))
@@ -122,7 +125,7 @@ class Member:
         return code
 
     def _await_end(self, worker: subprocess.Popen[bytes]) -> int:
-        """Wait for the worker and return its exit code. Kill it if it has reported an error but does not exit.
+        """Wait for the worker, and return its exit code. Kills a worker that has reported an error but does not exit.
 
         Python waits for its threads at exit, and JAX for the other processes, which wait for this one.
         """
@@ -143,7 +146,7 @@ class Member:
                 return int(error.get("code") or ErrorKind(error["kind"]).exit_code)
 
     def _write_termination_log(self, code: int, why: str) -> None:
-        """Write why the worker ended to the termination message, which `kubectl describe` shows."""
+        """Write why the worker ended to the termination message of the container, which `kubectl describe` shows."""
         text = f"podrun: {self._env['PODRUN_HOST']} (process {self._process_id}): {why} [exit code {int(code)}]"
         print(text, file=sys.stderr, flush=True)
         try:
@@ -163,7 +166,7 @@ class _ReportedEvents:
         self.error: ErrorEvent | None = None
         """The first error."""
         self.has_phases = False
-        """True if it reports phases: it is podrun's runtime, or uses `podrun.steps`."""
+        """True if the process reports phases, as podrun's runtime and users of `podrun.steps` do."""
 
     def read(self) -> None:
         """Read new events."""

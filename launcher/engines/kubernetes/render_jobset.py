@@ -47,7 +47,7 @@ class JobSetRequest:
     namespace: str | None = None
     workdir: str | None = None
     volume: str | None = None
-    """CLAIM:/FOLDER."""
+    """`CLAIM:/FOLDER`: a persistent volume claim, and where it is mounted."""
     accelerator: str | None = None
     submit: bool = False
     program: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class JobSetRequest:
 
 
 def render(request: JobSetRequest) -> int:
-    """Print the manifest, or submit it by kubectl. Raises UserError with all mistakes."""
+    """Print the manifest, or submit it by kubectl. Returns the exit code. Raises UserError with all mistakes."""
     pod, job, where = _resolve(request, new_run_id())
     if job.launch.workdir is None:
         print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
@@ -128,9 +128,9 @@ def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
 def _with_workdir(
     job: Config | Program, typed: str | None, volume: tuple[str, PurePosixPath] | None
 ) -> Config | Program:
-    """Return the job with its workdir, which must be in a bucket or on the volume, since a container's disk is temporary.
+    """Return the job with its workdir, which must be in a bucket or on the volume: a container's disk is temporary.
 
-    A user program needs no workdir; if it has one, that is a folder on the volume.
+    A user program may be without a workdir; otherwise its workdir must be on the volume.
     """
     chosen = Path(typed) if typed else job.launch.workdir
     if chosen and (mistakes := bucket_url.mistakes(chosen)):

@@ -70,7 +70,7 @@ class Job:
     start: str = ""
     """Expected start of a pending job, as SLURM writes it; empty if unknown."""
     has_ended: bool = False
-    """True if its end time is in the past. It is not for a job that is being requeued."""
+    """True if its end time is in the past. False for a job that is being requeued."""
 
     @property
     def is_pending(self) -> bool:
@@ -82,7 +82,7 @@ class Job:
 
     @property
     def is_ending(self) -> bool:
-        """Return whether its processes have ended and SLURM cleans up its nodes. A node that does not answer delays that."""
+        """Return whether its processes have ended and SLURM cleans up its nodes, which waits for nodes that do not answer."""
         return self.state == COMPLETING and self.has_ended
 
     def why_pending(self, job: str) -> str:
@@ -93,7 +93,7 @@ class Job:
 
 
 def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
-    """Submit a script, and return its job id. Raises SlurmError with the reason and a remedy.
+    """Submit a script, and return its job id. Raises SlurmError with the reason and what to do.
 
     `waits` is called if sbatch has not submitted it within a few seconds, since it retries for a while.
     """
@@ -205,9 +205,9 @@ def requeue(job: str, excluded: str = "") -> None:
 
 
 def nodes_to_exclude(job: str, node: str, options: Sequence[str], script: str) -> str:
-    """Return the nodes to exclude from the job's next start: `node`, and those that it excludes already.
+    """Return the nodes to exclude from the job's next start: `node`, and those that the job excludes already.
 
-    Returns an empty string unless SLURM confirms that enough other nodes are up, since the job could otherwise wait forever.
+    Returns an empty text unless SLURM confirms that enough other nodes are up: otherwise the job might wait forever.
     """
     try:
         excluded = _EXCLUDED.search(ask_slurm("scontrol", "--oneliner", "show", "job", job))

@@ -92,7 +92,7 @@ def _file_system_type(path: Path) -> str:
 
 
 def _is_only_node() -> bool:
-    """Return whether this machine is SLURM's only node."""
+    """Return whether this machine is the only node of SLURM."""
     try:
         nodes = set(ask_slurm("sinfo", "--noheader", "--Node", "--format=%n").split())
     except SlurmError:
@@ -118,7 +118,10 @@ def _short_time_limit(options: BatchOptions, env: Mapping[str, str]) -> Iterator
 
 
 def _default_time(names: list[str]) -> tuple[str, str]:
-    """Return the shortest default time limit of these partitions, or of the default partition, and where it is from."""
+    """Return the shortest default time limit of the partitions, and where it is from; empty if unknown.
+
+    `names`: the partitions; empty: the default partition.
+    """
     try:
         answer = ask_slurm("sinfo", "--noheader", "--format=%P|%L|%l")
     except SlurmError:

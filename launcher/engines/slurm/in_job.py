@@ -72,7 +72,18 @@ def _options(directory: RunDirectory) -> list[str]:
 
 
 def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], onward: Onward, refused: str) -> int:
-    """Submit another job to continue the run, since SLURM refuses to requeue this one, as with `no-requeue`."""
+    """Submit another job to continue the run, because SLURM refuses to requeue this one, as with `no-requeue`.
+
+    Args:
+        directory: the run.
+        job: id of this job.
+        options: arguments of sbatch.
+        onward: why the run leaves this job, and which nodes to exclude.
+        refused: why SLURM refuses.
+
+    Returns:
+        The exit code of this job.
+    """
     try:
         if not options:
             raise SlurmError(f"{directory.job_options} is missing, or damaged")

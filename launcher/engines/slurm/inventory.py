@@ -106,7 +106,7 @@ def heterogeneous_job_error(env: Mapping[str, str]) -> str | None:
 
 
 def gpus(env: Mapping[str, str]) -> int | None:
-    """Return the number of the job's GPUs on each node; None if it has none, or it is unknown."""
+    """Return the number of the job's GPUs on each node; None if it has none, or if that is unknown."""
     for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE"):
         if (number := _COUNT.fullmatch(env.get(name, ""))) and int(number[1]):
             return int(number[1])

@@ -45,7 +45,7 @@ class Nodes(threading.Thread):
 
 
 def start_agents(directory: Path, nodes: Nodes) -> Prestart | None:
-    """Start the agents of a run on the nodes of this job. Returns None on error; the supervisor reports it."""
+    """Start the agents of a run on the nodes of this job. Returns None on an error, which the supervisor reports."""
     from ...remote.prestart import Prestart
 
     try:

@@ -17,12 +17,12 @@ from ...rundir.runs import RunDirectory
 
 
 class SlurmJobTime(JobTime):
-    """Decides what follows a SLURM job. A job that has saved nothing new is not requeued, since the next would fail likewise.
+    """Decides what follows a SLURM job. A job that has saved nothing new is not requeued: the next would fail likewise.
 
     Args:
         directory: the run.
         job: the job's id.
-        without: maps a lost node to the nodes to exclude; an empty string if there are too few others.
+        without: returns the nodes to exclude after the loss of a node; empty if there are too few others.
     """
 
     signal = int(signal.SIGUSR1)
@@ -34,10 +34,10 @@ class SlurmJobTime(JobTime):
         self._without = without
         self._before: int | None = checkpoint["step"] if checkpoint else None
         self.onward: Onward | None = None
-        """Set if the run continues in another job."""
+        """How the run continues in another job; None if it ends."""
 
     def after(self, outcome: Outcome, attempts: Sequence[Attempt], pod: Pod) -> Onward | None:
-        """Return how the run continues after its last attempt; None if it ends."""
+        """Return how the run continues in another job after its last attempt; None if the run ends."""
         if outcome.cause is None and outcome.interrupted_by == self.signal:
             self.onward = self._at_time_limit(outcome, attempts[-1])
         elif node := _lost_node(outcome, pod):
@@ -56,7 +56,7 @@ class SlurmJobTime(JobTime):
         return Onward(Ending.TIME, up, f"{up}; {saved}, and the job is requeued")
 
     def _exclude_lost_node(self, outcome: Outcome, attempts: Sequence[Attempt], node: str) -> Onward | None:
-        """Continue without a lost node if the run has trained, since a faulty job fails before that."""
+        """Return how the run continues without a lost node; None if it never trained, because a faulty job fails early."""
         if not any(a.trained or (a.silent_program and a.seconds >= QUICK) for a in attempts):
             return None
         if enough := why_not_renewed([*attempts[:-1], replace(attempts[-1], ending=Ending.TAKEN)]):
@@ -69,7 +69,7 @@ class SlurmJobTime(JobTime):
         return Onward(Ending.TAKEN, why, words, excluded)
 
     def advice(self, outcome: Outcome, pod: Pod) -> str | None:
-        """Return how to exclude the node that has failed the run; None if no node has."""
+        """Return a message that says how to exclude the node that failed; None if no node failed."""
         if (node := _lost_node(outcome, pod)) is None:
             return None
         other = "" if pod.spares else "; spares=1 asks for another that takes its place"
@@ -77,7 +77,7 @@ class SlurmJobTime(JobTime):
 
 
 def _lost_node(outcome: Outcome, pod: Pod) -> str | None:
-    """Return the node that has failed the run; None if no node has, or if SLURM is ending the job."""
+    """Return the node that made the run fail; None if there is none, or if SLURM is ending the job."""
     cause = outcome.cause
     if cause is None or cause.code != ExitCode.UNAVAILABLE or cause.process is not None or outcome.over:
         return None

@@ -48,14 +48,14 @@ class BatchOptions:
     """Number of nodes beyond those of the slice, which replace nodes that fail."""
 
     def value(self, name: str) -> str | None:
-        """Return the last value of an option."""
+        """Return the last value of an option; None without one."""
         return next((value for key, value in reversed(self.given) if key == name), None)
 
 
 def parse_options(text: str) -> BatchOptions:
     """Parse `key=value,flag,...`. Raises UserError with all mistakes.
 
-    A word without `=` that is no flag belongs to the value before it, so `exclude=n1,n2` is one option.
+    A word without `=` that is not a known flag belongs to the value before it, so `exclude=n1,n2` is one option.
     """
     given: list[tuple[str, str | None]] = []
     problems: list[str] = []

@@ -43,7 +43,7 @@ def sbatch_arguments(spec: RunSpec, options: BatchOptions, name: str) -> list[st
 
 
 def preview(spec: RunSpec, words: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-    """Return the submission without submitting: as values for JSON, and as a command line for people."""
+    """Return what would be submitted: as values for JSON, and as a command line for people."""
     script = make_script(spec)
     return {"sbatch": list(words), "script": script}, f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END"
 

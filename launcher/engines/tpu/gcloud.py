@@ -54,7 +54,7 @@ class TpuName:
     zone: str
     project: str | None = None
     typed: str = "--tpu"
-    """The word before the name in messages, such as the command-line option."""
+    """The words before the name in messages, such as the command-line option."""
 
     def __post_init__(self) -> None:
         named = (
@@ -126,7 +126,7 @@ def configured_project(tpu: TpuName) -> str | None:
 
 
 def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool]) -> tuple[int, str, str]:
-    """Return exit code, stdout and stderr."""
+    """Run gcloud, and return its exit code, stdout and stderr."""
     pipe = subprocess.PIPE
     try:
         # Its own process group: gcloud is a script that starts Python, and both must be killed.
@@ -160,7 +160,7 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
 
 
 class StoppedError(Exception):
-    """The user has asked to stop, and gcloud was killed."""
+    """The user asked to stop, so gcloud was killed."""
 
 
 class _TooMuchError(Exception):

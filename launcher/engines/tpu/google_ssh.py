@@ -14,8 +14,8 @@ def google_ssh(known: str | None) -> Ssh:
     """Return the SSH settings for a TPU VM.
 
     Args:
-        known: name of its known_hosts file, made of Google's unique number of the TPU VM, since another machine with another
-            host key may get its address later. None: the user's own known_hosts.
+        known: name of its known_hosts file; None: the user's own. The name contains Google's unique number of the TPU
+            VM, because another machine with another host key may get its address later.
     """
     key = _KEY if _KEY.expanduser().is_file() else None
     if known is None:

@@ -22,7 +22,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Waiting:
-    """The caller's side of a wait: where progress goes, and when to give up."""
+    """How the caller wants to wait: where progress goes, and when to give up."""
 
     tell: Tell
     """Called with each change, as one line."""
@@ -38,7 +38,7 @@ class Waiting:
 
 
 def refusal(order: Order, status: TpuStatus) -> str | None:
-    """Return why existing resources of the same name prevent an order; None if they do not. PURE."""
+    """Return why resources that exist under this name prevent the order; None if they do not. PURE."""
     queued, tpu = status.queued, order.tpu
     if queued is None:
         if status.vm is None or status.vm.state == "DELETING":
@@ -110,7 +110,10 @@ def _is_settled(status: TpuStatus) -> bool:
 
 
 def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) -> TpuStatus:
-    """Query until `done`. There is no limit in the queue; every other state has one."""
+    """Query the status until `done` returns True for it, and return it.
+
+    There is no time limit while Google's queue has the order. Every other state has one.
+    """
     told = ""
     moved = answered = time.monotonic()
     while True:

@@ -25,7 +25,7 @@ _STATE = 60  # characters of a state
 
 
 class Cost(StrEnum):
-    """Class of cost."""
+    """How Google charges for a TPU VM."""
 
     SPOT = "spot"  # cheaper; Google may take it back at any time
     ON_DEMAND = "on demand"

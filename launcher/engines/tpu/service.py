@@ -39,7 +39,7 @@ class TpuStatus:
 
     @property
     def is_dead(self) -> bool:
-        """Return True if its machines are gone, but the queued resource must be deleted before it can be recreated."""
+        """Return True if the machines are gone, but the queued resource must be deleted before they can be recreated."""
         if self.queued is None:
             return False
         return self.queued.stage is Stage.DEAD or (self.vm is not None and self.vm.state in GONE)
@@ -90,7 +90,7 @@ def query_status(tpu: TpuName, stopped: Stopped) -> TpuStatus:
 def create(order: Order, stopped: Stopped) -> None:
     """Create the queued resource. Raises the errors of `query_status`.
 
-    Only a second Ctrl-C interrupts it, since it would then be unknown whether Google has accepted the request.
+    Only a second Ctrl-C interrupts it, because it would then be unknown whether Google has accepted the request.
     """
     ask(_CREATE, order.tpu, *order.options, "--quiet", stopped=lambda: stopped() > 1)
 
