@@ -33,7 +33,8 @@ from .config.optimizer import (
     SchedulePlugin,
 )
 from .contract import UserError
-from .trainable import select, trained
+from .state import select
+from .trainable import trained
 from .weights import Weight, weights
 
 Decaying = AdamW | Lion | Muon

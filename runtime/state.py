@@ -9,6 +9,7 @@ import flax.serialization
 import flax.struct
 import jax
 import jax.numpy as jnp
+import optax
 
 from .contract import UserError
 
@@ -72,6 +73,21 @@ def new_state(given: Any) -> Any:
     return parts(given)[1]
 
 
+def select(tree: Any, mask: Any) -> Any:
+    """Return a tree of the trained parameters only, with `MaskedNode`, which has no arrays, for the others."""
+    return jax.tree.map(lambda leaf, keep: leaf if keep else optax.MaskedNode(), tree, mask)
+
+
+def merge(part: Any, params: Params) -> Params:
+    """Return `params` with the trained parameters of `part`, a result of `select`."""
+    return jax.tree.map(
+        lambda mine, whole: whole if isinstance(mine, optax.MaskedNode) else mine,
+        part,
+        params,
+        is_leaf=lambda node: isinstance(node, optax.MaskedNode),
+    )
+
+
 @flax.struct.dataclass
 class TrainState:
     """The training state, a pytree. Random numbers and the position in the data are functions of `step`."""
@@ -82,14 +98,14 @@ class TrainState:
     """The parameters, float32."""
     opt_state: Any
     ema: Params | None = None
-    """Exponential moving average of the parameters, if the job has `ema`."""
+    """Exponential moving average of the parameters that are trained, a result of `select`, if the job has `ema`."""
     model_state: Any = None
     """The model's other state, if it has any."""
 
     @property
     def best(self) -> Any:
         """Return the variables to evaluate and to export: the average if there is one, with the model's state."""
-        return variables(self.params if self.ema is None else self.ema, self.model_state)
+        return variables(self.params if self.ema is None else merge(self.ema, self.params), self.model_state)
 
 
 def to_dict(state: TrainState) -> StateDict:

@@ -6,7 +6,6 @@ import re
 from typing import Any
 
 import jax
-import optax
 
 from .contract import UserError
 from .models.adapter import name_of
@@ -35,18 +34,3 @@ def trained(params: Params, trainable: str | None) -> Any:
             f"'.*{trainable}.*' matches anywhere in a name, and null trains all"
         )
     return jax.tree.unflatten(structure, matches)
-
-
-def select(tree: Any, mask: Any) -> Any:
-    """Return a tree of the trained parameters only, with `MaskedNode`, which has no arrays, for the others."""
-    return jax.tree.map(lambda leaf, keep: leaf if keep else optax.MaskedNode(), tree, mask)
-
-
-def merge(part: Any, params: Params) -> Params:
-    """Return `params` with the trained parameters of `part`, a result of `select`."""
-    return jax.tree.map(
-        lambda mine, whole: whole if isinstance(mine, optax.MaskedNode) else mine,
-        part,
-        params,
-        is_leaf=lambda node: isinstance(node, optax.MaskedNode),
-    )

@@ -60,7 +60,7 @@ def obstacles(
     if not rows:  # differences that are not in the config, such as changed code of a user's model
         rows = [
             (key, f"shape {json.dumps(before)} in the checkpoint, {json.dumps(after)} in this job")
-            for key, before, after in differences("state", meta["shapes"], shapes)
+            for key, before, after in differences("state", _without_frozen(meta["shapes"], shapes), shapes)
         ]
     return rows
 
@@ -88,6 +88,19 @@ def changes(meta: JobMeta, config: Config, tokenizer: Saved | None = None) -> li
     rows = [f"{key}: {_plain(old)} -> {_plain(new)}" for key, old, new in differences("", before, now)]
     other = difference(meta.get("tokenizer"), tokenizer)
     return rows if other is None else [*rows, f"the tokenizer: {other}"]
+
+
+def _without_frozen(saved: Shapes, now: Shapes) -> Shapes:
+    """Leave out of a checkpoint's average the parameters that this job freezes. Older versions saved them there."""
+    if "ema" not in saved or "ema" not in now:
+        return saved
+
+    def common(saved: Any, now: Any) -> Any:
+        if not isinstance(saved, dict) or not isinstance(now, dict):
+            return {} if now == {} else saved
+        return {key: common(value, now.get(key)) for key, value in saved.items()}
+
+    return {**saved, "ema": common(saved["ema"], now["ema"])}
 
 
 def differences(prefix: str, before: Any, after: Any) -> list[Row]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 from pydantic import ValidationError
 
 from ..array_names import Arrays
@@ -100,20 +101,27 @@ class SavedModel:
         except Exception as error:
             raise self._with_advice(unreadable(self.step, self._state, error)) from None
 
-    def tree(self, part: str, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Arrays:
-        """Read a part of the state, such as `params`, as nested dictionaries of `convert(array)`. Raises as `read` does."""
-        tree: Arrays = {}
-        for place in self.parts(part):
-            *folders, last = place
-            inner = tree
-            for name in folders:
-                inner = inner.setdefault(name, {})
-            inner[last] = convert(self.read((part, *place)))
-        return tree
+    @cached_property
+    def parameters(self) -> dict[Place, Place]:
+        """Return the place of each parameter in the state, by its path in the model. Frozen parameters have no average."""
+        places = {place[1:]: place for place in self.arrays if place[0] == "params"}
+        return places | {place[1:]: place for place in self.arrays if place[0] == self.weights}
 
-    def parts(self, part: str) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Return shape and dtype of each array in a part of the state, such as `params`, by its path within that part."""
-        return {place[1:]: form for place, form in self.arrays.items() if place[0] == part}
+    def described(self) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Return shape and dtype of each parameter, by its path in the model."""
+        return {path: self.arrays[place] for path, place in self.parameters.items()}
+
+    def trees(self, convert: Callable[[np.ndarray[Any, Any]], Any]) -> tuple[Arrays, Arrays]:
+        """Read the parameters, and the model's state: nested dictionaries of converted arrays.
+
+        Raises UserError if one is damaged.
+        """
+        states = {place[1:]: place for place in self.arrays if place[0] == "model_state"}
+        params, state = (
+            unflatten_dict({path: convert(self.read(place)) for path, place in places.items()})
+            for places in (self.parameters, states)
+        )
+        return params, state
 
     def _with_advice(self, error: Exception) -> UserError:
         return UserError(f"{error}; `podrun checkpoints {self._workdir}` lists which are whole")

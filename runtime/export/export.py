@@ -67,34 +67,34 @@ def _metadata(model: SavedModel) -> dict[str, str]:
 
 def _write(model: SavedModel, form: str, output: Path) -> tuple[int, int]:
     """Write the file atomically. Return the number of arrays, and of parameters in them."""
-    places = _places(model.arrays, model.weights)
+    places = _places(model)
     arrays = {name: model.arrays[place] for name, place in places.items()}
     metadata = _metadata(model)
     _check_room(arrays, output, len(str(metadata)))
     with _new_path(output) as file:
         FORMATS[form](file, arrays, lambda name: model.read(places[name]), metadata)
-    return len(arrays), sum(math.prod(shape) for name, (shape, _) in arrays.items() if places[name][0] == model.weights)
+    return len(arrays), sum(math.prod(shape) for shape, _ in model.described().values())
 
 
 def _write_folder(model: SavedModel, output: Path) -> ExportAnswer:
     """Write the folder of transformers atomically."""
-    published = PublishedModel(model.meta, model.parts(model.weights))
+    published = PublishedModel(model.meta, model.described())
     arrays = published.described
     _check_room(arrays, output, 0)
     tokenizer = model.meta.get("tokenizer")
     file = tokenizer["file"] if tokenizer is not None and tokenizer["name"] == "bpe" else None
     with _new_path(output) as fresh:
-        published.write(fresh, lambda place: model.read((model.weights, *place)), file)
+        published.write(fresh, lambda place: model.read(model.parameters[place]), file)
     return _report(model, output, arrays, str(output / "tokenizer.json") if file is not None else None)
 
 
 def _write_adapter(model: SavedModel, output: Path) -> ExportAnswer:
     """Write the folder of PEFT atomically."""
-    adapter = Adapter(PublishedModel(model.meta, model.parts(model.weights), PEFT))
+    adapter = Adapter(PublishedModel(model.meta, model.described(), PEFT))
     arrays = adapter.described
     _check_room(arrays, output, 0)
     with _new_path(output) as fresh:
-        adapter.write(fresh, lambda place: model.read((model.weights, *place)))
+        adapter.write(fresh, lambda place: model.read(model.parameters[place]))
     return _report(model, output, arrays, None)
 
 
@@ -112,10 +112,10 @@ def _report(model: SavedModel, output: Path, arrays: Described, tokenizer: str |
     )
 
 
-def _places(arrays: dict[tuple[str, ...], Any], weights: str) -> dict[str, tuple[str, ...]]:
+def _places(model: SavedModel) -> dict[str, tuple[str, ...]]:
     """Return the path of each of the model's arrays in the state, by the name that it has in the model."""
-    places = {".".join(place[1:]): place for place in arrays if place[0] == weights}
-    for place in arrays:
+    places = {".".join(path): place for path, place in model.parameters.items()}
+    for place in model.arrays:
         if place[0] == "model_state":
             name = ".".join(place[1:])
             while name in places:

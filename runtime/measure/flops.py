@@ -21,10 +21,10 @@ from ..data.base import Examples
 from ..data.pipeline import batch_shapes
 from ..models.shares import of_one_share
 from ..parallel.base import Strategy
-from ..state import Batch, Params, variables
+from ..state import Batch, Params, merge, select, variables
 from ..state import parts as divided
 from ..tasks.base import Task
-from ..trainable import merge, select, trained
+from ..trainable import trained
 from .peak import peak_of, seconds_at_peak
 
 _CHECKPOINT = {"prevent_cse", "policy"}

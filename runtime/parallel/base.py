@@ -26,9 +26,22 @@ from ..distributed import as_numpy
 from ..events import Metrics
 from ..plugins import hook
 from ..programs.pod_programs import Programs
-from ..state import Batch, Params, StateDict, TrainState, from_dict, in_float32, new_state, parts, to_dict, variables
+from ..state import (
+    Batch,
+    Params,
+    StateDict,
+    TrainState,
+    from_dict,
+    in_float32,
+    merge,
+    new_state,
+    parts,
+    select,
+    to_dict,
+    variables,
+)
 from ..tasks.base import Scalars, Task, first_parameters
-from ..trainable import merge, select, trained
+from ..trainable import trained
 from .arrays import is_float, merge_model_states, microbatches, put_global, strip_weak_types
 from .initial import SEED, InitialState
 from .layout import Partition
@@ -295,7 +308,7 @@ class Strategy(ABC):
         return self._first_state(params, model_state)
 
     def _first_state(self, params: Params, model_state: Any = None) -> TrainState:
-        ema = None if self.ema is None else jax.tree.map(jnp.copy, params)
+        ema = None if self.ema is None else jax.tree.map(jnp.copy, self.trained(params))
         opt_state = self.optimizer.init(self.trained(params))
         return strip_weak_types(TrainState(jnp.int32(0), params, opt_state, ema, model_state))
 
@@ -449,7 +462,7 @@ class Strategy(ABC):
         params = merge(after, state.params)
         ema = state.ema
         if ema is not None and self.ema is not None:
-            ema = merge(optax.incremental_update(after, self.trained(ema), 1 - self.ema), ema)
+            ema = optax.incremental_update(after, ema, 1 - self.ema)
         norm = optax.tree.norm(grads)
         metrics = {**metrics, "grad_norm": norm, "learning_rate": self._step_size(state, opt_state)}
         updated = TrainState(state.step + 1, params, opt_state, ema, model_state)

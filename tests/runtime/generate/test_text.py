@@ -105,7 +105,7 @@ def test_the_end_of_documents(workdir: Path, tmp_path: Path) -> None:
             {"name": "char", "code_points": points}, {"vocabulary": len(LETTERS), "end": len(LETTERS) - 1}
         ),
     )
-    params = saved.tree("params", np.asarray)
+    params = saved.trees(np.asarray)[0]
     favoured = params["lm_head"]["kernel"].copy()
     favoured[:, -1] = 0
     checkpoints.save(

@@ -162,7 +162,7 @@ def test_metrics_that_are_no_means(module: Path, tmp_path: Path) -> None:
 def saved(workdir: Path) -> dict[str, Any]:
     from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 
-    return SavedModel(find_checkpoint(workdir, None)).tree("params", np.asarray)
+    return SavedModel(find_checkpoint(workdir, None)).trees(np.asarray)[0]
 
 
 def config(**keys: Any) -> Config:
