@@ -24,7 +24,7 @@ from ..data.base import Examples
 from ..data.pipeline import evaluation_batches
 from ..events import Metrics
 from ..measure.validation import validate
-from ..models.pretrained import TOKENIZER, is_published, load_here
+from ..models.pretrained import TOKENIZER, file_of, folders_of, is_published, load_here, title_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy, Sums
 from ..queries import EvaluateAnswer
@@ -73,7 +73,7 @@ def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_ba
         raise UserError(
             f"task {config.task} has no `evaluate`, by which it could be evaluated; write evaluate(state, batch) -> metrics"
         )
-    params, model_state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
+    params, model_state = saved.trees(jnp.asarray)
     what = f"task {config.task}" if strategy.task.has_step else f"model {config.model.name}"
     about = f"{what}, step {saved.step} of {workdir}"
     return _report(about, saved, strategy, data, *_measure(strategy, data, params, model_state, on_batch))
@@ -82,13 +82,14 @@ def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_ba
 def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
     if path is None:
         raise UserError(f"{folder} has a published model, and no data; give a text with --data FILE")
-    file = file or folder / TOKENIZER
-    if not file.is_file():
+    folders = folders_of(folder)
+    file = file or file_of(folders, TOKENIZER)
+    if file is None:
         raise UserError(f"{folder} has no {TOKENIZER}; give its tokenizer.json with --tokenizer FILE")
     config, params = load_here(folder, _CONTEXT)
     data = data_at(path, config, file, None)
     strategy = _strategy(config.model_copy(update={"parallel": Single()}), data)
-    about = f"the published model in {folder}"
+    about = title_of(folders)
     return _report(about, None, strategy, data, *_measure(strategy, data, params, {}, on_batch))
 
 

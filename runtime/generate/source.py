@@ -13,7 +13,7 @@ from ..contract import UserError
 from ..data.saved_tokenizer import restored_tokenizer
 from ..data.tokenizers import BytePairs
 from ..models import context_length, make_language_model, model_vocabulary
-from ..models.pretrained import CONFIG, TOKENIZER, is_published, load_here
+from ..models.pretrained import CONFIG, TOKENIZER, file_of, folders_of, is_published, load_here, title_of
 from ..models.weight_files import ConfigJson, read_json
 from ..state import Variables
 from .text import Source
@@ -58,7 +58,7 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     vocabulary = model_vocabulary(config, ids["vocabulary"])
     config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision.compute))
-    params, state = (saved.tree(part, jnp.asarray) for part in (saved.weights, "model_state"))
+    params, state = saved.trees(jnp.asarray)
     variables = Variables(params, state) if state else params
     ends = _ends(saved.meta.get("published") or {}) | _ends({"eos_token_id": ids["end"]})
     source = Source(model, variables, context_length(config), words, ends)
@@ -66,18 +66,19 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
 
 
 def _published(folder: Path, file: Path | None) -> tuple[Source, str]:
-    path = file or folder / TOKENIZER
-    if not path.is_file():
+    folders = folders_of(folder)
+    path = file or file_of(folders, TOKENIZER)
+    if path is None:
         raise UserError(f"{folder} has no {TOKENIZER}; {_NEEDED}")
     words = BytePairs.load(path)
     job, params = load_here(folder)
     section = job.model
     assert isinstance(section, DecoderModel) and section.vocabulary is not None
     model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision.compute))
-    generation = folder / _GENERATION
-    ends = _ends({**read_json(folder / CONFIG), **(read_json(generation) if generation.is_file() else {})})
+    generation = file_of(folders, _GENERATION)
+    ends = _ends({**read_json(folders[-1] / CONFIG), **(read_json(generation) if generation is not None else {})})
     source = Source(model, params, section.context, words, ends, tuple(words.beginning))
-    return source, f"the published model in {folder}"
+    return source, title_of(folders)
 
 
 def _ends(published: ConfigJson) -> frozenset[int]:

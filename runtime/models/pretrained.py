@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from pydantic import ValidationError
 
 from ..array_names import places
@@ -17,15 +18,16 @@ from ..contract import UserError
 from ..state import Params
 from . import make_language_model
 from .families import FREE, differences, family_of
-from .families.base import SectionKeys, Source, check_names, need, sources
+from .families.base import HEAD, Family, SectionKeys, Source, check_names, need, sources
+from .peft_adapter import MERGE, AdaptedArray, adapted, base_of, is_adapter
 from .weight_files import ConfigJson, StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
-_ADAPTER = "adapter_config.json"
 _NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
 """Ends of the names of arrays that older files have, and that are computed here."""
 _SHOWN = 8  # rows of a table in a message
+_ROWS = 1024  # rows of a matrix that are compared at once
 
 
 def with_architecture(config: Config, published: ConfigJson | None = None) -> Config:
@@ -45,7 +47,11 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
     given = published or _read_config(section.init_from)
     try:
         model = family_of(given).section(given)
-        vocabulary = need(given, "vocab_size")
+        keys = {**model.model_dump(), "vocabulary": need(given, "vocab_size")}
+        vocabulary = DecoderModel.model_validate(keys).vocabulary
+        assert vocabulary is not None
+    except (TypeError, AttributeError) as error:  # a list in place of a text, and the like
+        raise UserError(f"model.init_from: {file} is not as `save_pretrained` writes it: {error}") from None
     except ValidationError as error:
         raise UserError(f"model.init_from: the model in {file} cannot be: {_reasons(error)}") from None
     except UserError as error:
@@ -70,17 +76,27 @@ def published_config(config: Config) -> ConfigJson | None:
 def _read_config(given: Path) -> ConfigJson:
     """Return the config.json in `init_from`. Raises UserError, which says what the folder is, if there is none."""
     folder = given.expanduser()
-    if (folder / _ADAPTER).is_file():
+    if is_adapter(folder):
         raise UserError(
-            f"model.init_from: {folder} has an adapter of PEFT, which podrun does not apply; add it to its model with PEFT's "
-            "merge_and_unload, and give a folder to which save_pretrained writes that"
+            f"model.init_from: {folder} has an adapter of PEFT, which podrun does not train further; {MERGE}"
         )
     if (folder / "checkpoints").is_dir() and not (folder / CONFIG).is_file():
         raise UserError(
             f"model.init_from: {folder} is the workdir of a run; write its model with `podrun export {folder} --format hf -o "
             "FOLDER`, and give that folder"
         )
+    if not (folder / CONFIG).exists() and (advice := _advice(given, folder)):
+        raise UserError(f"model.init_from: there is no {folder / CONFIG} (seen from {Path.cwd()}); {advice}")
     return read_json(folder / CONFIG)
+
+
+def _advice(given: Path, folder: Path) -> str | None:
+    """Return what to give in place of a folder without config.json, if that can be said."""
+    if snapshots := sorted(folder.glob(f"snapshots/*/{CONFIG}")):
+        return f"the folder is of the Hub's cache: give the snapshot in it, {snapshots[-1].parent}"
+    if not folder.exists() and not given.is_absolute() and len(given.parts) == 2:
+        return f"if {given} is a model of the Hub, give a folder with it: hf download {given} --local-dir {given.name}"
+    return None
 
 
 def _problems(published: DecoderModel, vocabulary: int, values: SectionKeys, file: Path) -> list[str]:
@@ -106,7 +122,13 @@ def _reasons(error: ValidationError) -> str:
     return "; ".join(f"{key}: {reason}" if key else reason for key, reason in rows)
 
 
-def load_weights(section: DecoderModel, published: ConfigJson, form: Params, on_array: Callable[[], None]) -> Params:
+def load_weights(
+    section: DecoderModel,
+    published: ConfigJson,
+    form: Params,
+    on_array: Callable[[], None],
+    adapter: Path | None = None,
+) -> Params:
     """Return the parameters of the model in `section.init_from`. Each process reads only what its devices need.
 
     Args:
@@ -114,6 +136,7 @@ def load_weights(section: DecoderModel, published: ConfigJson, form: Params, on_
         published: contents of its config.json.
         form: the parameters as ShapeDtypeStructs with shardings.
         on_array: called after each parameter.
+        adapter: folder of an adapter of PEFT that is added; None: none is.
 
     Raises:
         UserError: the files are damaged, or do not have the model's arrays.
@@ -126,7 +149,10 @@ def load_weights(section: DecoderModel, published: ConfigJson, form: Params, on_
         for name, array in stored_arrays(folder).items()
         if not name.endswith(_NOT_TRAINED)
     }
+    if section.tied_head:
+        _drop_copied_head(family, stored)
     check_names(family, section, stored.keys(), f"model.init_from: {folder}")
+    arrays = stored if adapter is None else adapted(stored, adapter)
     parameters = sources(family, section)
     forms = dict(places(form, "the parameters"))
     if forms.keys() != parameters.keys():
@@ -139,31 +165,72 @@ def load_weights(section: DecoderModel, published: ConfigJson, form: Params, on_
 
     def load(path: Any, leaf: Any) -> jax.Array:
         place = tuple(jax.tree_util.keystr((key,), simple=True) for key in path)
-        array = _load(leaf, parameters[place], stored)
+        array = _load(leaf, parameters[place], arrays)
         on_array()
         return array
 
     return jax.tree.map_with_path(load, form)
 
 
+def _drop_copied_head(family: Family, stored: dict[str, StoredArray]) -> None:
+    """Leave out a head that is a copy of the embedding, which some files of models with a tied head have.
+
+    Raises UserError if it is no copy: then config.json and the files contradict each other.
+    """
+    names = [name for name, place in family.names.items() if place == "embed.embedding"]
+    head, embedding = stored.get(HEAD), stored.get(names[0])
+    if head is None or embedding is None:
+        return
+    rows = range(0, head.shape[0] if head.shape else 0, _ROWS)
+    if (head.dtype, head.shape) != (embedding.dtype, embedding.shape) or not all(
+        np.array_equal(head.part(block), embedding.part(block), equal_nan=False)
+        for block in ((slice(row, row + _ROWS),) for row in rows)
+    ):
+        raise UserError(
+            f"model.init_from: {CONFIG} says tie_word_embeddings, so that the head is the embedding, but {head.file} has "
+            f"another {HEAD}; set tie_word_embeddings to false if the head of the files is the model's"
+        )
+    del stored[HEAD]
+
+
 def is_published(folder: Path) -> bool:
-    """Return whether a folder has a published model, and is not the workdir of a run."""
-    return (folder / CONFIG).is_file() and not (folder / "checkpoints").is_dir()
+    """Return whether a folder has a published model, or an adapter of PEFT to one, and is not the workdir of a run."""
+    return ((folder / CONFIG).is_file() or is_adapter(folder)) and not (folder / "checkpoints").is_dir()
+
+
+def folders_of(folder: Path) -> tuple[Path, ...]:
+    """Return the folder of a published model; of an adapter of PEFT, and then of its base model.
+
+    Raises UserError if the base model is not on this machine.
+    """
+    return (folder, base_of(folder)) if is_adapter(folder) else (folder,)
+
+
+def file_of(folders: tuple[Path, ...], name: str) -> Path | None:
+    """Return the file of a published model in the first of its folders that has it."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def title_of(folders: tuple[Path, ...]) -> str:
+    """Return a phrase that says what a published model is."""
+    folder, *base = folders
+    return f"the adapter in {folder}, added to {base[0]}" if base else f"the published model in {folder}"
 
 
 def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
     """Return a job with the model of a folder, and its parameters, float32, on the first device.
 
     Args:
-        folder: a folder as `save_pretrained` of transformers writes it.
-        most: upper limit of the context in tokens; None: the model's own context.
+        folder: a folder as `save_pretrained` of transformers writes it, or PEFT's of an adapter.
+        most: most tokens of the context; None: as many as the model has.
 
     Raises:
         UserError: config.json or the files of the weights cannot be used.
     """
-    published = read_json(folder / CONFIG)
+    adapter, base = folder if is_adapter(folder) else None, folders_of(folder)[-1]
+    published = read_json(base / CONFIG)
     # The keys of training are needed to make a job, but have no effect here.
-    job = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"name": "decoder", "init_from": str(folder)}})
+    job = Config.model_validate({"steps": 1, "batch_size": 1, "model": {"name": "decoder", "init_from": str(base)}})
     section = with_architecture(job, published).model
     assert isinstance(section, DecoderModel)
     if most is not None and section.context > most:
@@ -174,7 +241,7 @@ def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(model.variables, jax.random.key(0), jax.ShapeDtypeStruct((1, section.context), jnp.int32))
     form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes)
-    return job, load_weights(section, published, form, lambda: None)
+    return job, load_weights(section, published, form, lambda: None, adapter)
 
 
 def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict[Any, Source], forms: Any) -> None:
@@ -192,7 +259,7 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
         raise UserError("\n".join([head, *table, *more]))
 
 
-def _load(form: Any, source: Source, stored: dict[str, StoredArray]) -> jax.Array:
+def _load(form: Any, source: Source, stored: Mapping[str, StoredArray | AdaptedArray]) -> jax.Array:
     """Read the blocks of one parameter that the devices of this process need, each once, and one after another."""
     blocks: dict[str, tuple[Any, list[Any]]] = {}  # index and devices by the index as text
     for device, index in form.sharding.addressable_devices_indices_map(form.shape).items():

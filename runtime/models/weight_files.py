@@ -27,6 +27,9 @@ _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_d
 _MOST_JSON = 100 << 20
 """Bytes of the longest header or other JSON that is read; safetensors has the same limit."""
 _AGAIN = "copy or download it again"
+_WITHOUT_LINKS = (
+    "the cache of the Hub has such links: copy with `cp -rL` or `rsync -L`, or download with `hf download --local-dir`"
+)
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,12 @@ class StoredArray:
     shape: tuple[int, ...]
     offset: int
     """Bytes before it in the file."""
+    nbytes: int
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether its dtype is read."""
+        return self.dtype in _DTYPES
 
     def part(self, block: tuple[slice, ...]) -> np.ndarray[Any, Any]:
         """Return a block of the array, as a view of the file's bytes."""
@@ -55,6 +64,8 @@ def stored_arrays(folder: Path) -> dict[str, StoredArray]:
         arrays = _from_index(folder)
     elif (folder / ONE_FILE).is_file():
         arrays = read_header(folder / ONE_FILE)
+    elif link := next((folder / name for name in (INDEX, ONE_FILE) if (folder / name).is_symlink()), None):
+        raise UserError(f"{link} is a link to {link.readlink()}, which is not there; {_WITHOUT_LINKS}")
     else:
         raise UserError(
             f"{folder} has neither {ONE_FILE} nor {INDEX}; `save_pretrained` of transformers writes them, from older "
@@ -79,7 +90,8 @@ def _from_index(folder: Path) -> dict[str, StoredArray]:
         if Path(file).name != file:
             raise UserError(f"{folder / INDEX}: {file!r} is not the name of a file in this folder")
         if not (folder / file).is_file():
-            raise UserError(f"{folder / INDEX} names {file}, which is not there; {_AGAIN}")
+            advice = _WITHOUT_LINKS if (folder / file).is_symlink() else _AGAIN
+            raise UserError(f"{folder / INDEX} names {file}, which is not there; {advice}")
         headers[file] = read_header(folder / file)
     for name, file in files.items():
         if name not in headers[file]:
@@ -117,9 +129,11 @@ def read_header(file: Path) -> dict[str, StoredArray]:
         if not isinstance(header, dict):
             raise ValueError("it is not a mapping")
         start = 8 + length
-        return {
+        arrays = {
             name: _array(file, name, given, start, size) for name, given in header.items() if name != "__metadata__"
         }
+        _check_order(file, arrays, start, size)
+        return arrays
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
@@ -144,4 +158,17 @@ def _array(file: Path, name: str, given: Any, start: int, size: int) -> StoredAr
             f"{file}: its header says that {name}, {dtype}{list(shape)}, has the bytes {first} to {last}, "
             f"but it has {expected}; {_AGAIN}"
         )
-    return StoredArray(file, dtype, shape, start + first)
+    return StoredArray(file, dtype, shape, start + first, last - first)
+
+
+def _check_order(file: Path, arrays: Mapping[str, StoredArray], start: int, size: int) -> None:
+    """Raise UserError unless the arrays follow each other from byte `start` on and fill the file, as the format requires."""
+    for name, array in sorted(arrays.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if array.offset != start:
+            raise UserError(
+                f"{file}: its header says that {name} begins at byte {array.offset:,}, but the array before it ends at "
+                f"{start:,}; {_AGAIN}"
+            )
+        start += array.nbytes
+    if start != size:
+        raise UserError(f"{file} has {size:,} bytes, but its header describes {start:,}; {_AGAIN}")

@@ -21,6 +21,9 @@ from ..weight_files import ConfigJson
 SectionKeys = dict[str, Any]
 """Keys of train.yaml's section `model`, or of a RoPE in it, before the section is made, which checks them."""
 
+HEAD = "lm_head.weight"
+"""Name of the head in the files."""
+
 NAMES = {
     "model.embed_tokens.weight": "embed.embedding",
     "model.layers.{}.input_layernorm.weight": "layers_{}.attn_norm.scale",
@@ -33,7 +36,7 @@ NAMES = {
     "model.layers.{}.mlp.up_proj.weight": "layers_{}.mlp.up.kernel",
     "model.layers.{}.mlp.down_proj.weight": "layers_{}.mlp.down.kernel",
     "model.norm.weight": "final_norm.scale",
-    "lm_head.weight": "lm_head.kernel",  # not in the files of a model with a tied head
+    HEAD: "lm_head.kernel",  # not in the files of a model with a tied head
 }
 """Names in the files of Llama, and `Decoder`'s name of the same parameter; {} is the layer. `place_of` finds its array.
 
@@ -175,7 +178,7 @@ def sources(family: Family, config: DecoderModel) -> dict[tuple[str, ...], Sourc
     """Return for each parameter of `Decoder`, by its path, the arrays in the family's files that make it."""
     parameters: dict[tuple[str, ...], Source] = {}
     for theirs, ours in family.names.items():
-        if theirs == "lm_head.weight" and config.tied_head:
+        if theirs == HEAD and config.tied_head:
             continue
         parts = (ours,) if isinstance(ours, str) else ours
         for number, name in enumerate(parts):
@@ -269,6 +272,10 @@ def windows(config: ConfigJson, default: list[bool]) -> SectionKeys:
     else:
         if unknown := set(given) - set(kinds):
             raise UserError(f"config.json: layer_types has {_few(unknown)}; model decoder has {', '.join(kinds)}")
+        if len(given) != need(config, "num_hidden_layers"):
+            raise UserError(
+                f"config.json: layer_types has {len(given)} layers, but num_hidden_layers is {config['num_hidden_layers']}"
+            )
         types = [kinds[kind] for kind in given]
     return {"layer_types": types, "window": need(config, "sliding_window") if "sliding" in types else None}
 
@@ -295,7 +302,11 @@ def rope_section(config: ConfigJson, given: ConfigJson, theta: float) -> Section
     """Return a section `rope` from RoPE's own mapping in config.json, whichever version wrote it."""
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in _ROPE_KEYS:
-        raise UserError(f"config.json: RoPE of type {kind!r}; model decoder has {', '.join(_ROPE_KEYS)}")
+        raise UserError(
+            f"config.json: RoPE of type {kind!r}, which model decoder does not compute; take a model with one of "
+            f"{', '.join(_ROPE_KEYS)}"
+        )
+    require({"partial_rotary_factor": config.get("partial_rotary_factor") or 1.0}, partial_rotary_factor=1.0)
     keys, known = _ROPE_KEYS[kind], {"rope_type", "type", "rope_theta", _ORIGINAL}
     if unknown := {key for key, value in given.items() if value is not None} - known - set(keys):
         require({"partial_rotary_factor": given.get("partial_rotary_factor", 1.0)}, partial_rotary_factor=1.0)

@@ -193,17 +193,24 @@ def test_upper_layers_of_qwen_slide() -> None:
         ({"hidden_act": "relu"}, r"hidden_act is 'relu', but model decoder has only 'silu' in this family"),
         ({"attention_bias": True}, r"attention_bias is True, but model decoder has only False"),
         ({"hidden_size": None}, r"hidden_size is missing; the file must be complete"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, r"RoPE of type 'longrope'; model decoder has default, linear"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, r"RoPE of type 'longrope', which model decoder does"),
         (
             {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}},
             r"RoPE of type yarn has mscale, which",
         ),
+        ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, r"partial_rotary_factor is 0\.5"),
     ],
 )
 def test_a_model_that_the_decoder_cannot_be(changes: dict[str, Any], message: str) -> None:
     config = {**golden("llama").config, **changes}
     with pytest.raises(UserError, match=message):
+        family_of(config).section(config)
+
+
+def test_too_few_layer_types() -> None:
+    config = {**golden("gemma2").config, "layer_types": ["full_attention"]}
+    with pytest.raises(UserError, match="layer_types has 1 layers, but num_hidden_layers is 2"):
         family_of(config).section(config)
 
 

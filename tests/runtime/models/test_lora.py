@@ -6,6 +6,7 @@ The golden files are made by golden/make_lora.py, which needs torch and PEFT.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from podrun.runtime.config import Checkpoint, Config, saved_config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.export.export import export
+from podrun.runtime.generate.source import load
 from podrun.runtime.models.adapter import name_of
 from podrun.runtime.models.pretrained import load_here, load_weights, published_config, with_architecture
 from podrun.runtime.models.weight_files import read_header
@@ -31,7 +33,7 @@ from podrun.runtime.trainable import trained
 
 from ...tiers import mostly_long
 from ..strategies import SECTIONS, make, train
-from .published import GOLDEN, arrays_of, closely, config_of, loss, write_folder
+from .published import GOLDEN, arrays_of, closely, config_of, loss, write_arrays, write_folder, write_tokenizer
 
 Array = np.ndarray[Any, Any]
 Params = dict[str, Any]
@@ -163,8 +165,98 @@ def test_as_peft(folder: Path) -> None:
         np.testing.assert_array_equal(ours[key].part((slice(None),) * 2), value)
 
     export(folder.parent / "run", None, "hf", str(folder.parent / "merged"))
-    merged: Any = load_here(folder.parent / "merged")
-    assert abs(float(jax.jit(loss, static_argnums=1)(merged[1], merged[0].model, tokens)[0]) - expected) < 1e-5
+    for kind in ("merged", "adapter"):
+        read: Any = load_here(folder.parent / kind)
+        assert abs(float(jax.jit(loss, static_argnums=1)(read[1], read[0].model, tokens)[0]) - expected) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of PEFT beside that of its base model, the golden Llama."""
+    home = tmp_path_factory.mktemp("peft")
+    write_folder(home / "llama", config_of("llama"), arrays_of("llama"))
+    config = json.loads((GOLDEN / "lora_llama.json").read_text())
+    (home / "adapter").mkdir()
+    (home / "adapter/adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": "llama"}))
+    with np.load(GOLDEN / "lora_llama.npz") as stored:
+        named = {key.partition(":")[2]: value for key, value in stored.items() if key.startswith("adapter:")}
+    write_arrays(home / "adapter/adapter_model.safetensors", named)
+    return home / "adapter"
+
+
+def test_text_with_an_adapter(adapter: Path) -> None:
+    """The tokenizer is that of the base model, whose folder is beside the adapter's."""
+    write_tokenizer(adapter.parent / "llama/tokenizer.json", "abcdefghijklmnopqrstuvwxyz ,.!?-")
+    source, about = load(adapter, None, None)
+    assert (
+        about == f"the adapter in {adapter}, added to {adapter.parent / 'llama'}" and source.tokenizer.vocabulary == 32
+    )
+
+
+ADAPTER_MISTAKES: dict[str, tuple[Params, str]] = {
+    "no base": ({"base_model_name_or_path": None}, r"has no base_model_name_or_path: write there the folder"),
+    "a base of the Hub": (
+        {"base_model_name_or_path": "meta/Llama"},
+        r"base model meta/Llama is not on this machine: .*hf download meta/Llama --local-dir Llama$",
+    ),
+    "another method": (
+        {"peft_type": "IA3"},
+        r"does not apply an adapter of PEFT with peft_type 'IA3'; add it to its model",
+    ),
+    "DoRA": ({"use_dora": True}, r"with use_dora True; .*merge_and_unload"),
+    "another base": ({"init_lora_weights": "pissa_niter_4"}, r"with init_lora_weights 'pissa_niter_4'"),
+    "a text for alpha": ({"lora_alpha": "x"}, r"adapter_config\.json is not as PEFT writes it: could not convert"),
+    "a pattern": ({"alpha_pattern": {"(": 1}}, r"adapter_config\.json is not as PEFT writes it: missing \)"),
+}
+
+
+@pytest.mark.parametrize("mistake", ADAPTER_MISTAKES)
+def test_a_mistake_in_an_adapter(adapter: Path, tmp_path: Path, mistake: str) -> None:
+    changes, message = ADAPTER_MISTAKES[mistake]
+    change_adapter(adapter, tmp_path, changes)
+    with pytest.raises(UserError, match=message):
+        load_here(tmp_path)
+
+
+def change_adapter(adapter: Path, folder: Path, changes: Params) -> None:
+    shutil.copytree(adapter, folder, dirs_exist_ok=True)
+    file = folder / "adapter_config.json"
+    base = {"base_model_name_or_path": str(adapter.parent / "llama")}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **base, **changes}))
+
+
+def test_the_scale_of_an_adapter(adapter: Path, tmp_path: Path) -> None:
+    """The alpha of a pattern goes before that of all; rsLoRA divides by the root of the rank, 3."""
+    before = arrays(load_here(adapter.parent / "llama")[1])["layers.block_0.attn.q.kernel"]
+    added = arrays(load_here(adapter)[1])["layers.block_0.attn.q.kernel"] - before
+    for number, (changes, factor) in enumerate(
+        [({"use_rslora": True}, 3**0.5), ({"alpha_pattern": {"q_proj": 8}}, 2.0)]
+    ):
+        change_adapter(adapter, tmp_path / str(number), changes)
+        now = arrays(load_here(tmp_path / str(number))[1])["layers.block_0.attn.q.kernel"]
+        np.testing.assert_allclose(now - before, factor * added, atol=1e-6)
+    assert np.abs(added).max() > 1e-3
+
+
+def test_an_adapter_of_another_model(adapter: Path, tmp_path: Path) -> None:
+    change_adapter(adapter, tmp_path / "adapter", {})
+    file, key = (
+        tmp_path / "adapter/adapter_model.safetensors",
+        "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight",
+    )
+    whole = {name: array.part(()) for name, array in read_header(file).items()}
+    for named, message in (
+        (
+            {**whole, key: whole[key][:, 1:]},
+            r"A and B of model\.layers\.0\.self_attn\.q_proj have the shapes \[3, 15\] and",
+        ),
+        ({name: value for name, value in whole.items() if name != key}, r"have the shapes \[0, 0\] and \[16, 3\]"),
+        ({key.replace("layers.0", "layers.7"): whole[key]}, r"the base model has no matrix for it"),
+    ):
+        write_arrays(tmp_path / "new", {name: np.array(value) for name, value in named.items()})
+        (tmp_path / "new").replace(file)
+        with pytest.raises(UserError, match=message):
+            load_here(tmp_path / "adapter")
 
 
 def test_some_matrices_of_one_that_is_fused(tmp_path: Path) -> None:

@@ -20,12 +20,12 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.families import family_of, family_that_is
 from podrun.runtime.models.families.base import params_from
-from podrun.runtime.models.pretrained import load_weights, published_config, with_architecture
+from podrun.runtime.models.pretrained import load_here, load_weights, published_config, with_architecture
 from podrun.runtime.optim import make_optimizer
 from podrun.runtime.parallel import make_strategy
 from podrun.runtime.tasks import make_task
 
-from ..strategies import SECTIONS
+from ..strategies import SECTIONS, assert_identical
 from ..training import train
 from .published import FAMILIES, GOLDEN, arrays_of, config_of, write_arrays, write_folder
 
@@ -176,6 +176,35 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no config.json": (lambda f: (f / "config.json").unlink(), r"cannot read .*/config\.json: No such file"),
     "broken JSON": (bytes_of("config.json", lambda b: b[:-9]), r"config\.json is not valid JSON: .*download it again"),
     "not a mapping": (bytes_of("config.json", lambda b: b"[]"), r"config\.json is not a mapping"),
+    "a folder of the Hub's cache": (
+        lambda f: (
+            (f / "snapshots/a1").mkdir(parents=True) or (f / "config.json").rename(f / "snapshots/a1/config.json")
+        ),
+        r"Hub's cache: give the snapshot in it, .*/llama/snapshots/a1$",
+    ),
+    "a list for a text": (config_json(model_type=["llama"]), r"config\.json is not as `save_pretrained` writes it: "),
+    "a list for a number": (config_json(vocab_size=[32]), r"cannot be: vocabulary: Input should be a valid integer"),
+    "a text for RoPE": (config_json(rope_parameters="linear"), r"config\.json is not as `save_pretrained` writes it: "),
+    "a head that is not tied": (
+        config_json(tie_word_embeddings=True),
+        r"model\.safetensors has another lm_head\.weight; set tie_word_embeddings to false",
+    ),
+    "a link to nowhere": (
+        lambda f: (f / "model.safetensors").unlink() or (f / "model.safetensors").symlink_to("../blobs/a1"),
+        r"model\.safetensors is a link to \.\./blobs/a1, which is not there; .*`cp -rL`",
+    ),
+    "a shard that is a link to nowhere": (
+        lambda f: index(lambda i: i["weight_map"].update({NORM: "b"}))(f) or (f / "b").symlink_to("../blobs/a1"),
+        r"names b, which is not there; .*`cp -rL`",
+    ),
+    "bytes of another array": (
+        header(lambda h: h[NORM].update(data_offsets=[0, 64])),
+        r"its header says that \S+ begins at byte [\d,]+, but the array before it ends at [\d,]+",
+    ),
+    "bytes of no array": (
+        bytes_of("model.safetensors", lambda b: b + b"more"),
+        r"model\.safetensors has [\d,]+ bytes, but its header describes [\d,]+; copy or download",
+    ),
     "unknown model": (config_json(model_type="mamba"), r"model_type is 'mamba'; model decoder can be llama, mistral"),
     "a text for a size": (
         config_json(hidden_size="big"),
@@ -239,6 +268,23 @@ def test_a_mistake_in_the_folder(llama: Path, tmp_path: Path, mistake: str) -> N
     form = shapes(llama)
     with pytest.raises(UserError, match=message):
         loaded(job(folder), form)
+
+
+def test_the_name_of_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        UserError, match=r"model of the Hub, give a folder with it: hf download Qwen/Qwen3 --local-dir Qwen3"
+    ):
+        with_architecture(Config.model_validate(keys(Path("Qwen/Qwen3"))))
+
+
+def test_a_head_that_is_a_copy(tmp_path: Path) -> None:
+    """Files of a model with a tied head may have the head as well; it is the embedding."""
+    config, arrays = config_of("gemma2"), arrays_of("gemma2")
+    assert HEAD not in arrays and config["tie_word_embeddings"] is not False
+    plain = write_folder(tmp_path / "plain", config, arrays)
+    both = write_folder(tmp_path / "both", config, {**arrays, HEAD: arrays["model.embed_tokens.weight"]})
+    assert_identical(load_here(both)[1], load_here(plain)[1])
 
 
 def shapes(folder: Path) -> Any:
