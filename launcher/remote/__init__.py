@@ -1,1 +1,1 @@
-"""Conversations with the agents of hosts: frames, sessions, queries, commands."""
+"""Exchange messages with the agents of hosts: frames, sessions, queries, commands."""

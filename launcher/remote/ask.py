@@ -18,10 +18,10 @@ from .open_agent import open_agent
 
 
 class Reply(NamedTuple):
-    """An answer, with this machine's time.time() when the request was sent and when the answer arrived."""
+    """An answer, and this machine's time.time() when the request was sent and when the answer arrived."""
 
     answer: Any
-    """One of `from_agent.ANSWERS`, checked."""
+    """The checked answer, as `from_agent.ANSWERS` declares it."""
     sent: float
     received: float
 
@@ -52,7 +52,7 @@ def asking(
     request: Request | None = None,
     limit: float = ANSWER_LIMIT,
 ) -> Iterator[Reply]:
-    """Yield the answer of a command that keeps running after it. At the end of the block the command has ended."""
+    """Yield the answer of an agent command that keeps running. The command is ended at the end of the `with` block."""
     channel = open_agent(transport, pod, host, *args)
     try:
         sent = time.time()
@@ -68,7 +68,7 @@ def asking(
 
 
 def _read(channel: Channel, host: Host, command: str, limit: float) -> Any:
-    """Return the answer that the channel delivers. Raises HostError."""
+    """Read the answer of an agent command from its channel. Raises HostError."""
     try:
         with deadline(limit, channel.close) as late:
             line = next(lines(channel), None)

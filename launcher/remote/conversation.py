@@ -1,6 +1,6 @@
-"""Functions for a conversation with an agent: send and receive lines, set a deadline, read its last error message.
+"""Functions for the exchange of lines with an agent: send, receive, set a deadline, read the last error message.
 
-Sending never raises. A lost connection ends the channel early, so whoever reads it notices.
+Sending never raises. A lost connection ends the channel early, which its reader notices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def send_frame(channel: Channel, frame: Sent) -> bool:
 
 
 def lines(channel: Channel, limit: int = LIMIT, heard: Callable[[], None] = lambda: None) -> Iterator[bytes]:
-    """Yield lines until the channel ends; too long ones are cut at `limit`. `heard` is called whenever data arrives."""
+    """Yield lines until the channel ends. Cuts lines longer than `limit` bytes, and calls `heard` whenever data arrives."""
     unparsed = Lines(limit)
     while data := channel.receive():
         heard()
@@ -45,7 +45,7 @@ def drain(channel: Channel) -> None:
 
 @contextmanager
 def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[threading.Event]:
-    """Call `action` in a thread, and set the event, if the block takes longer than `seconds`. None: there is no limit."""
+    """Call `action` in a thread, and set the yielded event, if the `with` block takes longer than `seconds` (None: never)."""
     late = threading.Event()
     if seconds is None:
         yield late
@@ -65,5 +65,5 @@ def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[thre
 
 
 def last_words(channel: Channel) -> str:
-    """Return the last line of the command's stderr, the reason if it ended too early; empty if there is none."""
+    """Return the last line of the command's stderr, which may say why it ended; empty if there is none."""
     return (channel.stderr_tail().splitlines() or [""])[-1]

@@ -1,4 +1,4 @@
-"""Check the frames of one host's agent, and take each of them once and in order."""
+"""Check the frames of one host's agent, and accept each of them once and in order."""
 
 from __future__ import annotations
 
@@ -22,50 +22,50 @@ class OutputRead(TypedDict):
 
 
 class Lost(TypedDict):
-    """The end of an agent that is lost. It follows the agent's own frames, and no host can send it."""
+    """Says that an agent is lost. It follows the last of the agent's own frames; the launcher makes it, never a host."""
 
     type: Literal["lost"]
     reason: str
     left: list[int] | None
-    """Pids that remain there; None if the host could not be searched for leftover processes."""
+    """Pids of processes that are left on the host; None if the host could not be searched for them."""
     silent: bool
-    """The host does not answer."""
+    """True: the host does not answer."""
     silence: float
     """Seconds since the agent last sent anything."""
     trouble: str
     """Reason why it could not be reached again."""
     ended: float | None
-    """Time (time.monotonic()) at which the last connection ended on which it was heard."""
+    """The time.monotonic() at which the last connection with a frame from the agent ended; None if there was none."""
 
 
 Delivered = State | Progress | Usage | OutputRead | Lost
 
 
 class Delivery:
-    """How far the frames of an attempt on one host have been delivered, over any number of connections."""
+    """Records which frames of an attempt on one host have been delivered, over any number of connections."""
 
     def __init__(self, plan: HostPlan) -> None:
         """Begin with nothing delivered."""
         self.offsets: dict[str, int] = {}
-        """Bytes of each stream that are on record."""
+        """Bytes of each stream that are recorded."""
         self.next = 0
         """Number of the next state frame."""
         self.has_stopped = False
-        """The agent has confirmed that all processes on its host have ended."""
+        """True once the agent has confirmed that all processes on its host have ended."""
         self._processes = {*plan.processes}
         self._streams = {name(number) for number in self._processes for name in (output_stream, events_stream)}
         self._needs_port = plan.spec["coordinator"]
 
     def position(self) -> tuple[int, dict[str, int]]:
-        """Return how far it is, as a value that stays."""
+        """Return the number of the next state frame, and a copy of the offsets."""
         return self.next, dict(self.offsets)
 
     def attach(self) -> Attach:
-        """Return the frame that asks the agent for all frames and output that have not been delivered."""
+        """Return an `attach` frame, which asks the agent for everything that has not been delivered."""
         return {"type": "attach", "next": self.next, "offsets": dict(self.offsets)}
 
     def close(self) -> Close:
-        """Return the frame that ends the agent, with what need not be kept for the launcher."""
+        """Return a `close` frame, which ends the agent and lets it remove the output that was delivered."""
         return {"type": "close", "offsets": dict(self.offsets)}
 
     def parse(self, line: bytes) -> FromAgent:
@@ -88,9 +88,9 @@ class Delivery:
         return frame
 
     def take(self, frame: FromAgent) -> Delivered | None:
-        """Return the part of a frame that was not delivered yet; None if there is none.
+        """Return the part of a frame that was not delivered yet; None if all of it was.
 
-        A state frame counts as delivered from now on; output when `record` is called.
+        A state frame counts as delivered from now on, output only when `record` is called.
         """
         if frame["type"] == "output":
             if frame["offset"] != self.offsets.get(frame["stream"], 0):  # sent before the agent knew our offsets
@@ -108,5 +108,5 @@ class Delivery:
         return frame
 
     def record(self, stream: str, size: int) -> None:
-        """Count bytes of a stream as delivered. The agent keeps the rest, and sends it again."""
+        """Count bytes of a stream as delivered. The agent keeps those that are not, and sends them again."""
         self.offsets[stream] = self.offsets.get(stream, 0) + size

@@ -32,7 +32,7 @@ class FileFailedError(Exception):
     def __init__(self, reason: str, gone: bool) -> None:
         super().__init__(reason)
         self.gone = gone
-        """True if the file no longer exists."""
+        """True if the file does not exist any more."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +46,19 @@ class Listing:
 
 
 class Incoming:
-    """The remainder of a file while it arrives."""
+    """The rest of a file that is being received."""
 
     def __init__(self, folder: RemoteFolder, offset: int, size: int) -> None:
         self._folder = folder
         self.offset = offset
-        """Offset of the first byte that is sent; 0 if the launcher has no prefix of this file."""
+        """Offset of the first byte that the host sends; 0 if the part on this machine is not a beginning of this file."""
         self.size = size
         """Size of the whole file, in bytes."""
         self.digest = ""
-        """SHA-256 of the whole file, set when all of it has arrived."""
+        """SHA-256 of the whole file; empty until all of it has arrived."""
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes from `offset` on. Raises FileFailedError, HostError."""
+        """Yield the bytes from `offset` to the end. Raises FileFailedError, HostError."""
         left = self.size - self.offset
         while True:
             frame = self._folder.frame(Data, Sent)
@@ -74,7 +74,7 @@ class Incoming:
 
 
 class RemoteFolder:
-    """A folder on a host, read over its own connection, which the caller must close."""
+    """A folder on a host, read over a connection of its own. The caller must close it."""
 
     def __init__(self, transport: Transport, pod: Pod, host: Host, folder: str) -> None:
         """Open the folder. Raises HostError if the host cannot be reached, FileFailedError if it has no such folder."""
@@ -109,9 +109,9 @@ class RemoteFolder:
         """Request a file. Raises FileFailedError, HostError.
 
         Args:
-            path: its path in the folder.
-            have: number of its bytes that are here already, counted from its start.
-            digest: their SHA-256.
+            path: path of the file in the folder.
+            have: number of bytes at the file's start that are on this machine already.
+            digest: SHA-256 of these bytes.
         """
         send_frame(self._channel, {"type": "get", "path": path, "have": have, "digest": digest})
         frame = self.frame(Sending, more=have / _READING)
@@ -126,9 +126,9 @@ class RemoteFolder:
     def frame(self, one: type[A], two: type[B], *, more: float = 0.0) -> A | B: ...
 
     def frame(self, one: Any, two: Any = None, *, more: float = 0.0) -> Any:
-        """Return the next frame, which must be of one of these kinds. Raises FileFailedError, HostError.
+        """Return the next frame. Raises HostError if its kind is neither `one` nor `two`, and FileFailedError.
 
-        `more`: seconds to wait beyond the usual limit.
+        `more`: seconds to wait in addition to the usual limit.
         """
         with deadline(_SILENCE + more, self._channel.close) as late:
             while (end := self._unread.find(b"\n")) < 0:
@@ -177,5 +177,5 @@ class RemoteFolder:
 
 
 def _in_one_line(text: str) -> str:
-    """Return a host's text on one line, so that it cannot imitate podrun's own lines."""
+    """Return a text of a host on one line, so that it cannot imitate lines of podrun."""
     return " ".join(text.split())

@@ -29,9 +29,9 @@ class Result:
     code: int
     output: bytes = b""
     left_out: int = 0
-    """Number of bytes in the middle of the output that were not kept."""
+    """Number of bytes in the middle of the output that were dropped."""
     error: str | None = None
-    """Reason why the command has no exit code of its own."""
+    """Reason why there is no exit code of the command; None if there is one."""
 
 
 class _Output:
@@ -84,7 +84,7 @@ class Execution:
         return [result for result in results if isinstance(result, Result)]
 
     def end(self, now: bool = False) -> None:
-        """Kill the command on all hosts; with `now`, without waiting for confirmation."""
+        """Kill the command on all hosts, and wait until they confirm that; with `now`, do not wait."""
         with self._lock:
             self._ended = True
             channels = list(self._running.values())

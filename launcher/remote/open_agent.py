@@ -17,7 +17,7 @@ _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:
-    """Start `agent ARGS` on the host; install the agent first if it is missing. Reconnects once if the connection drops.
+    """Start `agent ARGS` on the host, after installing the agent if it is missing. Reconnects once if the connection drops.
 
     Raises HostError if the host cannot be reached, has no Python, or cannot store the file.
     """
@@ -46,7 +46,7 @@ def _open(transport: Transport, pod: Pod, host: Host, args: Sequence[str]) -> Ch
 
 
 def _limit(pod: Pod) -> float:
-    """Return the timeout of an agent's start, in seconds."""
+    """Return how many seconds an agent may take to start."""
     return IMAGE_TIMEOUT if pod.container and pod.container.holds_agent else ANSWER_TIMEOUT
 
 
@@ -62,7 +62,7 @@ def _install(transport: Transport, pod: Pod, host: Host) -> None:
 
 
 def _await_end(channel: Channel, limit: float) -> bytes:
-    """Read until the command has ended and return its output; a command that keeps printing is closed after a while."""
+    """Return the output of a command after its end. Closes the channel of a command that keeps printing for too long."""
     seen = b""
     with deadline(limit, channel.close):
         while data := channel.receive():
@@ -71,9 +71,11 @@ def _await_end(channel: Channel, limit: float) -> bytes:
 
 
 def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes, bool]:
-    """Read up to the mark.
+    """Read up to the mark, the first line that the agent prints.
 
-    Returns the data after it, or None if it does not arrive; the login scripts' output before it; and whether time is up.
+    Returns:
+        The data after the mark, or None if the mark did not arrive; the output of login scripts before the mark; and
+        whether the time limit was reached.
     """
     seen = bytearray()
     with deadline(limit, channel.close) as late:
@@ -88,9 +90,9 @@ def _await_mark(channel: Channel, limit: float) -> tuple[bytes | None, bytes, bo
 
 
 def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -> str:
-    """Return one line with the reason why the agent did not start, and the remedy.
+    """Return one line that says why the agent did not start, and what to do.
 
-    Python reports errors on stderr. A login shell that does not start Python reports its reason, if at all, on stdout.
+    Python prints errors on stderr. If a login shell does not start Python, it gives its reason, if any, on stdout.
     """
     last = _last_line(stderr_tail)
     words = _last_line(noise.decode(errors="replace"))
@@ -128,7 +130,7 @@ def _last_line(text: str) -> str:
 
 
 class Unread(Channel):
-    """A channel that first returns bytes that have been read from it already."""
+    """A channel that returns bytes again that have already been read from it, then new ones."""
 
     def __init__(self, channel: Channel, first: bytes) -> None:
         self._channel = channel

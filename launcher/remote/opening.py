@@ -10,17 +10,17 @@ from .session import Session
 
 
 class Opening:
-    """Opens sessions, `window` at a time, and reports the outcome of each."""
+    """Opens sessions, at most `window` at once, and reports the result of each."""
 
     def __init__(self, sessions: Sequence[Session], window: int, tell: Callable[[str, Exception | None], None]) -> None:
-        """Start to open the sessions. `tell(host, error)` is called from other threads; `error` is None on success."""
+        """Start to open the sessions. Calls `tell(host, error)` from other threads; `error` is None on success."""
         self._waiting = deque(sessions)
         self._tell = tell
         for number in range(min(window, len(sessions))):
             threading.Thread(target=self._work, name=f"open-{number}", daemon=True).start()
 
     def cancel(self) -> list[str]:
-        """Open no more sessions; return the hosts that will not be started."""
+        """Open no more sessions. Returns the hosts whose agents will not be started."""
         hosts = []
         while self._waiting:
             try:

@@ -74,7 +74,7 @@ class Prestart(Transport):
         self._inner.close()
 
     def _start(self, agents: Sequence[_Agent]) -> None:
-        """Start agents one after the other. An error is raised when the agent is asked for."""
+        """Start agents one after the other. An error is raised later, when the run asks for the agent."""
         failed: Exception | None = None
         for agent in agents:
             try:
@@ -96,7 +96,7 @@ class Prestart(Transport):
         return channel
 
     def _expected(self, agent: _Agent) -> Sent | None:
-        """Return the frame that the agent gets before its spec."""
+        """Return the first frame for an agent, which it gets before its spec; None if there is none."""
         if self.pod.traits.is_simulated:
             return self._workers(agent.number)
         if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
@@ -104,7 +104,9 @@ class Prestart(Transport):
         return None
 
     def _workers(self, number: int) -> PrestartFrame:
-        """Return the expected worker of a host, whose interpreter may import at once; the job may still require another."""
+        """Return a frame with the expected worker of a host, so that it imports at once. The job may need another
+        interpreter.
+        """
         assert self.pod.python is not None  # that of this machine
         devices = range(self.pod.slice.devices_per_host)
         worker: Expected = {

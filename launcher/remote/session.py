@@ -23,24 +23,25 @@ from .open_agent import open_agent
 from .served import Closing, Kept, Served
 
 OnFrame = Callable[[str, Delivered], None]
-"""Callback for (host name, frame), called from the session's thread, which it may block.
+"""Called with (host name, frame) in the session's thread, which it may block.
 
-The frames are about processes of this host. Raises IncompleteWriteError for output that could not be recorded."""
+The frames are about processes of this host. Raises IncompleteWriteError for output that could not be recorded.
+"""
 
 _RETRY = 0.3  # seconds between two attempts to attach again
 FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next agent is started
 _FAREWELL = 15.0  # seconds to tell an agent that it is not reused
 NO_WORD = "it was killed, or the host ran out of memory"
 REBOOTED = "the host was restarted"
-"""Likely reasons why an agent has ended without giving one."""
+"""Likely reasons for the end of an agent that gave none."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
 
 
 class _Swept(NamedTuple):
-    """A search for processes that a killed agent left behind."""
+    """Result of the search for processes that a killed agent left behind."""
 
     left: list[int] | None
-    """Pids that remain; None if the host does not answer."""
+    """Pids of processes that are left; None if the host does not answer."""
     has_rebooted: bool = False
 
 
@@ -77,8 +78,8 @@ class Session:
     def open(self) -> None:
         """Start the agent and wait for its first frame. Raises HostError.
 
-        The wait spaces out the start of many agents, so that they do not compete for the processor. An agent that sends
-        nothing in time is not an error yet.
+        The wait keeps the starts of many agents apart, so that they do not compete for the processor. If nothing
+        arrives in time, that is not yet an error.
         """
         if self._after is not None:
             self._after.close()
@@ -103,10 +104,10 @@ class Session:
         self._spoken.wait(FIRST_WORD)
 
     def keep(self) -> bool:
-        """Let the stopped agent wait for the next attempt; `reuse` or `close` must follow.
+        """Let the stopped agent wait for the next attempt. Call `reuse` or `close` afterwards.
 
-        Returns False if its connection has ended; then the session can only be closed. A new connection would deliver the
-        frames of this attempt again.
+        Returns False if its connection has ended: a new one would deliver the frames of this attempt again. The session
+        can then only be closed.
         """
         with self._ending:
             if self._closing.is_closed or not self._is_connected:
@@ -116,7 +117,7 @@ class Session:
         return True
 
     def reuse(self, plan: HostPlan, on_frame: OnFrame) -> bool:
-        """Switch to the next attempt, which `open` then starts with the reused agent.
+        """Prepare the session and its waiting agent for the next attempt, which `open` then starts.
 
         Returns False if the agent or its host may be gone; then the session can only be closed.
         """
@@ -135,14 +136,14 @@ class Session:
         self.liveness.progress()
 
     def adopt(self, offsets: dict[str, int]) -> None:
-        """Attach to an agent that another launcher started; `offsets`: bytes of each stream that are recorded already."""
+        """Attach to an agent that another launcher has started. `offsets`: bytes of each stream that are recorded already."""
         self._served.delivery.offsets = offsets
         self._thread.start()
 
     def send(self, frame: ToAgent, wait: bool = True) -> None:
-        """Send a frame if there is a connection; `go`, `standby` and `stop` are sent again after a reconnect.
+        """Send a frame if there is a connection. The frames `go`, `standby` and `stop` are sent again after a reconnect.
 
-        `wait`: wait while another frame is being sent; otherwise this frame is dropped.
+        `wait`: if another frame is being sent, wait for that; otherwise drop this frame.
         """
         self._served.note_sent(frame, time.monotonic())
         self._transmit(frame, wait)
@@ -167,7 +168,7 @@ class Session:
         return self._thread.ident is not None and not self._closing.is_closed
 
     def ping(self) -> None:
-        """Ping the agent; replace a connection on which it has not answered for too long."""
+        """Ping the agent. If it has not answered earlier pings for too long, replace the connection."""
         if self.liveness.ping() and self._channel is not None:
             # This ends the wait in `_read_channel`. It runs in a thread, because it may take longer than other hosts' leases.
             threading.Thread(target=self._cut_off, args=[self._channel], name=f"close-{self.host}", daemon=True).start()
@@ -205,7 +206,7 @@ class Session:
             return is_waiting
 
     def _dismiss(self) -> None:
-        """Tell the agent to end, without delivering its frames: the session was closed while this connection was made."""
+        """Tell the agent to end, and ignore its frames: the session was closed while this connection was being made."""
         assert self._channel is not None
         self._repeat("stop")
         self._transmit(self._served.delivery.close())
@@ -215,8 +216,8 @@ class Session:
     def _end_kept(self) -> None:
         """Tell the waiting agent to end.
 
-        It ends by itself when its connection ends. But the connection may have ended before the agent was told to wait, or
-        may only be silent; then the agent would live until its lease expires.
+        An agent ends by itself when its connection ends. But the connection may have ended before the agent was told to
+        wait, or may only be silent; then the agent would live until its lease expires.
         """
         assert self._kept is not None
         end = time.monotonic() + _FAREWELL
@@ -235,7 +236,7 @@ class Session:
             return
 
     def _connect(self, command: str, argument: str) -> Channel:
-        """Open a connection to the host for a command of the agent file. Raises HostError."""
+        """Start a command of the agent on the host, and return its channel. Raises HostError."""
         return open_agent(self._transport, self._pod, self._served.plan.host, command, argument)
 
     def _attach(self) -> None:
@@ -268,7 +269,7 @@ class Session:
         self._lose(f"its agent is gone ({why})", swept.left)
 
     def _abandon(self, reason: str) -> None:
-        """Give up an agent that runs but does not follow the protocol."""
+        """Give up an agent that is running but violates the protocol."""
         self.send({"type": "stop", "grace": 0.0})  # if the agent does not understand it, its lease ends it
         if self._channel is not None:
             self._channel.close()
@@ -291,7 +292,7 @@ class Session:
                 self._on_frame(self.host, lost)
 
     def _stay_connected(self) -> str:
-        """Reattach until the session is closed or the host reports that the agent is gone; return its message."""
+        """Attach again until the session is closed or the host reports that the agent is gone. Returns that report."""
         if self._channel is not None:
             stderr_tail = self._read_channel()
             if NOT_STARTED in stderr_tail and not self._served.delivery.next:
@@ -320,7 +321,7 @@ class Session:
         return ""
 
     def _sweep(self) -> _Swept:
-        """Kill processes that a killed agent left behind."""
+        """Kill the processes that a killed agent left behind, and return which are left."""
         if self._closing.is_closed:
             return _Swept(None)
         plan = self._served.plan
@@ -332,7 +333,7 @@ class Session:
         return _Swept(reply.answer["left"], has_rebooted)
 
     def _fetch_rest(self) -> None:
-        """Deliver output and events that the agent had on disk but could not send; they may explain its end."""
+        """Deliver output and events that a dead agent had stored but not sent. They may explain its end."""
         if self._closing.is_closed:
             return
         try:
@@ -344,11 +345,11 @@ class Session:
 
     @staticmethod
     def _agent_is_gone(stderr_tail: str) -> bool:
-        """Return whether the host reported that no agent listens there any more."""
+        """Return whether the host reported that the agent is gone. `stderr_tail`: the end of the command's stderr."""
         return NO_AGENT in stderr_tail
 
     def _read_channel(self) -> str:
-        """Deliver frames until the channel ends; return the tail of its stderr."""
+        """Deliver frames until the channel ends. Returns the end of its stderr."""
         channel = self._channel
         assert channel is not None
         begun = time.monotonic()

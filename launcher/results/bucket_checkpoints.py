@@ -1,7 +1,8 @@
 """List, verify and change the checkpoints of a workdir in a bucket, with the same code as for a folder.
 
-The agent's command works on a copy in a temporary folder, in which only the files that it reads have content. Its removals,
-renames and pins are then applied to the bucket. A checkpoint's manifest is written last and removed first.
+The agent's command works on a copy in a temporary folder. Only those files of the copy have content that the command
+reads. If the command removes, renames or pins checkpoints, this is then done in the bucket, too. A checkpoint's
+manifest is written last and removed first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,19 @@ _FOLDER = "checkpoints"
 def ask_bucket(
     url: str, action: str | None, names: tuple[str, ...], ask: Ask, say: Callable[[str], None]
 ) -> Checkpoints:
-    """Return the answer of the agent's command for the bucket. Raises UserError; HostError if the bucket is unreachable."""
+    """Return the answer of the agent's command `checkpoints` about a bucket.
+
+    Args:
+        url: the workdir in the bucket.
+        action: `drop`, `keep`, `unpin` or `restore`; None: only list.
+        names: the checkpoints.
+        ask: calls the command.
+        say: prints a message to the user.
+
+    Raises:
+        UserError: a mistake of the user.
+        HostError: the bucket is unreachable.
+    """
     bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
     with (
         _errors(url),
@@ -48,7 +61,10 @@ def ask_bucket(
 
 
 def _read_files(action: str | None, names: tuple[str, ...]) -> Callable[[str], bool]:
-    """Return a predicate for the checkpoints that the command reads: all for a list, one for a restore, otherwise none."""
+    """Return a function that says whether the command reads a checkpoint.
+
+    To list, it reads all checkpoints; to restore one, that one; otherwise none.
+    """
     if action == "restore":
         return lambda name: name.partition(".")[0] == names[0].partition(".")[0]
     return lambda name: action is None
@@ -68,7 +84,7 @@ class _Copy:
         """Names of the checkpoints by the inodes of their folders, which a rename does not change."""
 
     def make(self, is_read: Callable[[str], bool]) -> None:
-        """Create the files; those that the command reads get their content."""
+        """Create the files of the copy, with the content of the checkpoints for which `is_read` returns True."""
         for path in self._source.list_files().sizes:
             parts = path.split("/")
             if len(parts) > 2 and parts[0] == _FOLDER:
@@ -87,7 +103,7 @@ class _Copy:
             self._before[(self._folder / name).stat().st_ino] = name
 
     def send_changes(self) -> None:
-        """Apply the changes of the local folder to the bucket."""
+        """Make the same changes in the bucket that were made in the local folder."""
         after = {path.name: self._before[path.stat().st_ino] for path in self._folder.iterdir()}
         renamed = [(before, name) for name, before in after.items() if before != name]
         for before, name in sorted(renamed, key=lambda pair: pair[1] in self._files):  # renames to unused names first
@@ -116,7 +132,7 @@ def _is_manifest(path: str) -> bool:
 
 @contextmanager
 def _claimed(bucket: Bucket, spool: Path, say: Callable[[str], None], needed: bool) -> Iterator[None]:
-    """Hold the claim of the workdir during the block, as a run does."""
+    """Claim the workdir during the `with` block, as a run does. `needed`: False to do nothing."""
     if not needed:
         yield
         return
@@ -131,7 +147,7 @@ def _claimed(bucket: Bucket, spool: Path, say: Callable[[str], None], needed: bo
 
 @contextmanager
 def _errors(url: str) -> Iterator[None]:
-    """Convert errors of a bucket into UserError and HostError."""
+    """Convert errors of the bucket into UserError and HostError during the `with` block."""
     try:
         try:
             yield
@@ -142,7 +158,7 @@ def _errors(url: str) -> Iterator[None]:
 
 
 def _with_url(value: Any, folder: str, url: str) -> Any:
-    """Return an answer with the folder replaced by the URL."""
+    """Return an answer with the path of the folder replaced by the URL in all texts."""
     if isinstance(value, str):
         return value.replace(folder, url)
     if isinstance(value, list):

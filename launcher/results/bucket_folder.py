@@ -19,16 +19,16 @@ _NAMED = 3  # names of skipped objects that are printed
 
 
 class BucketFile:
-    """A file that is being received. It is read from its start, because a bucket cannot compute the digest of a part."""
+    """A file of a bucket that is being received. It is read from its start: a bucket cannot compute the digest of a part."""
 
     def __init__(self, bucket: Bucket, name: str, size: int, equal: str = "") -> None:
-        """`equal`: digest of the local file, if that is the same file."""
+        """Prepare to receive object `name`. `equal`: digest of the local file if it is the same file."""
         self._bucket, self._name = bucket, name
         self.size, self.offset = size, size if equal else 0
         self.digest = equal
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes from `offset` on. Raises FileFailedError, HostError, UserError."""
+        """Yield the bytes from `offset` to the end. Raises FileFailedError, HostError, UserError."""
         if self.digest:
             return
         sha = hashlib.sha256()
@@ -44,10 +44,13 @@ class BucketFile:
 
 
 class BucketFolder:
-    """The objects of a workdir, as files."""
+    """A workdir in a bucket, whose objects are read like files."""
 
     def __init__(self, url: str, say: Callable[[str], None]) -> None:
-        """`say` receives messages about retries and skipped objects. Raises UserError if a package is missing."""
+        """Connect to the bucket. `say`: prints a message about retries and skipped objects.
+
+        Raises UserError if a package is missing.
+        """
         self.path = url
         self._say = say
         self._bucket = Bucket(url, lambda text: say(f"podrun: {text}"))
@@ -69,9 +72,14 @@ class BucketFolder:
         return Listing(dict(self._sizes), max(0, len(refused) - _NAMED))
 
     def get(self, path: str, have: int = 0, digest: str = "") -> BucketFile:
-        """Request a file.
+        """Request a file. Raises the errors of `pieces`.
 
-        If its size equals that of the local file, it is read to compare digests. Raises as `pieces` does.
+        If the object has the size of the local file, it is read to compare their digests.
+
+        Args:
+            path: path of the file in the workdir.
+            have: size of the local file in bytes.
+            digest: SHA-256 of the local file.
         """
         if path not in self._sizes:
             raise FileFailedError(f"there is no object {path}", gone=True)
@@ -85,7 +93,7 @@ class BucketFolder:
         return BucketFile(self._bucket, path, size)
 
     def refuse(self, why: str) -> HostError:
-        """Return the error for objects that violate the protocol."""
+        """Return the error for a bucket whose objects make no sense."""
         return HostError(self.path, why)
 
     def close(self) -> None:
@@ -94,7 +102,7 @@ class BucketFolder:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Convert errors of a bucket into FileFailedError, HostError, or UserError if the user can fix them."""
+    """Convert errors of the bucket in a `with` block: UserError if the user can fix them, FileFailedError, HostError."""
     try:
         yield
     except MissingObjectError as error:

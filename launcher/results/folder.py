@@ -1,4 +1,4 @@
-"""The local folder that results are downloaded to. Incomplete files are stored separately, and continued next time."""
+"""The local folder for downloaded results. Incomplete files are stored apart, and continued by the next download."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class DownloadFolder:
     """The download folder, locked by this process until it is closed."""
 
     def __init__(self, path: Path, source: str) -> None:
-        """Create the folder if necessary. Raises UserError if it is not writable, or contains anything else.
+        """Create the folder if necessary, and lock it. Raises UserError if it is not writable or contains anything else.
 
-        `source` identifies the origin of its content, such as `host-0:/runs/train`.
+        `source` says where its content is from, such as `host-0:/runs/train`.
         """
         self.path = path
         self._lock = -1
@@ -97,19 +97,19 @@ class DownloadFolder:
         return self.final(path).is_file() and not self.part(path).exists()
 
     def size_of(self, path: str) -> int:
-        """Return the number of bytes present, of the complete or the partial file."""
+        """Return the number of bytes that are present of the complete or the partial file."""
         sizes = [file.stat().st_size for file in (self.part(path), self.final(path)) if file.is_file()]
         return max(sizes, default=0)
 
     def start_of(self, path: str) -> tuple[int, str]:
-        """Return (size, SHA-256) of the partial file, or else of the complete one."""
+        """Return size and SHA-256 of the partial file; without one, those of the complete file."""
         file = self.part(path) if self.part(path).is_file() else self.final(path)
         return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
 
     def receive(self, path: str, incoming: IncomingFile, progress: Callable[[int], None]) -> None:
-        """Append to a partial file until it is complete; call `progress` with the size of each piece.
+        """Append to a partial file until it is complete. Calls `progress` with the size of each piece.
 
-        Raises DigestError, OSError, and the exceptions of `IncomingFile.pieces`, after which the partial file remains.
+        Raises DigestError, OSError, and the exceptions of `IncomingFile.pieces`; the partial file remains after these.
         """
         part = self.part(path)
         part.parent.mkdir(parents=True, exist_ok=True)

@@ -13,10 +13,7 @@ from .folder import digest_of
 
 
 def read_manifest(data: bytes, paths: Iterable[str]) -> Files:
-    """Return the files listed in a manifest, which must list every file in `paths` that belongs to the checkpoint.
-
-    Raises ValueError.
-    """
+    """Return the files that a manifest lists. Raises ValueError, even if only a file of `paths` is missing in it."""
     try:
         files = parse_manifest(data)
     except ValueError as why:

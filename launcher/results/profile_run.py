@@ -24,7 +24,7 @@ from ..transport.base import Transport
 
 Say = Callable[[str], None]
 _BEGUN, _DONE = "begun", "done"
-"""States that a worker reports; any other state is a failure."""
+"""States that a worker reports. Any other state means that it failed."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Target:
     host: Host
     process: int
     name: str
-    """Name of its log: the host's name, followed by the process number if the host has several."""
+    """Name of its log: the host's name, with the process number if the host has several processes."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Profile:
 
 
 class Profiling:
-    """A profile of some processes of a run. The end of the `with` block cancels it on the hosts."""
+    """A profile of some processes of a run. Cancelled on the hosts at the end of the `with` block."""
 
     def __init__(
         self, transport: Transport, directory: RunDirectory, targets: Sequence[Target], profile: str, attempt: int
@@ -111,7 +111,7 @@ class Profiling:
         return Profile(target, folder, event["step"], event["last"], tuple(files))
 
     def close(self) -> list[str]:
-        """Cancel the orders, and remove the traces from the hosts. Returns what could not be removed."""
+        """Cancel the requests, and remove the traces from the hosts. Returns what could not be removed."""
         left = []
         while self._ordered:
             target = self._ordered.pop()

@@ -31,7 +31,7 @@ from .transfer import Downloaded, Progress, Say, Transfer
 PULLED = Path("pulled")
 """Parent of the default download folders."""
 _LOGS, FILES = "logs", "files"
-"""Folders in a download folder: the logs, and what the program wrote beside its code, by host."""
+"""Subfolders of a download folder: for logs, and for files that a program wrote beside its code, by host."""
 _CONNECTIONS = 10  # reconnections, each after the previous connection transferred something
 
 
@@ -44,11 +44,11 @@ class Pulled:
 
     @property
     def problems(self) -> list[str]:
-        """Return the failures, without duplicates from several connections."""
+        """Return the failures. If several connections had the same one, it is listed once."""
         return list(dict.fromkeys(self.downloaded.problems))
 
     def describe(self) -> str:
-        """Return `2 checkpoints and 3 files, 1.2 MB received; 4 unchanged: pulled/train`."""
+        """Return what was downloaded: `2 checkpoints and 3 files, 1.2 MB received; 4 unchanged: pulled/train`."""
         downloaded = {*self.downloaded.files, *map(checkpoint_path, self.downloaded.checkpoints)}
         unchanged = len(self.downloaded.unchanged - downloaded)
         numbers = {"checkpoint": len(self.downloaded.checkpoints), "file": len(self.downloaded.files)}
@@ -58,7 +58,7 @@ class Pulled:
 
 
 def default_folder(spec: RunSpec) -> Path:
-    """Return the default download folder of a run, named like its workdir."""
+    """Return the default download folder of a run, which has the name of its workdir."""
     return PULLED / (spec.workdir.name or spec.run_id)
 
 
@@ -77,9 +77,19 @@ def _check_not_workdir(spec: RunSpec, folder: Path) -> None:
 def pull_run(
     transport: Transport, directory: RunDirectory, selection: Selection, folder: Path, say: Say, progress: Progress
 ) -> Pulled:
-    """Download the selected results of a run into the folder.
+    """Download the selected results of a run into a local folder.
 
-    Raises UserError; HostError if no host with the results is reachable, or the connection is lost during the transfer.
+    Args:
+        transport: reaches the hosts.
+        directory: the run.
+        selection: which results.
+        folder: the local folder.
+        say: prints a message to the user.
+        progress: shows the progress.
+
+    Raises:
+        UserError: the local folder or the workdir cannot be used.
+        HostError: no host with the results is reachable, or the connection was lost.
     """
     spec = directory.spec()
     _check_not_workdir(spec, folder)
@@ -177,16 +187,16 @@ def pull_bucket(
 
 @dataclass(frozen=True)
 class _Origin:
-    """The origin of results."""
+    """The place from which results are downloaded."""
 
     label: str
-    """Name for messages."""
+    """Name of the place in messages."""
     host: str
-    """Name of the host, or URL."""
+    """Name of the host, or URL of the bucket."""
     source: str
-    """Identifier stored in the download folder."""
+    """Text that the download folder stores, to recognize results of the same place."""
     directory: RunDirectory | None
-    """The run that has the logs, if known."""
+    """The run whose logs are downloaded as well; None: unknown."""
 
 
 def _source(spec: RunSpec) -> str:
@@ -218,7 +228,7 @@ def _download(
 
 
 def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say) -> tuple[Host, RemoteFolder]:
-    """Return the workdir on the host of process 0, or on another host that sees the same. Raises HostError, UserError."""
+    """Open the workdir: on the host of process 0, or on another host that shares it. Raises HostError, UserError."""
     first, *others = directory.hosts(spec.pod)
     folder = os.fspath(spec.workdir)
     try:
@@ -246,7 +256,10 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
 def _open_here(
     directory: RunDirectory, spec: RunSpec, folder: str, failed: HostError, say: Say
 ) -> tuple[Host, RemoteFolder]:
-    """Return the workdir as seen from this machine, if it shares the hosts' file system; otherwise raise `failed`."""
+    """Open the workdir on this machine if that shares the hosts' file system, because they are unreachable.
+
+    Raises `failed` if it does not.
+    """
     if not os.path.isdir(os.path.expanduser(folder)):
         raise failed
     here = replace(spec.pod, hosts=(Host("this machine", "127.0.0.1"),), transport="local", home=str(podrun_home()))
@@ -272,7 +285,7 @@ def _home(folder: Path, source: str) -> Iterator[DownloadFolder]:
 
 @contextmanager
 def _explain_failures(folder: Path, host: str) -> Iterator[None]:
-    """Convert errors of the local disk and of the host's workdir. Raises UserError, HostError."""
+    """Convert errors of the local disk and of the host's workdir during the `with` block. Raises UserError, HostError."""
     try:
         yield
     except FileFailedError as error:

@@ -22,14 +22,14 @@ _KIND_OF = {
 
 @dataclass(frozen=True)
 class Selection:
-    """Results to download; everything if no kind is named."""
+    """Results to download; all results if it names no kind."""
 
     kinds: frozenset[str] = frozenset()
     steps: tuple[int, ...] = ()
     newest: int | None = None
-    """Number of newest checkpoints to download; None: all."""
+    """Maximum number of checkpoints to download, the newest ones; None: all."""
     as_they_are: bool = False
-    """Take all files as they are: none of them is a podrun checkpoint."""
+    """True: treat no file as a part of a podrun checkpoint."""
 
     @property
     def is_everything(self) -> bool:
@@ -42,7 +42,7 @@ class Selection:
 
     @property
     def has_files(self) -> bool:
-        """Return True if what the program wrote beside its code is selected."""
+        """Return True if files that the program wrote beside its code are selected."""
         return self.is_everything or "files" in self.kinds
 
     @property
@@ -54,7 +54,7 @@ class Selection:
         return self.is_everything or "logs" in self.kinds
 
     def files(self, paths: Iterable[str]) -> list[str]:
-        """Return the selected paths, without files of checkpoints."""
+        """Return those of `paths` that are selected, without files of checkpoints."""
         return [path for path in paths if self._wants(path)]
 
     def _wants(self, path: str) -> bool:
@@ -66,7 +66,9 @@ class Selection:
         return self.is_everything or _KIND_OF.get(top) in self.kinds
 
     def checkpoints(self, complete: Sequence[int]) -> list[int]:
-        """Return the steps of the selected checkpoints, newest first. Raises UserError for a missing step."""
+        """Return those steps of `complete` checkpoints that are selected, newest first. Raises UserError for a missing
+        step.
+        """
         if self.as_they_are:
             return []
         if missing := [step for step in self.steps if step not in complete]:
@@ -79,7 +81,7 @@ class Selection:
 
 
 BRIEF = Selection(frozenset({"metrics", "samples", "checkpoints"}), newest=1)
-"""Default selection of `--pull`."""
+"""Results that `--pull` downloads by default."""
 
 
 def parse_selection(words: Sequence[str]) -> Selection:
@@ -106,7 +108,7 @@ def near_kind(word: str) -> str | None:
 
 @dataclass(frozen=True)
 class Steps:
-    """Checkpoints of a workdir, found from its files."""
+    """Checkpoints of a workdir, according to its files."""
 
     complete: tuple[int, ...]
     incomplete: tuple[int, ...]
@@ -114,7 +116,7 @@ class Steps:
 
 
 def find_steps(paths: Iterable[str]) -> Steps:
-    """Find the checkpoints among the files of a workdir, except damaged, unfinished and partly removed ones."""
+    """Return the checkpoints among the files of a workdir, without damaged, unfinished and partly removed ones."""
     steps: dict[int, bool] = {}
     for path in paths:
         parts = path.split("/")

@@ -17,11 +17,14 @@ class IncomingFile(Protocol):
     digest: str
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes from `offset` on, then set `digest` to the whole file's. Raises FileFailedError, HostError."""
+        """Yield the bytes from `offset` to the end, then set `digest` to that of the whole file.
+
+        Raises FileFailedError, HostError.
+        """
 
 
 class Source(Protocol):
-    """A source of files, whose data is untrusted: `remote.download.RemoteFolder` and similar classes."""
+    """A source of files, whose data is not trusted: `remote.download.RemoteFolder` and similar classes."""
 
     path: str
 
@@ -29,7 +32,13 @@ class Source(Protocol):
         """Return the files. Raises HostError, FileFailedError, UserError."""
 
     def get(self, path: str, have: int = 0, digest: str = "") -> IncomingFile:
-        """Request a file. `have`, `digest`: size and SHA-256 of the local part. Raises FileFailedError, HostError."""
+        """Request a file. Raises FileFailedError, HostError.
+
+        Args:
+            path: path of the file in the source.
+            have: number of its bytes that are on this machine already.
+            digest: SHA-256 of these bytes.
+        """
 
     def refuse(self, why: str) -> HostError:
         """Return the error for a source that violates the protocol."""

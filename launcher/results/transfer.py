@@ -1,4 +1,4 @@
-"""Download results into a local folder: only missing parts, and each file or checkpoint completely or not at all."""
+"""Download results into a local folder: only what is missing, and each file or checkpoint completely or not at all."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Downloaded:
     files: set[str] = field(default_factory=set)
     checkpoints: list[int] = field(default_factory=list)
     unchanged: set[str] = field(default_factory=set)
-    """Files and checkpoints that were already complete."""
+    """Names of files and checkpoints that were already complete."""
     received: int = 0
     """Bytes that were received."""
     problems: list[str] = field(default_factory=list)
@@ -47,12 +47,21 @@ class _DamagedError(Exception):
 
 
 class Transfer:
-    """A transfer from a folder on a host to a local one."""
+    """A transfer from one source to a local folder."""
 
     def __init__(
         self, remote: Source, host: str, home: DownloadFolder, downloaded: Downloaded, say: Say, progress: Progress
     ) -> None:
-        """Every file that arrives is added to `downloaded`, which several transfers may share."""
+        """Prepare a transfer.
+
+        Args:
+            remote: the source.
+            host: its name in messages.
+            home: the local folder.
+            downloaded: gets the name of each file that arrives. Several transfers may share it.
+            say: prints a message to the user.
+            progress: shows the progress.
+        """
         self._remote = remote
         self._host = host
         self._home = home
@@ -81,7 +90,7 @@ class Transfer:
                     self._say(f"checkpoint {step} on {self._host} is not complete; left out")
 
     def _check_room(self, steps: list[int], listing: Listing, selection: Selection) -> None:
-        """Raise UserError if the missing files would fill the disk; a host may list any sizes."""
+        """Raise UserError if the missing files do not fit on the disk. (A host may list files of any size.)"""
         folders = tuple(f"{checkpoint_path(step)}/" for step in steps)
         wanted = {*selection.files(listing.sizes), *(path for path in listing.sizes if path.startswith(folders))}
         needed = sum(max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted)
@@ -124,7 +133,13 @@ class Transfer:
         raise HostError(self._host, f"has sent {path} twice with bytes that do not match its digest")
 
     def _counter(self, what: str, before: int, total: int) -> Callable[[int], None]:
-        """Return a function that counts received bytes and shows the progress."""
+        """Return a function that takes numbers of received bytes and shows the progress.
+
+        Args:
+            what: name of the file or checkpoint.
+            before: bytes that were present before.
+            total: size in bytes.
+        """
         here = before
 
         def count(received: int) -> None:
@@ -138,7 +153,7 @@ class Transfer:
     # --- checkpoints ---
 
     def _download_checkpoint(self, step: int, listing: Listing) -> bool:
-        """Download a checkpoint; return False if it was removed from the host meanwhile."""
+        """Download a checkpoint. Returns False if it was removed from the source during the download."""
         base = checkpoint_path(step)
         try:
             manifest = self._read(f"{base}/{CHECKPOINT_MANIFEST}", listing)
@@ -210,7 +225,7 @@ class Transfer:
 
 
 def _parse(manifest: bytes, base: str, listing: Listing) -> Files:
-    """Return the files of a checkpoint that are listed below `base`. Raises _DamagedError."""
+    """Return the files of a checkpoint, as its manifest and the listing have them below `base`. Raises _DamagedError."""
     below = f"{base}/"
     try:
         return read_manifest(manifest, (path[len(below) :] for path in listing.sizes if path.startswith(below)))

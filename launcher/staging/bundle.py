@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass, field
 
 GZIP = zlib.MAX_WBITS | 16
-"""`wbits` of zlib for the bundle's data."""
+"""Value of zlib's `wbits` for the data of a bundle."""
 
 
 @dataclass(frozen=True)
@@ -14,12 +14,12 @@ class Bundle:
     """A packed folder. Its name depends only on the content."""
 
     name: str
-    """`project-`, `podrun-` or `programs-` and the start of the SHA-256 of the uncompressed archive."""
+    """Its kind (`project-`, `podrun-` or `programs-`) and the first digits of the SHA-256 of the uncompressed archive."""
     data: bytes = field(repr=False)
     """The tar.gz archive."""
     files: int
     left_out: tuple[str, ...] = ()
-    """Files that were left out: links out of the project, and paths that are too long for a host."""
+    """Files that were left out: links that lead out of the project, and paths that are too long for a host."""
     private: tuple[str, ...] = ()
     """Files that were left out because they contain keys or passwords."""
 

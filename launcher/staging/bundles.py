@@ -26,10 +26,10 @@ _FAST = 1  # gzip level; compressing must not take longer than sending
 
 
 def project_bundle(cwd: Path) -> tuple[Bundle, str]:
-    """Pack the project of `cwd`. Returns the bundle, and the path of `cwd` in it (`.` for its root).
+    """Pack the project that contains `cwd`. Returns the bundle, and the path of `cwd` in it (`.` for its root).
 
-    The project is the git work tree without ignored files; outside of a work tree, the folder. Files with keys or passwords
-    are left out. Raises UserError if it is too large, or contains a file that cannot be read.
+    The project is the git work tree without ignored files; outside of a work tree it is the folder. Files with keys or
+    passwords are left out. Raises UserError if it is too large, or contains a file that cannot be read.
     """
     project = find_project(cwd)
     pack = _Pack(project.private, project.asked_for)
@@ -43,9 +43,8 @@ def project_bundle(cwd: Path) -> tuple[Bundle, str]:
 def podrun_bundle() -> Bundle:
     """Pack podrun without its launcher, or return the stored bundle if no file has changed.
 
-    Workers import podrun from the bundle's folder through PYTHONPATH.
-
-    Raises UserError if podrun was installed in an older layout.
+    Workers import podrun from the folder of the bundle, which is in their PYTHONPATH. Raises UserError if podrun was
+    installed in an older layout.
     """
     api, runtime = _folder("podrun"), _folder("podrun.runtime")
     files = {
@@ -65,7 +64,7 @@ def podrun_bundle() -> Bundle:
 
 
 def programs_bundle(files: Mapping[str, Path]) -> Bundle:
-    """Pack compiled programs and their list. Raises UserError if they are too large."""
+    """Pack stored executables and their list. Raises UserError if they are too large."""
     pack = _Pack(asked_for=files.keys())
     for name in sorted(files):
         pack.add(files[name], name)
@@ -82,14 +81,14 @@ def _folder(package: str) -> Path:
 
 
 class _Pack:
-    """An archive under construction. It contains only name, content and executable bit of each file."""
+    """An archive that is being made. It has only name, content and executable bit of each file."""
 
     def __init__(self, private: Iterable[str] = (), asked_for: Collection[str] = ()) -> None:
         """Begin an archive.
 
         Args:
-            private: files already left out because they contain keys.
-            asked_for: files to include although they contain keys.
+            private: files that were already left out because their names say that they contain keys.
+            asked_for: files to include even if they contain keys.
         """
         self._private = list(private)
         self._asked_for = asked_for

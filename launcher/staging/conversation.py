@@ -1,4 +1,4 @@
-"""Talk with the agent that prepares a host."""
+"""Exchange frames with the agent that prepares a host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CHUNK = 1 << 18
 
 
 class HostConversation:
-    """Receives frames from an agent and sends bytes to it. Closes the channel of an agent that stays silent."""
+    """Receives frames from an agent and sends bytes to it. Closes the channel if the agent is silent for too long."""
 
     def __init__(self, host: Host, channel: Channel, refused: Refusal) -> None:
         self.host = host
@@ -51,14 +51,14 @@ class HostConversation:
             self.hear()
 
     def send(self, data: bytes) -> None:
-        """Send in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
+        """Send data in pieces, so that a slow host does not count as silent. `frames` reports a lost connection."""
         for start in range(0, len(data), _CHUNK):
             if not send(self._channel, data[start : start + _CHUNK]):
                 return
             self.hear()
 
     def hear(self) -> None:
-        """Record that the host is alive, or that the launcher is busy and expects no frame."""
+        """Do not count the time until now as silence: the host was heard, or the launcher was busy."""
         self._heard = time.monotonic()
 
     def frames(self, kinds: Frames) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Copy data to every host of a pod: this machine sends each piece once or a few times, and hosts pass it on."""
+"""Copy data to every host of a pod. This machine sends each piece only once or a few times; hosts pass it on."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .end_early import Channels, Refusal
 from .routes import Routes
 
 Tell = Callable[[str, str], None]
-"""Progress callback (host, message), called from many threads."""
+"""Called with (host, message) for the progress, from many threads."""
 Note = Callable[[str], None]
-"""Callback for messages to the user, called from many threads."""
+"""Called with a message to the user, from many threads."""
 
 _LAUNCHER = "the launcher"
 _PAUSE = 2.0  # seconds between two progress reports of a host ...
@@ -38,7 +38,7 @@ _PAUSE_PER_HOST = 0.25  # ... in a small pod; in a large one, the sum over all h
 
 @dataclass
 class Received:
-    """A host that has the data."""
+    """Says that a host has the data."""
 
     received: dict[str, int] = field(default_factory=dict)
     """Bytes received by source: a host's name, or `the launcher`."""
@@ -140,7 +140,7 @@ class _Transfer:
         raise self._agent.lost()
 
     def _assign(self, store: str) -> None:
-        """Tell the host to receive the data, or to wait for the host that shares its home and receives it."""
+        """Tell the host to receive the data; or to wait, if another host with the same home receives it."""
         holder = self._routes.holder(self._host, store, self._agent.hear)
         self._agent.send_frame({"role": "receive" if holder == self._host else "wait"})
         if holder == self._host:
@@ -165,7 +165,7 @@ class _Transfer:
 
 
 class Pieces:
-    """The pieces of a data set, read from this machine's files on demand."""
+    """The pieces of a data set, read from files on this machine when they are needed."""
 
     def __init__(self, data: DataSet) -> None:
         self._pieces = [(file, number, digest) for file in data.files for number, digest in enumerate(file.pieces)]

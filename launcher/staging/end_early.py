@@ -1,4 +1,4 @@
-"""Stop the preparation of all hosts after a failure or an interruption."""
+"""Stop the preparation of all hosts after a failure or a Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EndedError(HostError):
 
 
 class Refusal:
-    """Stops the preparation of all hosts after one failed, with a delay so that other failures are reported too."""
+    """Stops the preparation of all hosts after one has failed, with a delay in which others can report failures, too."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -37,7 +37,7 @@ class Refusal:
 
 
 class Channels:
-    """The open channels of a `with` block. An interruption closes them, because threads wait for them."""
+    """The open channels of a `with` block. Closes them if the block is interrupted, because threads wait for them."""
 
     def __init__(self) -> None:
         self._channels: list[Channel] = []

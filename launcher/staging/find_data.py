@@ -28,7 +28,7 @@ _PAUSE = 5.0  # seconds between two progress lines
 def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> DataSet:
     """Return the data of a job. Raises UserError for files that are missing, unreadable or too many.
 
-    `tell` receives progress every few seconds; unchanged files are not read.
+    Files that have not changed are not read. `tell`: called with the progress every few seconds.
     """
     reading = _Reading(tell)
     keys: list[DataKey] = []
@@ -75,7 +75,7 @@ def _why_it_cannot_travel(name: str) -> str | None:
 
 
 class _Reading:
-    """Reports from time to time how much has been read."""
+    """Reports every few seconds how much has been read."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

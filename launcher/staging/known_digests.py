@@ -24,7 +24,7 @@ _UNUSED = 30 * 86400.0  # seconds after which an unused entry is removed
 
 
 def known(path: Path, status: os.stat_result) -> DataFile | None:
-    """Return the file with its stored digests; None if it has changed or is unknown."""
+    """Return the file with its stored digests; None if there are none, or the file has changed. `status`: its status now."""
     try:
         entry = _entry(path)
         facts = json.loads(entry.read_bytes())
@@ -40,9 +40,9 @@ def known(path: Path, status: os.stat_result) -> DataFile | None:
 
 
 def remember(path: Path, before: os.stat_result, file: DataFile) -> None:
-    """Store the digests of a file. `before`: its status when it was opened.
+    """Store the digests of a file. If that fails, the file is read again next time.
 
-    A failure is ignored; the file is then read again.
+    `before`: the status of the file when it was opened.
     """
     try:
         after = path.stat()
@@ -58,7 +58,7 @@ def remember(path: Path, before: os.stat_result, file: DataFile) -> None:
 
 
 def forget_unused() -> None:
-    """Remove entries that no start has used for a long time."""
+    """Remove the digests of files that no run has used for a long time."""
     try:
         for entry in private_folder(_FOLDER).iterdir():
             if time.time() - entry.stat().st_mtime > _UNUSED:

@@ -23,7 +23,7 @@ _FOLDER = "packed"
 
 
 def key_of(files: Mapping[str, Path]) -> str:
-    """Return a key that changes with any of the files. Compute it before reading them, because they may change meanwhile."""
+    """Return a key that depends on all files. Compute it before reading them, because they may change meanwhile."""
     digest = hashlib.sha256()
     for name, path in sorted(files.items()):
         try:
@@ -37,7 +37,7 @@ def key_of(files: Mapping[str, Path]) -> str:
 
 
 def packed(key: str) -> Bundle | None:
-    """Return the cached bundle for this key; None if the files must be packed."""
+    """Return the cached bundle for this key; None if there is none, so that the files must be packed."""
     try:
         name, count, data = (private_folder(_FOLDER) / key).read_bytes().split(b"\n", 2)
         bundle = Bundle(name.decode(), data, int(count))
@@ -48,7 +48,7 @@ def packed(key: str) -> Bundle | None:
 
 
 def keep_packed(key: str, bundle: Bundle) -> None:
-    """Store the bundle in place of the previous one. A failure is ignored; the files are then packed again."""
+    """Store the bundle in place of the previous one. If that fails, the files are packed again next time."""
     with suppress(OSError, UserError):
         folder = private_folder(_FOLDER)
         fresh = folder / f".{key}.{os.getpid()}"

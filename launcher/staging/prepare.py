@@ -26,7 +26,7 @@ from .requirements import environment_request, requirements_text
 __all__ = ["EndedError", "Prepared", "prepare_hosts"]
 
 Tell = Callable[[str, str, str], None]
-"""Callback for (host, phase, message), called from many threads; phases: reach, sync, environment, setup, checked."""
+"""Called with (host, phase, message) from many threads. Phases are reach, sync, environment, setup and checked."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Prepared:
     """Names of the bundles that were sent."""
     bytes_sent: int
     facts: Facts | None
-    """Facts of the host, with the skew of its clock."""
+    """Facts of the host, with the skew of its clock; None if they were not requested."""
     pruned: int = 0
     """Number of old bundles and environments that were removed."""
 
@@ -57,9 +57,20 @@ def prepare_hosts(
 ) -> dict[str, Prepared | HostError]:
     """Prepare all hosts at once. Returns the result or the error of each host, in the order of the pod.
 
-    `project` is the bundle that setup commands find as PODRUN_PROJECT; `env`, their environment, may contain secrets.
-    `facts` is the request for the hosts' facts, or None. An interruption ends the commands on all hosts. Raises
-    UserError, before any host is contacted, for unusable requirements.
+    An interruption ends the commands on all hosts.
+
+    Args:
+        pod: the pod.
+        transport: reaches the hosts.
+        bundles: bundles that every host must have.
+        project: name of the bundle that setup commands find as PODRUN_PROJECT; None: there is none.
+        subfolder: folder in the project in which podrun was called.
+        env: environment of the setup commands, which may contain secrets.
+        facts: request for the hosts' facts; None: they are not needed.
+        tell: shows the progress.
+
+    Raises:
+        UserError: the requirements are unusable. Raised before any host is contacted.
     """
     text = requirements_text(pod)
     request: PrepareRequest = {
@@ -93,7 +104,7 @@ def prepare_hosts(
                 raise HostError(host.name, hide(error.reason), error.dropped) from None
 
     def prepare_or_end(host: Host) -> Prepared:
-        """Prepare a host. A failure stops the others, because the run cannot start without this host."""
+        """Prepare a host. If that fails, stop the others, because the run cannot start without this host."""
         if refused.ended:
             raise EndedError(host.name, "was not begun")
         try:

@@ -31,17 +31,18 @@ _JUNK = {
 _JUNK_ENDINGS = (".pyc", ".egg-info")
 _WORKDIR_MARK = ".podrun-lock"  # file that marks the workdir of a run
 PULLED_MARK = ".podrun-pull"
-"""Subfolder that marks a folder of downloaded results."""
+"""Name of a subfolder that marks a folder as one of downloaded results."""
 
 Verdict = Callable[[str], bool | None]
-"""Decides on a path relative to the root: True: ignored; False: included with `!`; None: no pattern matches. The path of a
-folder ends with a slash.
+"""Returns whether a path is ignored: True, or False if `!` includes it, or None if no pattern matches.
+
+The path is relative to the root. That of a folder ends with a slash.
 """
 
 
 @dataclass(frozen=True)
 class Project:
-    """A project and its files: sorted paths of regular files and links, relative to its root."""
+    """A project and its files: sorted paths of regular files and links, relative to the root of the project."""
 
     root: Path
     subfolder: str
@@ -50,7 +51,7 @@ class Project:
     private: tuple[str, ...] = ()
     """Files that are left out because their names say that they contain keys or passwords."""
     asked_for: frozenset[str] = frozenset()
-    """Files that the ignore file includes, even if they contain keys."""
+    """Files that the ignore file includes with `!`, even if they contain keys."""
 
 
 def find_project(cwd: Path) -> Project:
@@ -78,7 +79,7 @@ def find_project(cwd: Path) -> Project:
 
 
 def shown(name: str) -> str:
-    """Return a file name for a message, with unprintable characters escaped."""
+    """Return a file name for messages, with unprintable characters escaped."""
     return name if name.isprintable() else ascii(name)
 
 
@@ -90,7 +91,7 @@ def unreadable(path: Path, error: OSError) -> UserError:
 
 
 def _within_limits(root: Path, names: Iterator[str]) -> list[str]:
-    """Return the names of regular files and links. Raises UserError if there are too many, or they are too large."""
+    """Return those names that are regular files or links. Raises UserError if they are too many or too large."""
     files: list[str] = []
     sizes: Counter[str] = Counter()
     deadline = time.monotonic() + _LOOK
@@ -139,7 +140,7 @@ def _megabytes(size: int) -> str:
 
 
 def _read_ignore_file(path: Path) -> Verdict:
-    """Return the verdicts of an ignore file. Raises UserError."""
+    """Return a function that decides by the patterns of an ignore file. Raises UserError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -164,7 +165,7 @@ def _read_ignore_file(path: Path) -> Verdict:
 
 
 def _walk(root: Path, verdict: Verdict) -> Iterator[str]:
-    """Yield the files below the root, without generated ones; ignored folders are not entered."""
+    """Yield the files below the root, without generated ones. Does not enter ignored folders."""
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -197,7 +198,7 @@ def _is_generated(folder: str) -> bool:
 
 
 def _git_top(cwd: Path) -> Path | None:
-    """Return the top of the work tree of `cwd`; None if there is no work tree or no git, or if git ignores `cwd`.
+    """Return the top of the git work tree that contains `cwd`; None without a work tree or git, or if git ignores `cwd`.
 
     Raises UserError if git refuses to run, as in a folder of another user.
     """
@@ -242,7 +243,7 @@ def _git_entry(top: Path, name: str) -> Iterator[str]:
 
 
 def _in_own_folder(top: Path, folder: str) -> bool:
-    """Return True if the folder is real, not reached through a link that replaced a committed folder."""
+    """Return True if the folder is really below `top`, not reached through a link that has replaced a committed folder."""
     return os.path.realpath(top / folder) == os.path.join(os.path.realpath(top), folder).rstrip("/")
 
 
@@ -266,6 +267,6 @@ def _git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _git_env() -> dict[str, str]:
-    """Return git's environment: without the variables that hooks set, and with English messages."""
+    """Return the environment for git: without variables that hooks set, and with English messages."""
     set_by_hooks = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"}
     return {**{k: v for k, v in os.environ.items() if k not in set_by_hooks}, "LC_ALL": "C"}

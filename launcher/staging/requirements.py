@@ -50,14 +50,14 @@ def check_runtime_packages(pod: Pod) -> None:
 
 
 def environment_key(requirements_text: str, python: str) -> str:
-    """Return the key of an environment. It depends on requirements and interpreter, not on comments."""
+    """Return the key of an environment. It depends on interpreter and requirements, but not on comments in them."""
     lines = (line.rstrip() for line in requirements_text.splitlines())
     wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
 
 
 def environment_request(text: str, python: str) -> EnvironmentRequest:
-    """Return the part of the request that describes the environment to build."""
+    """Return the part of a request that describes the environment to build."""
     return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
 
 

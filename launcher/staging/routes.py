@@ -1,4 +1,4 @@
-"""Decide which host each host receives data from: a tree in which a host may fall back to its parent's parent."""
+"""Decide from which host each host receives data. They form a tree: if its parent fails, a host asks the parent's parent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TICK = 1.0
 
 
 class Routes:
-    """State of a data transfer: what each host has reported. Hosts wait here for each other, each in its own thread.
+    """State of a data transfer: what each host has reported. Each host has a thread, which waits here for other hosts.
 
-    A waiting thread calls its `tick` once a second. Hosts that leave are no longer waited for.
+    A waiting thread calls its `tick` once a second. It no longer waits for hosts that have left.
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
@@ -29,7 +29,7 @@ class Routes:
         self._unknown, self._unmeasured, self._unsettled = set(hosts), set(hosts), set(hosts)
 
     def holder(self, host: str, store: str, tick: Callable[[], None]) -> str:
-        """Return the host that receives the data for all hosts that share this store: the first of them."""
+        """Return the host that receives the data for all hosts with the same store: the first of them."""
         with self._changed:
             self._stores[host] = store
             self._unknown.discard(host)
@@ -42,13 +42,22 @@ class Routes:
             return holder
 
     def await_holder(self, holder: str, tick: Callable[[], None]) -> bool:
-        """Wait for the host that receives the data for this one. Returns True if it has all of it."""
+        """Wait for the host that receives the data for this one. Returns True if that host has all data."""
         with self._changed:
             self._wait(lambda: holder not in self._unsettled, tick)
             return holder in self._complete
 
     def sources(self, host: str, missing: int, address: str | None, tick: Callable[[], None]) -> list[Source]:
-        """Return the hosts to fetch from, nearest first: parent, grandparent and so on. The launcher is the last resort."""
+        """Return the hosts to fetch from, the nearest first: parent, grandparent and so on.
+
+        The launcher sends what they cannot.
+
+        Args:
+            host: the host that fetches.
+            missing: number of bytes that it lacks.
+            address: address at which it serves other hosts; None: it serves none.
+            tick: called once a second.
+        """
         with self._changed:
             self._missing[host] = missing
             if address:
@@ -66,14 +75,14 @@ class Routes:
             return parents
 
     def complete(self, host: str, tick: Callable[[], None]) -> None:
-        """Wait until no host needs data from this one, which is complete."""
+        """Record that a host has all data, and wait until no other host needs it."""
         with self._changed:
             self._complete.add(host)
             self._unsettled.discard(host)
             self._wait(lambda: not self._unsettled, tick)
 
     def leave(self, host: str) -> None:
-        """Mark the host as done or lost: nothing more is expected from it."""
+        """Record that a host is done or lost, so that no other host waits for it."""
         with self._changed:
             self._gone.add(host)
             for expected in (self._unknown, self._unmeasured, self._unsettled):

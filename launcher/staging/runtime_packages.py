@@ -17,7 +17,7 @@ NEEDED = {
     "pydantic": "2.10",
     "pyyaml": "6.0.1",
 }
-"""Minimum version by package, as in setup.cfg for the oldest Python."""
+"""Minimum version of each package, as in setup.cfg for the oldest Python."""
 BELOW = {
     "jax": "0.13",
     "jaxlib": "0.13",
@@ -28,9 +28,9 @@ BELOW = {
     "pydantic": "3",
     "pyyaml": "7",
 }
-"""First untested version by package, excluded in setup.cfg."""
+"""First untested version of each package, which setup.cfg excludes."""
 NEW_JAX, NEW_FLAX = "0.11.1", "0.12.9"
-"""First JAX and flax versions that need each other: older flax fails with this JAX, and older JAX with this flax."""
+"""First versions of JAX and flax that need each other: older flax fails with this JAX, and older JAX with this flax."""
 TENSORBOARD = "tensorboardX"
 """Optional package; without it, training writes no TensorBoard files."""
 _DEPENDENCIES = {
@@ -48,7 +48,7 @@ _JAX_SPACE, _CUDA_SPACE, _BARE_SPACE = 900 * 10**6, 5500 * 10**6, 100 * 10**6
 
 @dataclass(frozen=True)
 class Lack:
-    """Packages that the runtime needs but a requirements.txt does not name."""
+    """Packages that the runtime needs and a requirements.txt does not name."""
 
     names: tuple[str, ...]
     certain: bool
@@ -56,12 +56,12 @@ class Lack:
 
     @property
     def lines(self) -> str:
-        """Requirement lines that would provide them."""
+        """Return the lines for requirements.txt that would provide them."""
         return ", ".join(map(pin, self.names))
 
 
 def lacking(requirements: str) -> Lack | None:
-    """Return the runtime's packages that a requirements.txt lacks; None if it lacks none."""
+    """Return the packages that the runtime needs and a requirements.txt does not name; None if it names all."""
     names, certain = _named(requirements)
     provided = set(names)
     while more := {name for known in provided for name in _DEPENDENCIES.get(known, ())} - provided:
@@ -79,7 +79,7 @@ def space_needed(requirements: str) -> int:
 
 
 def pinned(kind: str) -> str:
-    """Return a requirements.txt that pins the versions installed here, for a kind of slice: cpu, gpu or tpu."""
+    """Return a requirements.txt with the versions that are installed here, for slices of a kind: cpu, gpu or tpu."""
     lines = [
         "# What podrun's runtime imports, in the versions that `podrun init` found. Add what your job needs: at the next",
         "# start the environment on the hosts is extended by the new lines.",
@@ -91,7 +91,7 @@ def pinned(kind: str) -> str:
 
 
 def pin(name: str, extra: str = "") -> str:
-    """Return `name==version` for an installed package, otherwise its supported range."""
+    """Return `name==version` for a package that is installed here, otherwise its supported range."""
     from importlib.metadata import PackageNotFoundError, version  # slow import that few runs need
 
     try:
@@ -101,7 +101,7 @@ def pin(name: str, extra: str = "") -> str:
 
 
 def least_pythons(requirements: str) -> dict[str, tuple[int, int]]:
-    """Return the minimum Python, such as (3, 12), of each line `name==version` that is installed here.
+    """Return the minimum Python, such as (3, 12), for each line `name==version` whose version is installed here.
 
     Hosts with an older Python may be unable to install such lines, which `podrun init` writes.
     """
@@ -124,7 +124,7 @@ def lines_that_count(requirements: str) -> list[str]:
 
 
 def _named(requirements: str) -> tuple[list[str], bool]:
-    """Return the named packages, and True if the list is exhaustive: a URL or another file may provide any package."""
+    """Return the named packages, and True if the file can provide no others, as a URL or another file could."""
     names: list[str] = []
     certain = True
     for line in lines_that_count(requirements):

@@ -1,7 +1,7 @@
-"""The programs that `podrun compile` has made for a job, on this machine, and the bundle that takes them to hosts.
+"""The executables that `podrun compile` has stored for a job on this machine, and the bundle that takes them to hosts.
 
-podrun_home()/programs/DIGEST.json       the programs of a job on a slice (`runtime/program_list.py`)
-podrun_home()/programs/compiled/KEY      the programs
+podrun_home()/programs/DIGEST.json       the list of a job's executables on a slice (`runtime/program_list.py`)
+podrun_home()/programs/compiled/KEY      the executables
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 FOLDER = "programs"
 _NOT_COMPILED = {"launch", "log", "checkpoint", "sample", "callbacks"}
-"""Sections of a job that do not change its programs."""
+"""Sections of a job that do not change its executables."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """The programs of a job on a slice, as far as there are any."""
+    """The stored executables of a job on a slice; there may be none."""
 
     path: Path
-    """Their list."""
+    """Path of their list."""
 
     def bundle(self) -> Bundle | str:
-        """Return the programs for hosts, or why they cannot be sent: damaged, not this user's own, or too large."""
+        """Return the bundle for hosts, or why they cannot be sent: damaged, not this user's own, or too large."""
         again = "`podrun compile` makes them again"
         with contextlib.suppress(OSError):
             os.utime(self.path)  # used now
@@ -61,16 +61,17 @@ class Stored:
 
 
 def stored_programs(job: Config, slice: str) -> Stored:
-    """Return the programs of a job on the slice of that name; there may be none."""
+    """Return the stored executables of a job on the slice of that name; there may be none."""
     sections = job.model_dump(mode="json", exclude=_NOT_COMPILED)
     identity = json.dumps([sections, job.launch.process_per, job.launch.xla, slice], sort_keys=True)
     return Stored(podrun_home() / FOLDER / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json")
 
 
 def program_files(older_than: float) -> tuple[list[Path], list[Path]]:
-    """Return all files of programs, and those that may go: of lists not used for `older_than` seconds, and of no list.
+    """Return all files of stored executables, and those that may be removed.
 
-    None may go while `podrun compile` works. Programs that a list shares with one that stays, stay.
+    These belong only to lists not used for `older_than` seconds, or to no list. None may be removed while `podrun
+    compile` works.
     """
     folder = podrun_home() / FOLDER
     lists, locks, programs = [*folder.glob("*.json")], [*folder.glob("*.lock")], [*(folder / COMPILED).glob("*")]

@@ -8,7 +8,7 @@ from pathlib import Path
 _FOLDER = Path(__file__).parent
 _NAMES = ("language_model", "dpo", "classification", "regression", "logistic_regression", "own_data")
 _PLACEHOLDER = "FILE"
-"""Placeholder for the name of the file that is written."""
+"""Word in a template that stands for the name of the file to write."""
 
 
 def template_names() -> tuple[str, ...]:

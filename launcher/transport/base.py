@@ -36,15 +36,15 @@ class Channel(ABC):
         """Return the last 64 KiB of the command's stderr."""
 
     def why_not_started(self) -> str | None:
-        """Return why the command could not be started, with a remedy.
+        """Return why the command could not be started, and what to do; None if it was started or the cause is unknown.
 
-        Call it after the end; None if it started or the cause is unknown.
+        Call it after the end of the stream.
         """
         return None
 
     @abstractmethod
     def exit_code(self) -> int | None:
-        """Return the exit code after `receive` returned the end; None if the connection was lost first."""
+        """Return the exit code of the command, after the end of the stream; None if the connection was lost before."""
 
 
 class Transport(ABC):
@@ -61,15 +61,15 @@ class Transport(ABC):
         """
 
     def why_over(self, timeout: float = 0.0) -> str | None:
-        """Return why the hosts are lost permanently, as a phrase; None if they are not. May take seconds.
+        """Return why the hosts are lost for good, as a phrase; None if they are not. May take seconds.
 
         Args:
-            timeout: seconds to wait for the reason while the hosts are being taken away.
+            timeout: seconds to wait for the reason if the hosts are just being taken away.
         """
         return None
 
     def remark(self) -> str | None:
-        """Return a line about the hosts to print at the start, or None. May take seconds."""
+        """Return a line about the hosts that is printed at the start of a run, or None. May take seconds."""
         return None
 
     def close(self) -> None:  # noqa: B027  (most have nothing to close)

@@ -24,7 +24,7 @@ _PACKET = 1 << 16
 
 
 def split_command(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Split an agent's command `python -I -S -c CODE FILE ARGS` before ARGS; None for other commands."""
+    """Split the command of an agent, `python -I -S -c CODE FILE ARGS`, before ARGS. Returns None for other commands."""
     is_agent = tuple(argv[1:4]) == ISOLATED and len(argv) > 6 and posixpath.dirname(argv[5]).endswith("/" + AGENTS)
     return (list(argv[:6]), list(argv[6:])) if is_agent else None
 
@@ -33,9 +33,9 @@ class Forkserver:
     """A process that has loaded the agent and forks to start agents. It ends with this object."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Start the process. `command` starts an agent.
+        """Start the process. `command` starts an agent that forks others.
 
-        Raises OSError; starting an agent without the forkserver shows the reason.
+        Raises OSError. The caller then starts agents without the forkserver, which shows the reason.
         """
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -103,7 +103,10 @@ class ForkedAgent:
         self._number = number
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit code, or minus the signal; None if the forkserver ended. Raises subprocess.TimeoutExpired."""
+        """Wait for the end, and return the exit code, or minus the signal; None if the forkserver ended.
+
+        Raises subprocess.TimeoutExpired.
+        """
         try:
             return self.ended.result(timeout)
         except TimeoutError:
@@ -114,7 +117,7 @@ class ForkedAgent:
 
 
 def _receive_answers(sock: socket.socket, agents: dict[int, ForkedAgent]) -> None:
-    """Set the results in `agents` from the forkserver's answers until it ends. Holds no reference to the Forkserver."""
+    """Read the forkserver's answers until it ends, and store the results in `agents`. Holds no reference to Forkserver."""
     while answer := _next(sock):
         _set_result(agents, *json.loads(answer))
     for number in list(agents):

@@ -19,7 +19,7 @@ from .process_channel import ProcessChannel
 
 
 class LocalTransport(Transport):
-    """Starts commands as processes of this machine; agents by a forkserver."""
+    """Starts commands as processes of this machine. Agents are started by a forkserver."""
 
     # more interpreters than cores start no sooner, and delay the frames of running agents
     window = 2 * (os.cpu_count() or 1)
@@ -38,7 +38,7 @@ class LocalTransport(Transport):
             raise HostError(host.name, f"cannot start {argv[0]}: {error.strerror}{remedy}") from None
 
     def _fork_agent(self, argv: list[str], stderr: IO[bytes]) -> ForkedAgent | None:
-        """Start an agent by forking a loaded one; None if `argv` is not an agent's command or forking fails."""
+        """Start an agent by the forkserver. Returns None if `argv` is not the command of an agent, or if that fails."""
         parts = split_command(argv)
         if parts is None:
             return None

@@ -1,4 +1,4 @@
-"""Raise the launcher's limit on open files, since each host needs several. Child processes keep the user's limit."""
+"""Raise the launcher's limit on open files, because each host needs several. Child processes keep the user's limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def raise_limit() -> None:
 
 
 def restore_limit(pid: int) -> None:
-    """Restore the user's limit in a child process: programs that call select() break above 1024."""
+    """Restore the user's limit in child process `pid`, because programs that call select() break above 1024."""
     try:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, _USER_LIMITS)
     except OSError:

@@ -17,7 +17,7 @@ _KILLED = 255  # ssh's exit code for a command killed by a signal, whose number 
 
 
 class _DataEvent(threading.Event):
-    """Set when data has arrived on stdout or stderr.
+    """An event that is set when data has arrived on stdout or stderr.
 
     Paramiko clears the event of a stream at its end. Both streams share this one, so `clear` does nothing.
     """

@@ -18,7 +18,7 @@ _DEPTH = 16  # maximum depth of Includes, as in OpenSSH
 
 
 def read_ssh_config(path: Path | None) -> Config:
-    """Return the Config for all connections, from `path`, or from the files that ssh reads. Raises UserError.
+    """Return the Config for all connections, read from `path`; None: from the files that ssh reads. Raises UserError.
 
     Fabric's own settings (fabric.yml, FABRIC_*) are ignored.
     """
@@ -38,7 +38,10 @@ def read_ssh_config(path: Path | None) -> Config:
 
 
 def _lines(path: Path, folder: Path, depth: int = 0) -> list[str]:
-    """Return a file's lines with its Includes resolved, which paramiko ignores. Relative ones are relative to `folder`."""
+    """Return the lines of a file and of the files that it includes, because paramiko ignores Include.
+
+    `folder`: folder of relative paths in an Include.
+    """
     lines, block = [], "Host *"
     for line in path.read_text().splitlines():
         keyword, *rest = re.split(r"[\s=]+", line.strip(), maxsplit=1)

@@ -16,8 +16,8 @@ class Unreachable(Exception):
     """A failed login or channel.
 
     Attributes:
-        again: a later attempt may succeed.
-        dropped: an established connection was lost.
+        again: True: a later attempt may succeed.
+        dropped: True: an established connection was lost.
     """
 
     def __init__(self, reason: str, again: bool = False, dropped: bool = False) -> None:

@@ -18,23 +18,23 @@ _SYSTEM = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 @dataclass(frozen=True)
 class HostKeyCheck:
-    """Host key policy for paramiko, which calls it for every key because paramiko's own list of known hosts is empty."""
+    """Decides whether a host's key is accepted. paramiko asks it about every key: its own list of known hosts is empty."""
 
     name: str
-    """The host's name in known_hosts."""
+    """Name of the host in known_hosts."""
     known_hosts: KnownHosts
     files: Sequence[Path]
-    """Files to search; new keys are appended to the first."""
+    """Files to search. A new key is appended to the first one."""
     accept_new: bool
     ssh: str
-    """Command with which the user can connect by hand and see the key."""
+    """Command for the user to connect by hand and see the key."""
 
     def kinds(self) -> set[str]:
-        """Return the types of the host's known keys; the host must present one of these."""
+        """Return the types of the host's known keys. The host must present a key of one of these."""
         return {known.kind for known in self._known() if not known.revoked}
 
     def missing_host_key(self, client: SSHClient, hostname: str, key: PKey) -> None:
-        """Raise Unreachable unless the key is accepted."""
+        """Accept the key, or raise Unreachable."""
         shown, known = key.asbytes(), self._known()
         same = [k for k in known if k.key == shown]
         if any(k.revoked for k in same):
@@ -72,7 +72,7 @@ class HostKeyCheck:
 
 
 def known_hosts_files(given: Path | None, options: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the known_hosts files to search: the pod file's if given, else those of ssh."""
+    """Return the known_hosts files to search: the one in the pod file, otherwise those of ssh."""
     if given is not None:
         return (given.expanduser(),)
     user = options.get("userknownhostsfile", "").split() or _USER

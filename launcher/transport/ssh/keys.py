@@ -24,7 +24,7 @@ class KeyFiles:
         self._lock = threading.Lock()
 
     def get(self, path: Path) -> PKey | str | None:
-        """Return the key, or a text that says why it is unusable; None if the file does not exist."""
+        """Return the key, or the reason why it cannot be used; None if the file does not exist."""
         with self._lock:
             if path not in self._keys:
                 self._keys[path] = _load(path.expanduser())
@@ -33,15 +33,15 @@ class KeyFiles:
 
 @dataclass
 class Login:
-    """Authenticates as `user` with the pod file's key, then keys of ssh_config, of ssh-agent, and the default ones."""
+    """Logs in as `user`. Offers the key of the pod file, then those of ssh_config, of ssh-agent, and the default ones."""
 
     user: str
     where: str
     files: KeyFiles
     key: Path | None
-    """Key from the pod file; must exist."""
+    """Key in the pod file, which must exist; None: the file names none."""
     identities: Sequence[Path]
-    """Keys from ssh_config; missing files are skipped, as in ssh."""
+    """Keys in ssh_config. Missing files are skipped, as in ssh."""
     identities_only: bool
 
     def authenticate(self, transport: Transport) -> None:
@@ -87,7 +87,7 @@ class Login:
         )
 
     def _keys(self, agent: Mapping[bytes, PKey]) -> Iterator[tuple[str, PKey | str]]:
-        """Yield (label, key or the reason why it cannot be used)."""
+        """Yield each key to offer, or the reason why it cannot be used, with its label."""
         named = [path for path in (self.key, *self.identities) if path is not None]
         for path in named:
             key = self.files.get(path)
@@ -117,7 +117,7 @@ def _load(path: Path) -> PKey | str | None:
 
 
 def _public(path: Path) -> bytes:
-    """Return a public key as SSH sends it; empty if there is none. `path`: its file, or that of the private key."""
+    """Return a public key as SSH sends it; empty if there is none. `path`: its file, or the file of its private key."""
     for file in (path.expanduser(), path.expanduser().with_name(path.name + ".pub")):
         try:
             return base64.b64decode(file.read_text().split()[1], validate=True)

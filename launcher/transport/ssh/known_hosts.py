@@ -95,7 +95,7 @@ def _parse(path: Path) -> _File:
 
 
 def _matches(patterns: str, name: str) -> bool:
-    """Return True if a line's host field matches: a hash of the name, or patterns with `*`, `?` and `!`."""
+    """Return True if the host field of a line matches a name. It is a hash of the name, or patterns with `*`, `?` and `!`."""
     if patterns.startswith("|1|"):
         try:
             salt, digest = (binascii.a2b_base64(part) for part in patterns[3:].split("|"))

@@ -35,7 +35,7 @@ _DEAD = 8000  # milliseconds that sent data may remain unacknowledged
 
 
 class SharedConnection(Connection):  # type: ignore[misc]
-    """A connection that never writes to its Config, which all connections share.
+    """A connection that never changes its Config, because all connections share the Config.
 
     Fabric stores undeclared attributes (`inline_ssh_env`) in the Config, and clears it meanwhile.
     """
@@ -54,7 +54,15 @@ class Link:
         gateway: Link | None = None,
         command: str | None = None,
     ) -> None:
-        """Connect through `gateway`, through the stdin and stdout of `command` (a ProxyCommand), or directly."""
+        """Prepare a connection, which is opened on first use.
+
+        Args:
+            connection: fabric's connection, with the settings of the host.
+            login: logs in.
+            check: checks the key of the host.
+            gateway: connects through this machine.
+            command: connects through stdin and stdout of this ProxyCommand.
+        """
         self._connection = connection
         self._login = login
         self._check = check
@@ -84,7 +92,7 @@ class Link:
             raise session_failure(error, self._connection.user, self._where) from None
 
     def tunnel(self, host: str, port: int, limit: float) -> paramiko.Channel:
-        """Open a TCP connection from that machine to another one. Raises Unreachable."""
+        """Open a TCP connection from the machine to another one, within `limit` seconds. Raises Unreachable."""
         to = (host, port)
         try:
             return self._open(lambda t: t.open_channel("direct-tcpip", dest_addr=to, src_addr=("", 0), timeout=limit))
@@ -95,12 +103,12 @@ class Link:
             raise tunnel_failure(error, self._where, host, port) from None
 
     def close(self) -> None:
-        """Close the connection. A connection attempt in progress is not awaited; it closes itself afterwards."""
+        """Close the connection. Does not wait for an attempt to connect, which closes its connection afterwards."""
         self._closed = True
         self._drop()
 
     def _open(self, opener: Callable[[Any], paramiko.Channel]) -> paramiko.Channel:
-        """Open a channel; reconnect once if the existing connection is dead.
+        """Return a channel that `opener` opens on the connection. Reconnects once if the connection is dead.
 
         Raises Unreachable, and paramiko's exceptions.
         """
@@ -114,7 +122,7 @@ class Link:
         return opener(self._transport()[0])
 
     def _transport(self) -> tuple[paramiko.Transport, bool]:
-        """Return the transport, and whether it was connected before. Raises Unreachable."""
+        """Connect if necessary. Returns paramiko's transport, and True if it was connected before. Raises Unreachable."""
         asked = time.monotonic()
         with self._lock:
             reused = self._connection.is_connected
@@ -175,7 +183,7 @@ class Link:
         return dial(host, port, limit)
 
     def _make_transport(self, sock: Any, **options: Any) -> paramiko.Transport:
-        """Return a transport that prefers the key types that are known for the host."""
+        """Return a transport over a socket. It prefers the types of the keys that are known for the host."""
         transport = paramiko.Transport(sock, **options)
         transport.handshake_timeout = HANDSHAKE
         known = self._check.kinds()
@@ -192,7 +200,7 @@ class Link:
 
 
 def dial(host: str, port: int, limit: float) -> socket.socket:
-    """Connect by TCP to the first address of the host that accepts. Raises Unreachable."""
+    """Connect by TCP to the first address of the host that accepts, within `limit` seconds. Raises Unreachable."""
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
@@ -232,12 +240,12 @@ def run_proxy(command: str) -> socket.socket:
 
 
 def _family(kind: str) -> str:
-    """Return the key type that an algorithm signs with."""
+    """Return the type of key with which an algorithm signs."""
     return "ssh-rsa" if kind.startswith("rsa-sha2-") else kind
 
 
 def _shut(sock: Any) -> None:
-    """Shut the socket down, which wakes paramiko's thread now instead of at its next poll."""
+    """Shut the socket down, so that paramiko's thread ends now and not at its next poll."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except (AttributeError, OSError, EOFError, paramiko.SSHException):

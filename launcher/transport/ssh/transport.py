@@ -33,13 +33,13 @@ _usual_hook = threading.excepthook
 
 
 def _except_protocol(args: threading.ExceptHookArgs) -> None:
-    """Ignore exceptions of paramiko's threads after a connection was lost; the callers have received the reason."""
+    """Ignore exceptions of paramiko's threads after a lost connection, because callers have received the reason."""
     if not isinstance(args.thread, Protocol):
         _usual_hook(args)
 
 
 def _keep_quiet() -> None:
-    """Silence paramiko's threads. Called by the constructor, so that importing this file has no side effects."""
+    """Silence paramiko's threads. The constructor calls this, so that an import has no side effects."""
     global _usual_hook
     if threading.excepthook is not _except_protocol:
         _usual_hook = threading.excepthook
@@ -94,7 +94,7 @@ class SshTransport(Transport):
         )
 
     def _gateway(self, jump: str, seen: set[str]) -> Link | None:
-        """Return the link to the last jump host, which all hosts behind it share."""
+        """Return the link to the last of the jump hosts. All hosts behind it share it."""
         hops: tuple[str, ...] = ()
         gateway: Link | None = None
         for hop in () if jump.lower() == "none" else jump.replace(" ", "").removeprefix("ssh://").split(","):
@@ -151,7 +151,7 @@ class SshTransport(Transport):
         return Link(connection, login, check, gateway, command)
 
     def _ssh_command(self, user: str | None, name: str, port: int | None, jump: bool = True) -> str:
-        """Return the command with which the user can log in by hand."""
+        """Return the command for the user to log in by hand."""
         ssh, command = self._ssh, ["ssh"]
         if ssh.config is not None:
             command += ["-F", str(ssh.config)]
