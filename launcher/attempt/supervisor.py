@@ -5,14 +5,12 @@ barrier (all agents ready) -> go -> watch -> all done, or the first failure -> s
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from podrun.runtime.contract import EventKind, output_stream
+from podrun.runtime.contract import EventKind
 
 from ..agent.base.to_agent import ToAgent
 from ..plan.plan import LaunchPlan, attached_lease
@@ -30,9 +28,11 @@ from .agent_reuse import ReusableAgents
 from .cause import Failure, FailureKind
 from .failure_summary import abort_reason, failure_summary
 from .heartbeat import MOST, Heartbeat
+from .inbox import Inbox
 from .messages import Message, Moment, Send, Step
 from .observers import Observer
 from .outcome import Outcome
+from .output import AttemptOutput
 from .state import FAILURE_GRACE, READY_TIMEOUT, AttemptState, HostState
 from .stop_deadline import StopDeadline
 from .suspend_clock import ASLEEP, SuspendClock
@@ -44,8 +44,6 @@ LOOK = 0.25  # seconds between two looks at the progress of all processes
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
-MAX_PENDING_FRAMES = 256  # frames that wait to be handled; then the hosts wait
-TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why it ends
 
 
 class Supervisor:
@@ -70,27 +68,16 @@ class Supervisor:
         self.state = AttemptState(plan, adoption, wants_standbys=kept is not None and kept.wanted)
         self._plan = plan
         self._transport = transport
-        self._logs = logs
         self._observer = observer
         self._adoption = adoption
         self._kept = kept
-        self._pending: queue.SimpleQueue[Message] = queue.SimpleQueue()
-        self._frame_slots = threading.Semaphore(MAX_PENDING_FRAMES)
-        self._finished = False  # messages are no longer handled
+        self._inbox = Inbox()
         self._sessions = {
             h.host.name: (kept and kept.session(h, self._on_frame)) or Session(transport, plan.pod, h, self._on_frame)
             for h in plan.hosts
         }
         self._openings: list[Opening] = []
-        self._log_names = {
-            (h.host.name, output_stream(process)): h.log_name(process) for h in plan.hosts for process in h.processes
-        }
-        offsets = adoption.offsets if adoption else {}  # of this attempt; earlier output belongs to earlier attempts
-        self._log_starts = {
-            name: logs.size(name) - offsets.get(host, {}).get(stream, 0)
-            for (host, stream), name in self._log_names.items()
-        }
-        self._outputs = dict.fromkeys(self.state.processes, 0)  # pieces of output, counted in the sessions' threads
+        self._output = AttemptOutput(plan, logs, adoption.offsets if adoption else {})
         self._clock = SuspendClock(ASLEEP)
         self._looked = 0.0
         self._deadline = StopDeadline()
@@ -100,7 +87,7 @@ class Supervisor:
     def interrupt(self, number: int) -> None:
         """Record that the user wants to stop. `number` is the signal that a handler received."""
         self._interrupts.append(number)
-        self._pending.put(Step.INTERRUPTED_AGAIN if len(self._interrupts) > 1 else Step.INTERRUPTED)
+        self._inbox.put(Step.INTERRUPTED_AGAIN if len(self._interrupts) > 1 else Step.INTERRUPTED)
 
     def run(self) -> Outcome:
         grace, lease = FAILURE_GRACE, self._plan.lease
@@ -179,7 +166,9 @@ class Supervisor:
         if now - self._looked < LOOK:
             return
         self._looked = now
-        self._apply(messages.Tick({host for host in self._sessions if self._hears(host)}, dict(self._outputs)))
+        # The output of podrun's own worker is no sign of progress: its progress record is.
+        outputs = dict(self._output.pieces) if self._plan.is_program else {}
+        self._apply(messages.Tick({host for host in self._sessions if self._hears(host)}, outputs))
         if self.state.is_stuck:
             self._wait_for_stacks(lambda host: host.looked_at)
             failure = self.state.stall()
@@ -199,7 +188,7 @@ class Supervisor:
         return self._sessions[host].liveness.silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
 
     def _should_end(self) -> bool:
-        return bool(self._interrupts) or self.state.is_decided(self._clock.now(), self._end_of_log)
+        return bool(self._interrupts) or self.state.is_decided(self._clock.now(), self._output.end_of)
 
     def _was_asked_to_stop(self) -> bool:
         return self.state.asked_to_stop(by_user=bool(self._interrupts))
@@ -223,12 +212,11 @@ class Supervisor:
             if self._deadline.is_to_be_told(self._clock.now()):
                 self._tell_waiting()
             self._pump()
-        self._finished = True
-        self._frame_slots.release(len(self._sessions))  # no session may wait for a frame to be handled any more
+        self._inbox.close(len(self._sessions))  # no session may wait for a frame to be handled any more
         fan_out(self._leave, list(self._sessions.values()))
-        for (host, _), name in self._log_names.items():
+        for host, stream in self._output.streams:
             if self.state.hosts[host].stopped and not self.state.hosts[host].incomplete:
-                self._end_log(host, name)  # no session writes to it any more
+                self._end_log(host, stream)  # no session writes to it any more
 
     def _follows_the_workers(self) -> bool:
         """Return True if nothing failed before the stop, so that the workers' state decides how much time they get."""
@@ -259,7 +247,7 @@ class Supervisor:
         silent_hosts = {host: session.liveness for host, session in self._sessions.items() if not self._hears(host)}
         silent = {host: (liveness.silence, liveness.trouble) for host, liveness in silent_hosts.items()}
         self._apply(messages.StopEnded(bool(self._interrupts), silent))
-        outcome = self.state.outcome(self._interrupts, self._heartbeat.slept(RECENT), self._end_of_log)
+        outcome = self.state.outcome(self._interrupts, self._heartbeat.slept(RECENT), self._output.end_of)
         if outcome.cause is not None:
             outcome.cause = self._with_summary(outcome.cause)
         return outcome
@@ -269,7 +257,7 @@ class Supervisor:
         process = None if first.process is None else self.state.processes[first.host, first.process]
         if process is None or process.error is not None or process.exit_code is None:
             return first
-        output = self._end_of_log(process.host, process.process)
+        output = self._output.end_of(process.host, process.process)
         reason = f" ({abort_reason(output)})" if first.kind is FailureKind.ABORTED else ""
         words = failure_summary(output) if self._plan.is_program else None
         return replace(first, what=f"{first.what}{reason}{f': {words}' if words else ''}")
@@ -278,12 +266,9 @@ class Supervisor:
 
     def _pump(self) -> None:
         """Handle one message, or wait for a moment."""
-        try:
-            message = self._pending.get(timeout=TICK)
-        except queue.Empty:
-            return
-        self._frame_slots.release()
-        self._apply(message)
+        message = self._inbox.take(TICK)
+        if message is not None:
+            self._apply(message)
 
     def _apply(self, message: Message) -> None:
         now = Moment(self._clock.now(), time.monotonic(), time.time())
@@ -317,19 +302,15 @@ class Supervisor:
         Blocks if a host sends too fast. Raises IncompleteWriteError if the output could not be written.
         """
         if frame["type"] == "output" and frame["stream"].endswith(".out"):
-            if self._plan.is_program:
-                self._outputs[host, int(frame["stream"].removesuffix(".out"))] += 1
             try:
-                self._logs.write(self._log_names[host, frame["stream"]], frame["data"])
+                self._output.write(host, frame["stream"], frame["data"])
             except OSError as error:
-                self._pending.put(messages.LogFailed(host, str(error.strerror)))
+                self._inbox.put(messages.LogFailed(host, str(error.strerror)))
                 raise
-            return
-        if self._finished:
-            return
-        if frame["type"] != "lost":
-            self._frame_slots.acquire()
-        self._pending.put(messages.Received(host, frame))
+        elif frame["type"] == "lost":
+            self._inbox.put(messages.Received(host, frame))
+        else:
+            self._inbox.put_frame(messages.Received(host, frame))
 
     def _active(self) -> list[Session]:
         """Return the sessions whose agents must stay alive: even those that have confirmed the stop, until they close."""
@@ -348,7 +329,7 @@ class Supervisor:
     def _on_open(self, host: str, error: Exception | None) -> None:
         """Queue the result of starting a host's agent. Called from another thread."""
         reason = error.reason if isinstance(error, HostError) else None if error is None else str(error)
-        self._pending.put(messages.Opened(host, reason))
+        self._inbox.put(messages.Opened(host, reason))
 
     def _start_again(self, host: str) -> None:
         plan = next(h for h in self._plan.hosts if h.host.name == host)
@@ -371,13 +352,8 @@ class Supervisor:
 
     # --- logs ---
 
-    def _end_log(self, host: str, name: str) -> None:
+    def _end_log(self, host: str, stream: str) -> None:
         try:
-            self._logs.end(name)
+            self._output.end(host, stream)
         except OSError as error:
             self._apply(messages.LogFailed(host, str(error.strerror)))
-
-    def _end_of_log(self, host: str, process: int) -> bytes:
-        """Return the end of what a process has printed in this attempt."""
-        name = self._log_names[host, output_stream(process)]
-        return self._logs.end_of(name, TAIL_BYTES, self._log_starts.get(name, 0))

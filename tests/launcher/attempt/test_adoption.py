@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from podrun.launcher.attempt.cause import is_peer_loss
-from podrun.launcher.attempt.supervisor import Supervisor
-from podrun.launcher.attempt.view import View
+from podrun.launcher.attempt.output import AttemptOutput
 from podrun.launcher.plan.plan import make_plan
 from podrun.launcher.rundir.adoption import Adoption, Reported
 from podrun.launcher.rundir.events import HostEvent
 from podrun.launcher.rundir.logs import Logs
-from podrun.launcher.rundir.runs import Recorder
-from podrun.launcher.transport.local import LocalTransport
-from podrun.launcher.view.console import NoConsole
 from podrun.runtime.contract import EventKind
 
 from ..rundir.made import begin, make, started
@@ -28,11 +24,10 @@ def test_the_last_words_of_an_attempt_before_count_no_more() -> None:
         logs.write("host-0", b"double free\n")
         logs.write("host-1", b"JAX distributed service detected fatal errors\n")
         plan = make_plan(directory.spec(), 1)
-        recorder = Recorder(directory.events)
-        view = View(NoConsole(), recorder)
-        supervisor = Supervisor(plan, LocalTransport(plan.pod), logs, view, directory.adoption(plan))
-        assert [is_peer_loss(supervisor._end_of_log(f"host-{n}", n)) for n in range(2)] == [False, True]
-        recorder.close()
+        adoption = directory.adoption(plan)
+        assert adoption is not None
+        output = AttemptOutput(plan, logs, adoption.offsets)
+        assert [is_peer_loss(output.end_of(f"host-{n}", n)) for n in range(2)] == [False, True]
 
 
 def test_what_a_lost_supervisor_has_reported_is_not_reported_again() -> None:
