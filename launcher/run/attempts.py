@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from ..view.terminal import write_in_handler
 from .cleanup import StrayProcesses
-from .history import AttemptHistory, budget_of, recorded_attempts, restart_event
+from .history import AttemptHistory, budget_of, restart_event
 from .host_assignment import can_do_without, describe_change, why_not_fewer
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
@@ -97,7 +97,7 @@ def run_attempts(
         stack.callback(transport.close)
         view = View(console, recorder, lambda: bool(signals.received), signals.note, Mask(secrets.values()))
         stack.callback(view.close)
-        run = _Run(spec, directory, view, logs, signals, transport, secrets, job_time, renewal)
+        run = _Run(spec, _Open(directory, view, logs, signals, secrets), transport, job_time, renewal)
         stack.callback(run.close)
         try:
             try:
@@ -118,55 +118,55 @@ def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
     return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
 
 
+@dataclass(frozen=True)
+class _Open:
+    """What stays open while this process supervises a run."""
+
+    directory: RunDirectory
+    view: View
+    logs: Logs
+    signals: Signals
+    secrets: Mapping[str, str]
+
+
 class _Run:
+    """A run, from attempt to attempt."""
+
     def __init__(
         self,
         spec: RunSpec,
-        directory: RunDirectory,
-        view: View,
-        logs: Logs,
-        signals: Signals,
+        opened: _Open,
         transport: Transport,
-        secrets: Mapping[str, str],
         job_time: JobTime | None,
         renewal: Renewal | None,
     ) -> None:
         self._spec = spec
-        self._job_time = job_time
-        self._directory = directory
-        self._view = view
-        self._logs = logs
-        self._signals = signals
+        self._open = opened
         self._transport = transport
-        self._secrets = secrets
+        self._job_time = job_time
         self._renewal = renewal
         self._history = AttemptHistory()
-        self._observers = Observers(self._history, view)
+        self._observers = Observers(self._history, opened.view)
         """Observers of the events of all attempts; each attempt adds some of its own."""
-        self._attempts: list[Attempt] = []
-        """Attempts that were followed by another one."""
-        self._resized = False  # the last attempt was stopped to use returned hosts
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared. The run continues without them."""
         self._is_new_here = True  # this process has not run an attempt yet
         self._kept = ReusableAgents()
-        struck = directory.struck() if spec.inject else ()
+        struck = opened.directory.struck() if spec.inject else ()
         self._injection = FaultInjection(spec.inject, self._observers, transport, struck)
         if spec.inject:
             self._transport = self._injection.transport
-        self._strays = StrayProcesses(directory, self._transport, logs, self._note)
+        self._strays = StrayProcesses(opened.directory, self._transport, opened.logs, self._note)
         self._bundles: Sequence[Bundle] = ()
-        self._later: list[Transport] = []
-        """Transports of machines that were created during the run."""
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         self._bundles = bundles
-        hosts = self._directory.hosts(self._spec.pod) if adopt else None
-        last = self._directory.attempt()
+        hosts = self._open.directory.hosts(self._spec.pod) if adopt else None
+        last = self._open.directory.attempt()
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
-        adoption = self._directory.adoption(plan) if adopt else None
+        adoption = self._open.directory.adoption(plan) if adopt else None
         if last is not None:
-            self._attempts = recorded_attempts(self._directory.read_events(), self._history)
+            self._history.replay(self._open.directory.read_events())
         prepare: Prepare | None = None if adopt else partial(self._prepare_first, plan)
         while True:
             outcome = self._attempt(plan, adoption, prepare)
@@ -183,7 +183,9 @@ class _Run:
         if self._spec.pull:
             from .pull_results import pull_results
 
-            pull_results(self._transport, self._directory, self._spec.pull, self._note, self._signals.received)
+            pull_results(
+                self._transport, self._open.directory, self._spec.pull, self._note, self._open.signals.received
+            )
         if self._injection.left:
             left = ", ".join(self._injection.left)
             self._note(f"rehearsal: not reached, so not injected: {left}")
@@ -191,18 +193,18 @@ class _Run:
             self._note(self._renewal.remark)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._history.attempt(outcome, plan, time.time())
-        if self._job_time and (onward := self._job_time.after(outcome, [*self._attempts, attempt], self._spec.pod)):
-            self._view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
+        if self._job_time and (onward := self._job_time.after(outcome, [*self._history.past, attempt], self._spec.pod)):
+            self._open.view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
             return ExitCode.DONE
         if self._job_time and (advice := self._job_time.advice(outcome, self._spec.pod)):
             self._note(advice)
-        self._view.event(end_event(outcome, plan, time.time()))
-        self._view.print_directly(lambda: report(outcome, plan, self._directory, self._view))
+        self._open.view.event(end_event(outcome, plan, time.time()))
+        self._open.view.print_directly(lambda: report(outcome, plan, self._open.directory, self._open.view))
         return outcome.code
 
     @property
     def _preparation(self) -> Preparation:
-        return Preparation(self._transport, self._bundles, self._signals, self._tell)
+        return Preparation(self._transport, self._bundles, self._open.signals, self._tell)
 
     def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
         """Prepare the hosts for the first time; wait for new machines until they accept logins. None if all are ready."""
@@ -224,12 +226,12 @@ class _Run:
             remark = self._transport.remark() if self._is_new_here else None
             self._is_new_here = False
             try:
-                self._directory.begin(plan)
+                self._open.directory.begin(plan)
             except OSError as error:
-                what = f"cannot write to {self._directory.path}: {error.strerror}"
+                what = f"cannot write to {self._open.directory.path}: {error.strerror}"
                 failed = Failure(LAUNCHER, None, what, ExitCode.FAILED)
                 return Outcome(failed.code, failed, [failed], unprepared=True)
-            self._observers.event(start_event(plan, self._directory.logs, time.time()))
+            self._observers.event(start_event(plan, self._open.directory.logs, time.time()))
             if remark:
                 self._note(remark)
             if plan.attempt == 0 and (why := why_not_fewer(plan.pod, plan.run.job)):
@@ -239,7 +241,7 @@ class _Run:
         try:
             return (prepare() if prepare else None) or self._supervise(plan, adoption)
         finally:
-            self._view.stop()
+            self._open.view.stop()
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
         """Decide what follows an attempt.
@@ -248,13 +250,13 @@ class _Run:
             The plan of the next attempt with the function that prepares its hosts (None if they are ready); or, if no
             attempt follows, the outcome of the run.
         """
-        attempt = self._history.attempt(outcome, plan, time.time(), self._resized)
+        attempt = self._history.attempt(outcome, plan, time.time())
         if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
             attempt = replace(attempt, ending=Ending.UNFIT)
         if following := self._renew_if_taken(plan, outcome, attempt):
             return following
-        decision = decide([*self._attempts, attempt], budget_of(plan))
-        if isinstance(decision, Stop) or self._signals.received:
+        decision = decide([*self._history.past, attempt], budget_of(plan))
+        if isinstance(decision, Stop) or self._open.signals.received:
             if isinstance(decision, Stop) and decision.why:
                 self._note(f"no restart: {decision.why}")
             return outcome
@@ -262,8 +264,8 @@ class _Run:
             self._note("no restart: the hosts are no longer available")
             return outcome
         ended = time.monotonic()
-        self._attempts.append(attempt)
-        self._view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
+        self._history.past.append(attempt)
+        self._open.view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
         sleep(decision.after, self._is_stopped)
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:
@@ -272,13 +274,13 @@ class _Run:
         if (pod.can_replace or (plan.run.code and not self._kept.hold(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
-            lost = replace(self._attempts.pop(), ending=Ending.LOST)
+            lost = replace(self._history.past.pop(), ending=Ending.LOST)
             return self._renew_if_taken(plan, outcome, lost) or outcome.without_restart(failed.code, [failed])
         hosts = host_wait.hosts
-        if not self._signals.received and not self._strays.clear(plan, outcome, hosts, self._is_stopped, ended):
+        if not self._open.signals.received and not self._strays.clear(plan, outcome, hosts, self._is_stopped, ended):
             return outcome
-        if self._signals.received:
-            number = self._signals.received[0]
+        if self._open.signals.received:
+            number = self._open.signals.received[0]
             return outcome.without_restart(128 + number, interrupted_by=number)
         self._spec = replace(self._spec, inject=self._injection.left)
         if change := describe_change(pod, plan.pod.hosts, hosts):
@@ -301,34 +303,35 @@ class _Run:
         renewal = self._renewal
         if renewal is None or not (why := why_taken(renewal, attempt, self._note, self._stops)):
             return None
-        self._attempts.append(replace(attempt, ending=Ending.TAKEN))
+        self._history.past.append(replace(attempt, ending=Ending.TAKEN))
         outcome.left_behind = []  # processes are gone with the machines
-        if enough := why_not_renewed(self._attempts):
+        if enough := why_not_renewed(self._history.past):
             self._note(f"no restart: {enough}")
             outcome.over = why
             return outcome
         cause = f"{outcome.cause}\n" if outcome.cause else ""
-        self._view.event(
-            restart_event(self._attempts[-1], f"{cause}{why}; the run goes on when it is back", time.time())
+        self._open.view.event(
+            restart_event(self._history.past[-1], f"{cause}{why}; the run goes on when it is back", time.time())
         )
         pod = renewed(renewal, self._note, self._stops)
         if isinstance(pod, Failure):
             return outcome.without_restart(pod.code, [pod])
-        if pod is None or self._signals.received:
-            number = self._signals.received[0]
+        if pod is None or self._open.signals.received:
+            number = self._open.signals.received[0]
             return outcome.without_restart(128 + number, interrupted_by=number)
         self._kept.dismiss()
         self._transport.close()
         self._spec = replace(self._spec, pod=replace(self._spec.pod, hosts=pod.hosts, ssh=pod.ssh))
-        self._directory.write_spec(self._spec)
+        self._open.directory.write_spec(self._spec)
         self._transport = load_transport(self._spec.pod)
-        self._later.append(self._transport)
-        self._strays = StrayProcesses(self._directory, self._transport, self._logs, self._note)
+        self._strays = StrayProcesses(self._open.directory, self._transport, self._open.logs, self._note)
         next_plan = self._plan(plan.attempt + 1, None)
         return next_plan, partial(self._prepare_first, next_plan)
 
     def _plan(self, attempt: int, hosts: Sequence[Host] | None) -> LaunchPlan:
-        return make_plan(self._spec, attempt, self._secrets, hosts, saved_on_record(self._spec, self._directory))
+        return make_plan(
+            self._spec, attempt, self._open.secrets, hosts, saved_on_record(self._spec, self._open.directory)
+        )
 
     def _can_do_without(self, outcome: Outcome) -> bool:
         """Return True if another attempt can do without the hosts that prevented this one from starting."""
@@ -346,16 +349,15 @@ class _Run:
             self._note(f"{name_hosts(unfit)}: has no part in this run any more, because it could not be prepared")
 
     def _is_stopped(self) -> bool:
-        return bool(self._signals.received)
+        return bool(self._open.signals.received)
 
     def _stops(self) -> int:
         """Return the number of times that the user has asked to stop."""
-        return len(self._signals.received)
+        return len(self._open.signals.received)
 
     def close(self) -> None:
-        """Close the transports of machines that were created during the run."""
-        for transport in self._later:
-            transport.close()
+        """Close the transport, which may be that of machines that were created during the run."""
+        self._transport.close()
 
     def dismiss(self) -> None:
         """End the agents that were kept for another attempt."""
@@ -369,24 +371,23 @@ class _Run:
 
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
         free = (Ending.PREEMPTED, *NO_FAILURE)
-        failed = sum(attempt.ending not in free for attempt in self._attempts)
+        failed = sum(attempt.ending not in free for attempt in self._history.past)
         self._kept.wanted = failed < budget_of(plan).failures
         rejoin = self._watch_missing(plan, lambda: supervisor.interrupt(signal.SIGTERM))
-        observers = Observers(self._history, self._view, self._injection, rejoin)
-        supervisor = Supervisor(plan, self._transport, self._logs, observers, adoption, self._kept)
+        observers = Observers(self._history, self._open.view, self._injection, rejoin)
+        supervisor = Supervisor(plan, self._transport, self._open.logs, observers, adoption, self._kept)
         self._kept.dismiss()  # ends kept agents of hosts that take no part in this attempt
-        with self._signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
+        with self._open.signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
             try:
                 return self._injection.explain(supervisor.run())
             finally:
                 if rejoin is not None:
                     rejoin.close()
-                    self._resized = rejoin.has_stopped and not self._signals.received
+                    self._history.resized = rejoin.has_stopped and not self._open.signals.received
 
     def _watch_missing(self, plan: LaunchPlan, stop: Callable[[], None]) -> RejoinWatch | None:
         """Return an observer that waits for missing hosts and calls `stop` when one is back; None if no host is missing."""
         pod = self._spec.pod
-        self._resized = False
         if len(plan.hosts) == len(pod.hosts):
             return None
         missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]

@@ -27,9 +27,13 @@ def budget_of(plan: LaunchPlan) -> Budget:
 
 
 class AttemptHistory:
-    """An observer that records the progress of an attempt."""
+    """An observer that records the progress of an attempt, with the attempts before it."""
 
     def __init__(self) -> None:
+        self.past: list[Attempt] = []
+        """Attempts that were followed by another one."""
+        self.resized = False
+        """podrun itself has stopped the attempt, to use hosts that are back."""
         self._started: float | None = None
         self._ended: float | None = None
         self._uses_loop = False
@@ -53,13 +57,22 @@ class AttemptHistory:
 
     def _begin(self) -> None:
         self._started = self._ended = self._saved = None
-        self._uses_loop = self._trained = False
+        self._uses_loop = self._trained = self.resized = False
 
-    def attempt(self, outcome: Outcome, plan: LaunchPlan, time: float, resized: bool = False) -> Attempt:
-        """Return what the attempt achieved, and how it ended. `resized`: podrun stopped it to use returned hosts."""
+    def replay(self, events: Iterable[Event]) -> None:
+        """Take over what another supervisor of this run has recorded."""
+        for event in events:
+            self.event(event)
+            if event["event"] == EventKind.RESTART and event["ending"] in list(Ending):
+                self.past.append(_recorded(event))
+
+    def attempt(self, outcome: Outcome, plan: LaunchPlan, time: float) -> Attempt:
+        """Return what the attempt achieved, and how it ended."""
         cause = outcome.cause
         return Attempt(
-            ending=Ending.RESIZED if resized and cause is None and not outcome.finished else _ending(outcome, plan),
+            ending=Ending.RESIZED
+            if self.resized and cause is None and not outcome.finished
+            else _ending(outcome, plan),
             code=int(outcome.code),
             what=cause.what if cause else "",
             trained=self._trained,
@@ -102,21 +115,13 @@ def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
     }
 
 
-def recorded_attempts(events: Iterable[Event], progress: AttemptHistory) -> list[Attempt]:
-    """Return the attempts that were followed by another one, and pass the events of the last attempt to `progress`."""
-    attempts = []
-    for event in events:
-        progress.event(event)
-        if event["event"] == EventKind.RESTART and event["ending"] in list(Ending):
-            attempts.append(
-                Attempt(
-                    ending=Ending(event["ending"]),
-                    code=event["code"],
-                    what=event["what"],
-                    trained=event["trained"],
-                    saved=event["saved"],
-                    seconds=event["seconds"],
-                    silent_program=event["silent_program"],
-                )
-            )
-    return attempts
+def _recorded(event: RestartEvent) -> Attempt:
+    return Attempt(
+        ending=Ending(event["ending"]),
+        code=event["code"],
+        what=event["what"],
+        trained=event["trained"],
+        saved=event["saved"],
+        seconds=event["seconds"],
+        silent_program=event["silent_program"],
+    )

@@ -10,7 +10,7 @@ import pytest
 from podrun.launcher.attempt.cause import LAUNCHER, Failure, FailureKind
 from podrun.launcher.attempt.observers import Observers
 from podrun.launcher.attempt.outcome import Outcome
-from podrun.launcher.run.history import AttemptHistory, budget_of, recorded_attempts, restart_event
+from podrun.launcher.run.history import AttemptHistory, budget_of, restart_event
 from podrun.launcher.run.policy import Attempt, Budget, Ending, Restart, Stop, decide, why_not_renewed
 from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Launch
@@ -152,6 +152,17 @@ def test_endings(outcome: Outcome, ending: Ending, tmp_path: Path) -> None:
     assert AttemptHistory().attempt(outcome, plan_of("cpu-1x1", tmp_path, "true"), 0.0).ending is ending
 
 
+def test_an_attempt_that_podrun_stopped_itself_counts_as_resized(tmp_path: Path) -> None:
+    """Only this one, and only if nothing failed meanwhile."""
+    plan, stopped = plan_of("cpu-1x1", tmp_path, "true"), Outcome(143, interrupted_by=15)
+    history = AttemptHistory()
+    history.resized = True
+    assert history.attempt(stopped, plan, 0.0).ending is Ending.RESIZED
+    assert history.attempt(Outcome(1, CAUSE), plan, 0.0).ending is Ending.FAILED
+    history.event({"event": "start", "time": 1.0})
+    assert history.attempt(stopped, plan, 0.0).ending is Ending.STOPPED
+
+
 class Events(list[Event]):
     def event(self, event: Event) -> None:
         self.append(event)
@@ -175,7 +186,8 @@ def test_a_supervisor_that_takes_over_knows_what_was_before(tmp_path: Path) -> N
     progress.event({"event": "start", "time": 9.0})
     progress.event({"event": "resume", "time": 9.5, "step": 10})
     later = AttemptHistory()
-    assert recorded_attempts(events, later) == [first]
+    later.replay(events)
+    assert later.past == [first]
     assert later.attempt(Outcome(1, CAUSE), plan, 9.9) == Attempt(
         Ending.FAILED, 1, "exited with code 1", False, 10, 0.0, True
     )
