@@ -145,7 +145,7 @@ class _Reported(NamedTuple):
 
     step: int
     kind: str
-    metrics: dict[str, Any]
+    metrics: dict[str, object]
 
 
 _SHOWN = 4
@@ -210,7 +210,7 @@ class ReportedMetrics:
             writer.close()
         self._writers = []
 
-    def report(self, step: int, metrics: dict[str, Any], kind: str, samples: Mapping[str, Any]) -> None:
+    def report(self, step: int, metrics: Mapping[str, object], kind: str, samples: Mapping[str, Any]) -> None:
         for name in metrics:
             _check_name(name)
         if not kind or not isinstance(kind, str) or "/" in kind:

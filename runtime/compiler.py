@@ -7,7 +7,6 @@ libtpu compiles for any TPU topology, and JAX's CUDA plug-in for any number of G
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from jax.experimental import topologies
 
@@ -34,7 +33,7 @@ def devices_of(target: Target) -> Devices:
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     set_xla_flags(os.environ, target.platform, target.devices)  # as the workers have them
     try:
-        topology = topologies.get_topology_desc(**_description(target))
+        topology = _topology(target)
     except Exception as error:  # jax raises JaxRuntimeError and others
         reason = str(error).strip().splitlines()
         raise UserError(
@@ -50,15 +49,14 @@ def devices_of(target: Target) -> Devices:
     return pod
 
 
-def _description(target: Target) -> dict[str, Any]:
-    """Return the arguments for JAX's `get_topology_desc`."""
+def _topology(target: Target) -> topologies.TopologyDescription:
+    """Return JAX's description of the target's devices."""
     if target.platform == "tpu":
-        options: dict[str, Any] = {"chips_per_host_bounds": target.host} if target.host else {}
-        if target.slices > 1:
-            options["num_slices"] = target.slices
-        return {"topology_name": target.topology, "platform": "tpu", **options}
+        host = {"chips_per_host_bounds": target.host} if target.host else {}
+        slices = {"num_slices": target.slices} if target.slices > 1 else {}
+        return topologies.get_topology_desc(target.topology, "tpu", **host, **slices)
     config = (GPUS / f"{target.gpu}.txtpb").read_text()
-    return {"topology_name": target.gpu, "platform": "cuda", "target_config": config, "topology": target.topology}
+    return topologies.get_topology_desc(target.gpu, "cuda", target_config=config, topology=target.topology)
 
 
 def _check(package: CompilerPackage, target: Target) -> None:

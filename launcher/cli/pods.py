@@ -23,7 +23,7 @@ _WHERE = pod_options(
 )
 
 
-def _pod_request(where: dict[str, Any]) -> PodRequest:
+def _pod_request(**where: Any) -> PodRequest:
     from ..inventory.pod_request import PodRequest
 
     return PodRequest.from_options(where)
@@ -62,7 +62,7 @@ def execute(
 
         # words before `--` are probably a mistake, and would change the command
         argv = () if command else ctx.meta.get(PROGRAM, ())
-        return execute_request(ExecRequest(_pod_request(where), run, argv, timeout, as_json))
+        return execute_request(ExecRequest(_pod_request(**where), run, argv, timeout, as_json))
 
     guard(action)
 
@@ -87,7 +87,7 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
         from ..commands.ssh import SshRequest
         from ..commands.ssh import ssh as ssh_request
 
-        return ssh_request(SshRequest(_pod_request(where), run, host, ctx.meta.get(PROGRAM, ())))
+        return ssh_request(SshRequest(_pod_request(**where), run, host, ctx.meta.get(PROGRAM, ())))
 
     guard(action)
 
@@ -120,7 +120,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
         from ..commands.clean import CleanRequest
         from ..commands.clean import clean as clean_request
 
-        return clean_request(CleanRequest(_pod_request(where), run, older_than, dry_run, yes))
+        return clean_request(CleanRequest(_pod_request(**where), run, older_than, dry_run, yes))
 
     guard(action)
 
@@ -165,7 +165,7 @@ def checkpoints(
         from ..commands.checkpoints import CheckpointsRequest
         from ..commands.checkpoints import checkpoints as execute_request
 
-        return execute_request(CheckpointsRequest(_pod_request(where), run, workdir, action, steps))
+        return execute_request(CheckpointsRequest(_pod_request(**where), run, workdir, action, steps))
 
     guard(perform)
 

@@ -52,10 +52,10 @@ def _order(function: F) -> F:
     return function
 
 
-def _request(options: dict[str, Any]) -> TpuRequest:
+def _request(runtime_version: str | None, **options: Any) -> TpuRequest:
     from ..commands.tpu import TpuRequest
 
-    return TpuRequest(runtime=options.pop("runtime_version"), **options)
+    return TpuRequest(runtime=runtime_version, **options)
 
 
 @click.group(invoke_without_command=True)
@@ -91,7 +91,7 @@ def up(**options: Any) -> None:
     def action() -> int:
         from ..commands.tpu import up as bring_up
 
-        return bring_up(_request(options))
+        return bring_up(_request(**options))
 
     guard(action)
 
@@ -196,7 +196,7 @@ def keep(
             compile_ahead=compile_ahead,
             command=tuple(ctx.meta.get(TYPED, ())),
         )
-        return keep_request(KeepRequest(_request(options), request, pod))
+        return keep_request(KeepRequest(_request(**options), request, pod))
 
     guard(action)
 

@@ -105,6 +105,10 @@ class Answers:
         """Return the section `ssh` of the pod file."""
         return {name: value for name, value in (("user", self.user), ("key", self.key)) if value is not None}
 
+    def with_one(self, name: str, value: Any) -> Answers:
+        """Return the answers with one more, by the name of its question."""
+        return replace(self, **{name: value})
+
     def pod_file(self) -> dict[str, Any]:
         """Return the content of the pod file, as it is parsed from YAML."""
         where = {"transport": "local"} if self.hosts == SIMULATE else {"hosts": self.hosts}
@@ -218,8 +222,7 @@ def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answe
 def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answers:
     """Return the answers with one more. Raises UserError if it makes the pod file invalid."""
     value = _hosts(answer) if question.name == "hosts" else _here(answer) if question.name == "key" else answer
-    more: dict[str, Any] = {question.name: value}
-    answers = replace(answers, **more)
+    answers = answers.with_one(question.name, value)
     if problems := _problems(file, answers.pod_file()):
         raise UserError("\n".join(problems))
     return answers

@@ -134,14 +134,14 @@ def _keeping_all(program: Jaxpr) -> Jaxpr:
 def _count(program: Jaxpr) -> float:
     total = 0.0
     for equation in program.eqns:
-        name, params = equation.primitive.name, equation.params
+        name = equation.primitive.name
         if name in ("dot_general", "ragged_dot_general"):
             total += _product(equation)
         elif name == "conv_general_dilated":
             total += _convolution(equation)
         inner = [_count(one) for one in _inner(equation)]
         if inner:
-            total += max(inner) if name == "cond" else _turns(name, params) * sum(inner)
+            total += max(inner) if name == "cond" else _turns(equation) * sum(inner)
     return total
 
 
@@ -151,11 +151,12 @@ def _inner(equation: Any) -> list[Jaxpr]:
     return [value.jaxpr if isinstance(value, ClosedJaxpr) else value for value in values if _is_program(value)]
 
 
-def _turns(name: str, params: dict[str, Any]) -> int:
+def _turns(equation: Any) -> int:
     """Return how often a primitive runs its inner program; a loop without a fixed number counts once."""
+    name = equation.primitive.name
     if name == "scan":
-        return int(params["length"])
-    return math.prod(params["grid_mapping"].grid) if name == "pallas_call" else 1
+        return int(equation.params["length"])
+    return math.prod(equation.params["grid_mapping"].grid) if name == "pallas_call" else 1
 
 
 def _product(equation: Any) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -21,6 +21,8 @@ from ..models.adapter import name_of, named, refilled
 from ..state import Batch, Params
 from .base import Scalars, Task
 
+Arrays = dict[str, np.ndarray[Any, Any]]
+"""Arrays by the names of what an evaluation sums or collects."""
 _COUNT = ""
 """Name of the sum of the examples' weights in an evaluation: no metric can have it."""
 _SHOWN = 4  # arrays in a message
@@ -140,12 +142,12 @@ class OwnStep(Task):
                 )
         return {_COUNT: weights.sum(), **{name: (value * weights).sum() for name, value in values.items()}}
 
-    def summarize(self, sums: dict[str, Any]) -> dict[str, float]:
+    def summarize(self, sums: Arrays) -> dict[str, float]:
         if self.collects:
             return self._numbers(self._code.summarize(sums))
         return {name: value / sums[_COUNT] for name, value in sums.items() if name != _COUNT}
 
-    def collected(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+    def collected(self, parts: Sequence[Arrays]) -> Arrays:
         """Join the results of `evaluate` for all batches: arrays [N, ...] of all examples, without padding."""
         rows = [part[_WEIGHTS] > 0 for part in parts]
         return {
