@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from podrun.runtime.config.bucket_url import url
@@ -57,6 +57,21 @@ class Pulled:
         return f"{what}{f'; {unchanged} unchanged' if unchanged else ''}: {self.folder}"
 
 
+@dataclass(frozen=True)
+class _Target:
+    """Where results are downloaded to, and who hears of it."""
+
+    folder: Path
+    say: Say
+    progress: Progress
+    downloaded: Downloaded = field(default_factory=Downloaded)
+    """What has arrived, over any number of connections."""
+
+    @property
+    def pulled(self) -> Pulled:
+        return Pulled(self.folder, self.downloaded)
+
+
 def default_folder(spec: RunSpec) -> Path:
     """Return the default download folder of a run, which has the name of its workdir."""
     return PULLED / (spec.workdir.name or spec.run_id)
@@ -95,17 +110,17 @@ def pull_run(
     _check_not_workdir(spec, folder)
     if bucket := url(spec.workdir):
         return pull_bucket(bucket, selection, folder, say, progress, directory)
-    downloaded = Downloaded()
+    target = _Target(folder, say, progress)
     if "files" in selection.kinds and not directory.kept_files():
         raise UserError(_no_files(directory, spec))
     if not selection.is_of_workdir and selection.has_logs:
         with _home(folder, _source(spec)) as home, _explain_failures(folder, spec.pod.hosts[0].name):
-            _copy_logs(directory, home, downloaded)
+            _copy_logs(directory, home, target.downloaded)
     if selection.is_of_workdir:
-        _download_workdir(transport, directory, spec, selection, folder, downloaded, say, progress)
+        _download_workdir(transport, directory, spec, selection, target)
     if selection.has_files:
-        _download_files(transport, directory, spec, folder, downloaded, say, progress)
-    return Pulled(folder, downloaded)
+        _download_files(transport, directory, spec, target)
+    return target.pulled
 
 
 def _no_files(directory: RunDirectory, spec: RunSpec) -> str:
@@ -116,15 +131,7 @@ def _no_files(directory: RunDirectory, spec: RunSpec) -> str:
     return f"the program of run {directory.run_id} wrote no files beside its code"
 
 
-def _download_files(
-    transport: Transport,
-    directory: RunDirectory,
-    spec: RunSpec,
-    folder: Path,
-    downloaded: Downloaded,
-    say: Say,
-    progress: Progress,
-) -> None:
+def _download_files(transport: Transport, directory: RunDirectory, spec: RunSpec, target: _Target) -> None:
     """Download what the program wrote beside its code on each host, to `files/HOST/`. Raises HostError, UserError."""
     hosts = {host.name: host for host in directory.hosts(spec.pod)}
     for name, kept in directory.kept_files().items():
@@ -133,38 +140,31 @@ def _download_files(
         try:
             remote = RemoteFolder(transport, spec.pod, hosts[name], kept)
         except FileFailedError as error:
-            downloaded.problems.append(f"{name}:{kept}: {error}")
+            target.downloaded.problems.append(f"{name}:{kept}: {error}")
             continue
         try:
             place = location(remote.path, spec.pod.transport, name)
             origin = _Origin(place, name, _source(spec), None)
             below = Below(remote, f"{FILES}/{name}")
-            _download(below, origin, Selection(as_they_are=True), folder, downloaded, say, progress)
+            _download(below, origin, Selection(as_they_are=True), target)
         finally:
             remote.close()
 
 
 def _download_workdir(
-    transport: Transport,
-    directory: RunDirectory,
-    spec: RunSpec,
-    selection: Selection,
-    folder: Path,
-    downloaded: Downloaded,
-    say: Say,
-    progress: Progress,
+    transport: Transport, directory: RunDirectory, spec: RunSpec, selection: Selection, target: _Target
 ) -> None:
     for connections_left in reversed(range(_CONNECTIONS)):
-        before = downloaded.received
-        host, remote = _open(transport, directory, spec, say)
+        before = target.downloaded.received
+        host, remote = _open(transport, directory, spec, target.say)
         try:
             origin = _Origin(location(remote.path, spec.pod.transport, host.name), host.name, _source(spec), directory)
-            _download(remote, origin, selection, folder, downloaded, say, progress)
+            _download(remote, origin, selection, target)
             break
         except HostError as error:
-            if downloaded.received == before or not connections_left:
+            if target.downloaded.received == before or not connections_left:
                 raise
-            say(f"podrun: {error}; it goes on over a new connection")
+            target.say(f"podrun: {error}; it goes on over a new connection")
         finally:
             remote.close()
 
@@ -176,13 +176,13 @@ def pull_bucket(
 
     Raises UserError; HostError if the bucket is unreachable.
     """
-    downloaded = Downloaded()
     if selection.kinds == {"logs"} and not selection.steps and directory is None:
         raise UserError(
             f"the logs of a run are not in {url}, but on the machine that has started it: podrun pull RUN logs"
         )
-    _download(BucketFolder(url, say), _Origin(url, url, url, directory), selection, folder, downloaded, say, progress)
-    return Pulled(folder, downloaded)
+    target = _Target(folder, say, progress)
+    _download(BucketFolder(url, say), _Origin(url, url, url, directory), selection, target)
+    return target.pulled
 
 
 @dataclass(frozen=True)
@@ -203,22 +203,15 @@ def _source(spec: RunSpec) -> str:
     return url(spec.workdir) or f"{spec.pod.hosts[0].address}:{spec.workdir}"
 
 
-def _download(
-    remote: Source,
-    origin: _Origin,
-    selection: Selection,
-    folder: Path,
-    downloaded: Downloaded,
-    say: Say,
-    progress: Progress,
-) -> None:
+def _download(remote: Source, origin: _Origin, selection: Selection, target: _Target) -> None:
     """Download the selected results over one connection. Raises UserError, HostError."""
+    folder, downloaded, say = target.folder, target.downloaded, target.say
     with _explain_failures(folder, origin.host):
         listing = remote.list_files()
     selection.checkpoints(find_steps(listing.sizes).complete)  # raises for a missing step before anything is created
     with _home(folder, origin.source) as home, _explain_failures(folder, origin.host):
         say(f"podrun: pulling {origin.label} to {folder}")
-        Transfer(remote, origin.host, home, downloaded, say, progress).run(listing, selection)
+        Transfer(remote, origin.host, home, downloaded, say, target.progress).run(listing, selection)
         if selection.has_logs and origin.directory is not None:
             _copy_logs(origin.directory, home, downloaded)
         if selection.is_everything and not downloaded.problems:
