@@ -22,7 +22,7 @@ from ..state import Batch, Params
 from .base import Scalars, Task
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-"""Arrays by the names of what an evaluation sums or collects."""
+"""Arrays of all examples by name, which an evaluation collects."""
 _COUNT = ""
 """Name of the sum of the examples' weights in an evaluation: no metric can have it."""
 _SHOWN = 4  # arrays in a message
@@ -142,7 +142,7 @@ class OwnStep(Task):
                 )
         return {_COUNT: weights.sum(), **{name: (value * weights).sum() for name, value in values.items()}}
 
-    def summarize(self, sums: Arrays) -> dict[str, float]:
+    def summarize(self, sums: Mapping[str, Any]) -> dict[str, float]:
         if self.collects:
             return self._numbers(self._code.summarize(sums))
         return {name: value / sums[_COUNT] for name, value in sums.items() if name != _COUNT}
