@@ -1,4 +1,4 @@
-"""Find the examples that steps of a run have seen, which follow from its seed and its data."""
+"""Find the examples that steps of a run have seen, by computing them again from the run's seed and data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST = 100_000  # examples
 
 
 def steps_of(workdir: Path, first: int | None, last: int | None) -> BatchesAnswer:
-    """Return the examples of steps of a run.
+    """Return the examples that some steps of a run have seen.
 
     Args:
         workdir: the run's workdir.
@@ -104,7 +104,7 @@ def _checkpoints(workdir: Path) -> dict[int, JobMeta]:
 
 
 def _doubt(config: Config, data: Dataset, metas: dict[int, JobMeta]) -> str:
-    """Return why the examples may be others than those that the run has seen; empty if they are not."""
+    """Return why the run may have seen other examples than these; empty if there is no doubt."""
     if not metas:
         return "the run has no checkpoint to compare the data with: if the data was changed, its examples were others"
     newest = metas[max(metas)]

@@ -116,7 +116,7 @@ class Config(Section):
 
     @property
     def dropout(self) -> float:
-        """Return the largest share of activations that the model drops in training, as far as its section says it."""
+        """Return the largest dropout rate of the model and its LoRA; 0 if the section does not give one."""
         lora = getattr(self.model, "lora", None)
         return max(getattr(self.model, "dropout", 0.0), 0.0 if lora is None else lora.dropout)
 

@@ -189,10 +189,7 @@ class Curve(Section):
     final: NaturalFloat = Field(0.0, description="Learning rate at the last step, as a number (not a ratio).")
 
     def cut_short(self, steps: int) -> str | None:
-        """Return what a training of `steps` steps leaves out of the schedule; None: nothing.
-
-        Its steps are the first ones of a longer training.
-        """
+        """Return a warning if a training of `steps` steps ends before the warm-up does; None if it does not."""
         if self.warmup_steps < steps:
             return None
         return (
@@ -232,7 +229,7 @@ class WSD(Curve):
     )
 
     def cut_short(self, steps: int) -> str | None:
-        """Also compare warm-up and decay together with the number of steps."""
+        """As in `Curve`; also warns if warm-up and decay together are longer than the training."""
         after = steps - self.warmup_steps
         if self.decay_steps is None or after <= 0 or self.decay_steps <= after:
             return super().cut_short(steps)

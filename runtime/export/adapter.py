@@ -61,7 +61,7 @@ class Adapter:
         return arrays
 
     def config(self) -> dict[str, Any]:
-        """Return the adapter_config.json."""
+        """Return the content of adapter_config.json."""
         lora, section = self._lora, self._model.section
         wide = {}  # matrices of several parts, by name: how many of them have LoRA
         for matrix, parts in self._matrices.items():
@@ -119,12 +119,12 @@ class Adapter:
         return sum(self._model.lora_of(place) is not None for place, _ in parts)
 
     def _short(self, matrix: str) -> str:
-        """Return the end of the name that PEFT finds these matrices by, and no others: `q_proj`, or `attn.c_proj`."""
+        """Return the ending of a name that matches these matrices and no others in PEFT: `q_proj`, or `attn.c_proj`."""
         *_, module, last = matrix.split(".")
         others = {name.removesuffix(_END) for name in self._model.parts if name.endswith(f".{last}{_END}")}
         return last if others <= self._matrices.keys() else f"{module}.{last}"
 
 
 def _plain(number: float) -> float:
-    """Return a whole number as int, which PEFT's config has."""
+    """Return a whole number as an int, as PEFT's config has it."""
     return int(number) if number.is_integer() else number

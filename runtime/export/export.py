@@ -99,7 +99,7 @@ def _write_adapter(model: SavedModel, output: Path) -> ExportAnswer:
 
 
 def _report(model: SavedModel, output: Path, arrays: Described, tokenizer: str | None) -> ExportAnswer:
-    """Return the report on a folder that was written."""
+    """Describe a folder that was written."""
     return ExportAnswer(
         file=str(output),
         step=model.step,

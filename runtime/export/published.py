@@ -29,7 +29,7 @@ _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class PublishedModel:
-    """The model of a checkpoint as a member of a family of transformers.
+    """The model of a checkpoint, as one that the library transformers can open.
 
     Args:
         meta: metadata of the checkpoint.
@@ -39,12 +39,12 @@ class PublishedModel:
     Attributes:
         section: the section `model` of the job.
         family: the model's family.
-        sources: the arrays of the files that make each parameter, by path; none of LoRA's.
-        arrays: those given.
-        parts: for each array of the files the paths of the parameters that it has side by side, and the layer.
+        sources: the arrays of the files that make each parameter, by path; without LoRA's parameters.
+        arrays: the argument `arrays`.
+        parts: for each array of the files, the paths of the parameters that it joins side by side, and the layer.
 
     Raises:
-        UserError: the model is none of transformers', or an ensemble.
+        UserError: transformers has no such model, or it is an ensemble.
     """
 
     def __init__(self, meta: JobMeta, arrays: Arrays, form: str = "hf") -> None:
@@ -76,7 +76,7 @@ class PublishedModel:
                 self.parts.setdefault(name, []).append((place, layer))
 
     def _find_family(self) -> Family:
-        """Return the family that the weights came from, or else the first that has this model."""
+        """Return the family that the weights came from, otherwise the first that includes this model."""
         if self._published is not None:
             family = family_of(self._published)
             if not differences(self.section, family.section(self._published)):
@@ -110,7 +110,7 @@ class PublishedModel:
         return source.shape_in_files(self.arrays[place][0]), np.dtype(np.float32)
 
     def config(self) -> ConfigJson:
-        """Return the config.json: the one that the weights came with, or one made from the job."""
+        """Return the content of config.json: the one that the weights came with, or one made from the job."""
         ends = {"eos_token_id": self._end_of_text}
         given = self._published or {**self.family.config(self.section), **dict.fromkeys(_SPECIAL), **ends}
         config = {
@@ -143,7 +143,10 @@ class PublishedModel:
         write_shards(folder, self.described, self._reader(read))
 
     def _reader(self, read: Any) -> Read:
-        """Return a function that reads an array by its name in the files. It keeps the last parameters: more follow."""
+        """Return a function that reads an array by its name in the files.
+
+        It keeps the last parameters in memory, because the next arrays may be parts of the same ones.
+        """
         kept: dict[tuple[str, ...], np.ndarray] = {}
 
         def of_files(name: str) -> np.ndarray:

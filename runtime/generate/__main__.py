@@ -1,4 +1,4 @@
-"""The process behind `podrun generate`: reads a request as JSON, and writes the text, as far as it goes, and a report."""
+"""The process behind `podrun generate`: reads a request as JSON, and writes the text while it grows, then a report."""
 
 from __future__ import annotations
 

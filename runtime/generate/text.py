@@ -49,12 +49,12 @@ class Source:
 
 @dataclass(frozen=True)
 class Wish:
-    """A wish for text.
+    """A request for text.
 
     Attributes:
         tokens: the most tokens of a text; None: up to 128, as far as the model's context reaches.
         sampling: how tokens are drawn.
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         stops: a text ends before the first of these.
     """
 
@@ -71,8 +71,8 @@ class Figures:
     Attributes:
         read: tokens of the prompts.
         written: new tokens.
-        seconds: time without that of the first block of each batch, in which programs are compiled.
-        timed: tokens that were written in it.
+        seconds: time of writing, without the first block of each batch, because programs are compiled in it.
+        timed: number of tokens that were written in this time.
     """
 
     read: int
@@ -82,7 +82,7 @@ class Figures:
 
 
 class _Text:
-    """The text of one prompt, as far as it is written."""
+    """The text of one prompt, as far as it has been written."""
 
     def __init__(self, tokenizer: Tokenizer, most: int, stops: tuple[str, ...], ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -124,9 +124,9 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
 
     Args:
         source: the model.
-        prompts: their texts; an empty one without a beginning is continued from the token 0.
-        wish: what is to be written.
-        say: gets the number of a prompt and more of its text, while it is written; None at its end.
+        prompts: their texts; an empty prompt is continued from token 0 if the model has no `beginning`.
+        wish: length, sampling and end of the texts.
+        say: called with the number of a prompt and the next part of its text; None at the end of the text.
 
     Raises:
         UserError: a prompt has characters that the model has no token for, or is too long for the model's context.
@@ -175,7 +175,7 @@ def _encode(source: Source, prompt: str, number: int) -> list[int]:
 
 
 def _room(context: int, length: int, number: int, wanted: int | None) -> int:
-    """Return the most tokens after a prompt of a length. Raises UserError if the context has no room for them."""
+    """Return the most tokens that can follow a prompt. Raises UserError if the context has no room for them."""
     left = context - length
     if left >= (wanted or 1):
         return wanted or min(left, _MOST)
@@ -192,7 +192,7 @@ def _batches(count: int) -> Iterator[list[int]]:
 
 
 def _rounded(length: int) -> int:
-    """Return a length that holds whole blocks. Few lengths differ then, so that few programs are compiled."""
+    """Round a length up to whole blocks. So few lengths occur, and few programs are compiled."""
     return -(-length // BLOCK) * BLOCK + BLOCK
 
 

@@ -51,10 +51,10 @@ def _devices(given: dict[str, object] | None, is_wanted: bool) -> tuple[Devices 
 
     Args:
         given: the fields of a `Target`.
-        is_wanted: whether the user asked for its compiler.
+        is_wanted: whether the user asked for the target's compiler.
 
     Raises:
-        UserError: the user asked for it, and it is not installed or does not know the topology.
+        UserError: the user asked for the compiler, but it is not installed or does not know the topology.
     """
     if given is None:
         return None, ""
@@ -70,7 +70,7 @@ def _devices(given: dict[str, object] | None, is_wanted: bool) -> tuple[Devices 
 
 
 def _answer_layouts(request: LayoutsQuery, depends_on: Callable[[], list[str]]) -> str:
-    """Answer a question of `podrun fit`: what the layouts hold, or what the compiler says about one."""
+    """Answer a query of `podrun fit`: facts about all layouts, or the result of compiling one."""
     from dataclasses import asdict
 
     from ..compiler import devices_of

@@ -44,7 +44,10 @@ class Spec:
 
 
 def parse_arrays(texts: Sequence[str], mesh: Mapping[str, int]) -> dict[str, Spec]:
-    """Parse the arrays, by name. Raises UserError with all that are malformed, do not fit the mesh, or share a name."""
+    """Parse the arrays, by name.
+
+    Raises UserError, which lists all that are malformed, do not fit the mesh, or share a name.
+    """
     specs: dict[str, Spec] = {}
     problems = []
     for number, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Find the largest buffers of a compiled program at the moment when it needs most memory, and name them as the user does.
+"""Find the largest buffers of a compiled program at the moment when it needs most memory, under the user's names for them.
 
 The order of instructions is the compiler's own schedule. A buffer lives from the instruction that writes it to the last one
 that reads it. The compiler also reuses the memory of operands, so the sum is an upper estimate of its temporaries.
@@ -65,7 +65,7 @@ def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
 
 
 def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
-    """Return the most bytes that a computation needs at once, and the instructions whose results these are."""
+    """Return the most bytes that a computation needs at once, and the instructions whose results take these bytes."""
     lines = program.computations.get(computation, ())
     owner: dict[str, tuple[str, ...]] = {}
     """By instruction: the instructions whose memory its result is in."""
@@ -108,9 +108,9 @@ def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
 
 
 def _carried(program: Program, by_name: dict[str, Instruction]) -> dict[str, tuple[Instruction, bool]]:
-    """Return, for each array that a loop changes, the instruction that computes its part in a turn, or all of it.
+    """Return the instruction that computes each array that a loop changes: its part of one iteration, or all of it.
 
-    The second value says whether the loop collects the results of all iterations in it.
+    The bool says whether the array collects the results of all iterations.
     """
     carried = {}
     for loop in (line for line in by_name.values() if line.kind == "while"):
@@ -145,7 +145,7 @@ def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]
 
 
 def _origin(line: Instruction, by_name: dict[str, Instruction]) -> Instruction:
-    """Return the instruction that has computed the result: if this one has no name, it copies that of its operand."""
+    """Return the instruction that computed the result: `line`, or if it has no name, the one whose result it copies."""
     while not line.op_name and line.operands and line.operands[0] in by_name:
         line = by_name[line.operands[0]]
     return line

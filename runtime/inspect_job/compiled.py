@@ -26,7 +26,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True)
 class CompiledStep:
-    """What a compiler says about the step of a job."""
+    """Result of compiling the step of a job."""
 
     memory: Memory | None
     """None if the step does not fit, or if the compiler does not say."""
@@ -53,12 +53,12 @@ def compile_step(strategy: Strategy, lowered: jax.stages.Lowered, flops: float |
     """Compile a lowered step.
 
     Args:
-        strategy: the strategy that has lowered it, for its devices.
-        lowered: of `Strategy.lowered`.
+        strategy: the strategy that lowered the step; it gives the devices.
+        lowered: the result of `Strategy.lowered`.
         flops: FLOPs of one device in a step, for the roofline; None: unknown.
 
     Raises:
-        Exception: what the compiler raises, but for want of the devices' memory.
+        Exception: any error of the compiler, except that the devices have too little memory.
     """
     began = time.perf_counter()
     try:
@@ -110,7 +110,7 @@ def _bytes(text: str) -> int:
 
 
 def mesh_of(strategy: Strategy) -> PodMesh:
-    """Return the mesh whose order of devices the step's program has."""
+    """Return the mesh with the devices in the order of the step's program."""
     for leaf in jax.tree.leaves(strategy.abstract_state()):
         if isinstance(leaf.sharding, NamedSharding) and leaf.sharding.mesh.devices.size == strategy.pod.count:
             mesh = leaf.sharding.mesh

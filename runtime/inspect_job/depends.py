@@ -1,4 +1,4 @@
-"""The files that an answer depends on: code that is no installed package, other files that were read, folders of packages."""
+"""The files that an answer depends on: code outside installed packages, other files that were read, folders of packages."""
 
 from __future__ import annotations
 

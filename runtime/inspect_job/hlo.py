@@ -57,7 +57,7 @@ class Instruction:
 
     @property
     def result(self) -> tuple[Array, ...]:
-        """Return the arrays that it writes: the type of an asynchronous start has its operands as well."""
+        """Return the arrays that the instruction writes. The type of an asynchronous start also has its operands."""
         if not self.kind.endswith("-start") or self.kind == "all-reduce-start" or len(self.arrays) == 1:
             return self.arrays
         if self.kind == "copy-start":  # (result, operand, ...)
@@ -66,12 +66,12 @@ class Instruction:
 
     @property
     def number(self) -> int:
-        """Return which parameter it is, or which element of a tuple it gets."""
+        """Return the number of the parameter that it is, or of the tuple element that it gets."""
         return int(re.findall(r"(?: parameter\(|\), index=)(\d+)", self.text)[0])
 
     @property
     def padded(self) -> int:
-        """Return how many bytes the result takes in whole tiles, whichever memory it is in."""
+        """Return the bytes that the result takes in whole tiles, in any kind of memory."""
         return sum(array.padded for array in self.result)
 
     @property
@@ -89,7 +89,7 @@ class Program:
 
 
 def read(text: str) -> Program:
-    """Read a program."""
+    """Parse a program in XLA's text form."""
     computations: dict[str, tuple[Instruction, ...]] = {}
     entry, name = "", ""
     lines: list[Instruction] = []
@@ -123,7 +123,7 @@ def _instruction(match: re.Match[str], line: str) -> Instruction:
 
 
 def _closing(text: str) -> int:
-    """Return the index of the bracket that closes the operands."""
+    """Return the index of the bracket that closes an instruction's operands."""
     depth = 1
     for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -133,7 +133,7 @@ def _closing(text: str) -> int:
 
 
 def arrays(type_: str) -> tuple[Array, ...]:
-    """Return the arrays of a type."""
+    """Return the arrays in a type in XLA's text form."""
     return tuple(_array(match) for match in _ARRAY.finditer(type_))
 
 

@@ -77,7 +77,7 @@ def draw(array: Any, width: int, most: int = _DRAWN) -> str:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Return the bytes that a device holds of a tree of sharded arrays, for the device that holds most."""
+    """Return the bytes of a tree of sharded arrays on one device: the device that holds most."""
     return sum(
         math.prod(leaf.sharding.shard_shape(tuple(leaf.shape))) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree)
     )

@@ -144,7 +144,7 @@ def _sizes(state: TrainState) -> dict[str, Size]:
 
 
 def _samples(params: Params) -> dict[str, jax.Array]:
-    """Return the largest matrix and the smallest vector, by name."""
+    """Return the largest matrix and the smallest vector of the parameters, by name."""
     leaves = jax.tree_util.tree_flatten_with_path(params)[0]
     named = {f"params.{row.name}": leaf for row, (_, leaf) in zip(rows(params), leaves, strict=True)}
     size = {name: math.prod(leaf.shape) for name, leaf in named.items()}
@@ -198,7 +198,7 @@ def _does_not_fit(
     strategy: Strategy,
     kernel: Choice | None,
 ) -> TooLarge:
-    """Return the error: by how much the step is too large, with its largest buffers, and a batch that fits."""
+    """Return the error for a step that is too large: by how much, the largest buffers, and a batch size that fits."""
     available = step.available or usable
     head = f"the step does not fit {slice_name}"
     if step.needed and available:

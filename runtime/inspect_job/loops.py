@@ -49,7 +49,7 @@ def unknown_loops(program: Program) -> int:
 
 @dataclass(frozen=True)
 class _Carried:
-    """The sum `element + plus`; the element is one of the tuple that a loop carries, as it was when an iteration began."""
+    """The sum of a loop's tuple element, at the beginning of an iteration, and a constant: `element + plus`."""
 
     loop: str
     index: int
@@ -71,7 +71,7 @@ class _Loops:
         self._home = {line.name: name for name, line in lines}
 
     def turns(self, loop: Instruction) -> int | None:
-        """Return how often the body of a loop runs; None: unknown."""
+        """Return how often the body of a loop runs; None if unknown."""
         if loop.trips is not None:
             return loop.trips
         test = self._test(loop)
@@ -87,14 +87,14 @@ class _Loops:
         return _count(first + counter.plus, step, how, bound) if isinstance(first, int) and step else None
 
     def _test(self, loop: Instruction) -> Instruction | None:
-        """Return the comparison that decides whether another turn follows."""
+        """Return the comparison that decides whether another iteration follows."""
         test = self._root(loop, "condition")
         while test and test.kind != "compare":
             test = self._by_name.get(test.operands[0]) if test.kind in _SAME else self._root(test)
         return test
 
     def _root(self, line: Instruction, how: str = "") -> Instruction | None:
-        """Return the instruction whose result is that of the computation that a line calls."""
+        """Return the root instruction of the computation that `line` calls: the one whose result the computation returns."""
         if not how and line.kind not in ("fusion", "call"):
             return None
         called = line.called.get(how or ("calls" if line.kind == "fusion" else "to_apply"), ())
@@ -144,14 +144,14 @@ class _Loops:
         return self._element(root.name, index) if root else None
 
     def _step(self, value: _Carried) -> int | None:
-        """Return the number that a turn of a loop adds to an element of its tuple; None: unknown."""
+        """Return the number that an iteration adds to an element of the loop's tuple; None if unknown."""
         root = self._root(self._by_name[value.loop], "body")
         after = self._element(root.name, value.index) if root else None
         is_own = isinstance(after, _Carried) and (after.loop, after.index) == (value.loop, value.index)
         return after.plus if isinstance(after, _Carried) and is_own else None
 
     def _settled(self, value: _Value) -> _Value:
-        """Return the value that an element of a tuple has in all iterations if none changes it, otherwise the value."""
+        """Return the value that an element of a tuple has in all iterations if none changes it, otherwise `value`."""
         while isinstance(value, _Carried) and self._step(value) == 0:
             value = _sum(self._element(self._by_name[value.loop].operands[0], value.index), value.plus)
         return value
@@ -166,7 +166,7 @@ def _sum(left: _Value, right: _Value, sign: int = 1) -> _Value:
 
 
 def _count(first: int, step: int, direction: str, bound: int) -> int | None:
-    """Return how many of first, first + step, ... pass the comparison with the bound; None: it does not end so."""
+    """Return how many of first, first + step, ... pass the comparison with the bound; None if the loop does not end so."""
     if step < 0:
         first, step, direction, bound = -first, -step, _FLIPPED[direction], -bound
     if direction == "NE":

@@ -1,4 +1,4 @@
-"""Answer the questions of `podrun fit` about a job's layouts: what is known without compiling, and what the compiler says."""
+"""Answer the queries of `podrun fit` about a job's layouts: facts that need no compiling, and results of compiling."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     """Return the facts about a job that need no compiling.
 
     Args:
-        configs: the job with each strategy. The step of the first that works is traced, so that an error in the job's code
-            is told once.
-        pod: the devices to look at it for.
+        configs: the job with each strategy. The step of the first that works is traced, so that an error in the job's code is
+            reported once.
+        pod: the devices of the slice.
 
     Raises:
         UserError: the job works with none of the strategies.
@@ -62,7 +62,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
 
 
 def measure(config: Config, pod: Devices) -> Measured:
-    """Compile the step of a job, and return what the compiler says about it."""
+    """Compile the step of a job, and return its memory, its bounds and other results."""
     config = with_architecture(config)
     data = load_data(config)
     strategy, kernel = _strategy(config, data, pod)

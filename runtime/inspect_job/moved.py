@@ -51,7 +51,7 @@ def _of(line: Instruction, program: Program, by_name: dict[str, Instruction]) ->
 
 
 def _fusion(line: Instruction, operands: list[Instruction], inside: list[Instruction]) -> int:
-    """Return the bytes of a fusion: its parameters are read as its instructions need them."""
+    """Return the bytes that a fusion reads and writes. A parameter is read as the instructions that use it need it."""
     names = {one.name: one for one in inside}
     written = line.result_bytes
     in_place: set[str] = set()
@@ -80,7 +80,7 @@ def _is_result(line: Instruction, inside: list[Instruction]) -> bool:
 
 
 def _parameter(name: str, names: dict[str, Instruction]) -> Instruction | None:
-    """Return the parameter that a value is a view of."""
+    """Return the parameter of which a value is a view; None if it is not such a view."""
     while (one := names.get(name)) and one.kind in ("bitcast", "copy") and one.operands:
         name = one.operands[0]
     return one if one and one.kind == "parameter" else None

@@ -149,7 +149,7 @@ def _sentence(choice: Choice) -> str:
 
 
 def _roofline(roofline: Roofline, unknown_loops: int, width: int) -> str:
-    """Say how long a step takes at least, and why."""
+    """Return the text about the lower bound of a step's time, with the reason."""
     if roofline.bound is None:
         head = "The time of a step has no known bound"
     else:
@@ -185,7 +185,7 @@ def _memory(report: Report) -> str:
 
 
 def _traffic(report: Report) -> str:
-    """Say what the devices send each other in a step."""
+    """Return the text about the data that devices send each other in a step."""
     rows = [
         (
             f"{one.count} {one.kind}",

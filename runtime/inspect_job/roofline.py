@@ -11,14 +11,14 @@ from .units import in_bytes, in_flops
 
 
 def roofline(kind: str, precision: str, flops: float | None, moved: int, traffic: Sequence[Traffic]) -> Roofline:
-    """Return the bounds of a step.
+    """Return the lower bounds of a step's time.
 
     Args:
         kind: kind of the devices, such as `TPU v5 lite`.
         precision: `float32` or `bfloat16`, of the products of matrices.
         flops: FLOPs of one device; None if they could not be counted.
         moved: bytes that a device reads from its memory and writes to it.
-        traffic: what the devices send each other.
+        traffic: the collectives of the step.
     """
     links = list(dict.fromkeys(one.link for one in traffic if one.link and one.ends > 1))
     return Roofline((_compute(kind, precision, flops), _memory(kind, moved), *(_link(kind, x, traffic) for x in links)))
@@ -57,7 +57,7 @@ def _link(kind: str, name: str, traffic: Sequence[Traffic]) -> Limit:
 
 
 def _sent(traffic: Traffic) -> float:
-    """Return the bytes that a device sends over the link at least.
+    """Return the least number of bytes that a device sends over the link.
 
     In a ring of n ends each sends (n - 1) / n of an array that is gathered or scattered, and twice that of one that is
     reduced. Devices at the same end, such as those of a host, combine their parts first and share the work of sending.

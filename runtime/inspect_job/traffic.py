@@ -1,4 +1,4 @@
-"""Sum up what the devices of a pod send each other in a compiled step: kind, number, bytes, and over which links."""
+"""Sum up the data that the devices of a pod send each other in a compiled step: kind, number, bytes, and over which links."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _slowest(groups: list[list[int]], devices: Sequence[jax.Device]) -> str:
 
 
 def _ends(group: list[int], link: str, devices: Sequence[jax.Device]) -> int:
-    """Return how many chips, slices, hosts or devices of a group the link connects."""
+    """Return the number of chips, slices, hosts or devices in a group that the link connects."""
     members = [devices[n] for n in group]
     if link == "DCN":
         return len({getattr(one, "slice_index", None) for one in members})
@@ -166,7 +166,7 @@ def _ends(group: list[int], link: str, devices: Sequence[jax.Device]) -> int:
 
 
 def _along(groups: list[list[int]], mesh: PodMesh) -> str:
-    """Return the axes along which the members of a group differ, if the groups are exactly those."""
+    """Return the axes along which the members of a group differ, as `data x model`."""
     numbers = np.arange(mesh.devices.size).reshape(mesh.devices.shape)
     places = {int(n): place for place, n in np.ndenumerate(numbers)}
     differ = {axis for group in groups for axis in range(numbers.ndim) if len({places[n][axis] for n in group}) > 1}

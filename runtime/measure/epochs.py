@@ -10,7 +10,7 @@ _OF_THE_STEP = ("grad_norm", "learning_rate")
 
 
 class SavedMeans(TypedDict):
-    """The sums of an unfinished epoch, as a checkpoint has them."""
+    """The sums of an unfinished epoch, as they are saved in a checkpoint."""
 
     sums: dict[str, float]
     counts: dict[str, int]
@@ -43,7 +43,7 @@ class EpochMeans:
         have changed. An epoch that was not over has at least one batch left.
 
         Args:
-            saved: what `saved` returned at the checkpoint; None if it has none.
+            saved: the sums in the checkpoint; None if it has none.
             position: number of examples consumed at the checkpoint.
             batch_size: the resumed job's batch size.
         """
@@ -51,7 +51,10 @@ class EpochMeans:
         return epoch * self.epoch_size + min(-(-place // batch_size) * batch_size, self.epoch_size - batch_size)
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Add a step's metrics, which are means over its batch, except those that describe the step, as learning_rate."""
+        """Add a step's metrics.
+
+        They are means over its batch, except those that describe the step itself, such as learning_rate.
+        """
         for name, value in metrics.items():
             if name not in _OF_THE_STEP:
                 self.sums[name] = self.sums.get(name, 0.0) + value
@@ -68,7 +71,7 @@ class EpochMeans:
         return {"sums": dict(self.sums), "counts": dict(self.counts), "epoch_size": self.epoch_size}
 
     def restore(self, saved: SavedMeans | None) -> None:
-        """Continue from a value of `saved`; None if nothing was saved."""
+        """Continue from a result of `saved`; None if nothing was saved."""
         if saved is not None:
             self.sums = dict(saved["sums"])
             self.counts = {name: int(count) for name, count in saved["counts"].items()}

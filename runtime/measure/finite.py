@@ -19,7 +19,7 @@ _ADVICE = "a lower learning rate, warm-up steps, or clipping may help"
 
 @dataclass
 class FiniteCheck:
-    """The steps that were not finite, as the host counts them. Whether one changes the state is decided on the devices."""
+    """Counts the steps that were not finite, on the host. The devices decide whether a step changes the state."""
 
     allowed: int
     """Number of such steps in a row that are skipped: the job's `skip_nonfinite`."""
@@ -31,7 +31,7 @@ class FiniteCheck:
     """Number of all skipped steps since the process began."""
 
     def passes(self, step: int, values: dict[str, float]) -> bool:
-        """Return whether a step's loss and gradient are finite. If they are not, it was skipped.
+        """Return whether a step's loss and gradient are finite. If they are not, the step was skipped.
 
         Raises:
             NotFiniteError: they are not, and no more steps may be skipped.

@@ -146,13 +146,13 @@ def _count(program: Jaxpr) -> float:
 
 
 def _inner(equation: Any) -> list[Jaxpr]:
-    """Return the programs that a primitive runs."""
+    """Return the inner programs of an operation, such as the body of a loop."""
     values = jax.tree.leaves(list(equation.params.values()), is_leaf=_is_program)
     return [value.jaxpr if isinstance(value, ClosedJaxpr) else value for value in values if _is_program(value)]
 
 
 def _turns(equation: Any) -> int:
-    """Return how often a primitive runs its inner program; a loop without a fixed number counts once."""
+    """Return how often an operation runs its inner program; 1 for a loop without a fixed number of iterations."""
     name = equation.primitive.name
     if name == "scan":
         return int(equation.params["length"])
@@ -167,7 +167,7 @@ def _product(equation: Any) -> float:
 
 
 def _convolution(equation: Any) -> float:
-    """Return twice the products of a convolution, without those with padding or with the holes of a dilated input."""
+    """Return the FLOPs of a convolution: two per product, without products with padding or with holes of a dilated input."""
     params = equation.params
     numbers = params["dimension_numbers"]
     left, right, out = (one.aval.shape for one in (*equation.invars, *equation.outvars))

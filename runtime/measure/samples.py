@@ -25,7 +25,7 @@ _IMAGE = "uint8 or float from 0 to 1, [height, width] or [height, width, 1, 3 or
 
 
 class Sample(NamedTuple):
-    """Something to look at."""
+    """A sample of a run, to be shown to the user."""
 
     name: str
     form: Form
@@ -34,12 +34,12 @@ class Sample(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Return the content of its file."""
+        """Return the content of the sample's file."""
         return base64.b64decode(self.content) if self.form == "image" else self.content.encode()
 
     @property
     def ending(self) -> str:
-        """Return the ending of its file's name."""
+        """Return the ending of the name of the sample's file."""
         return {"text": ".txt", "image": ".png"}.get(self.form, ".json")
 
 
@@ -139,7 +139,7 @@ def _png(name: str, image: np.ndarray[Any, Any]) -> bytes:
 
 
 def is_too_large(sample: Sample) -> str | None:
-    """Return why a sample is not kept; None if it is."""
+    """Return why a sample is too large to be kept; None if it is kept."""
     size = len(sample.content)
     if size <= LARGEST:
         return None

@@ -59,7 +59,7 @@ class Clock:
         return self._spans[what]
 
     def step_done(self, step: int) -> None:
-        """Record that step `step` is complete. Call it for each step as soon as that is known."""
+        """Record that step `step` is complete. Call it for each step as soon as it is known to be complete."""
         if step <= self._step:
             return
         paused = sum(self._spans[name].seconds for name in PAUSES)

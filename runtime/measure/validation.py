@@ -10,14 +10,14 @@ from ..parallel.base import Strategy, Sums
 
 
 def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], Sums]) -> Metrics:
-    """Return the metrics of the validation set, and as NAME/metric those of the sets that have names.
+    """Return the metrics of the validation set, and those of sets with names as NAME/metric.
 
-    The sources of a mixture are its validation set together: each of them is evaluated once, and the sums are added up.
+    The sources of a mixture together are its validation set: each source is evaluated once, and the sums are added up.
 
     Args:
         data: the data.
-        strategy: summarizes sums.
-        sums_of: returns the value of `Strategy.sums` for a set.
+        strategy: computes the metrics from sums.
+        sums_of: returns the result of `Strategy.sums` for a set.
     """
     sums = {name: sums_of(examples) for name, examples in data.validations.items()}
     of_sources = [sums[name] for name in data.sources]

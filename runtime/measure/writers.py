@@ -39,7 +39,7 @@ class Writer(ABC):
 
     @abstractmethod
     def sample(self, step: int, sample: Sample) -> None:
-        """Write a sample to look at."""
+        """Write a sample, such as a text or an image."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -100,7 +100,7 @@ class JsonLines(Writer):
 
 
 def _file_name(name: str) -> str:
-    """Return the name of a sample as part of a file's name; a digest keeps apart those that would be the same."""
+    """Return the part of a file's name for a sample. A digest keeps apart names that would become the same."""
     short = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[:100].decode("utf-8", "ignore")
     return short if short == name else f"{short}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
@@ -171,7 +171,7 @@ class TensorBoard(Writer):
 
 
 def _summary_of(sample: Sample) -> Any:
-    """Return a sample as TensorBoard has it: a table is a text in Markdown."""
+    """Return a sample in TensorBoard's form: a table is a text in Markdown."""
     from tensorboardX import summary
 
     if sample.form == "image":
@@ -242,7 +242,7 @@ class WandB(Writer):
 
 
 def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
-    """Return the numbers by `KIND/NAME`, or by their names alone if these begin so already."""
+    """Return the numbers as `KIND/NAME`, or by their names alone if these begin with the kind already."""
     return {
         name if name.startswith(f"{kind}/") else f"{kind}/{name}": value
         for name, value in metrics.items()
@@ -253,13 +253,13 @@ def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
 def make_writers(
     log: Log, workdir: Workdir, resumed_from: int, note: Callable[[str], None], config: SavedConfig
 ) -> list[Writer]:
-    """Return the writers that are asked for.
+    """Return the writers that the section `log` asks for.
 
     Args:
-        log: which of them.
-        workdir: where they write.
+        log: the job's section `log`.
+        workdir: folder of the results.
         resumed_from: step after which records are removed.
-        note: reports to the user which of them is not available.
+        note: reports to the user which writer is not available.
         config: the job as JSON, for Weights & Biases.
     """
     writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]

@@ -140,7 +140,7 @@ class Conversations:
     Args:
         template: the model's chat template.
         tokenizer: the model's tokenizer.
-        now: the time that a template may write.
+        now: the present time, which a template may write.
 
     Raises:
         UserError: jinja2 is missing, or the template is not valid.
@@ -174,22 +174,22 @@ class Conversations:
                 also {"tools": [...]}, descriptions of functions.
 
         Raises:
-            ChatError: it cannot be used.
+            ChatError: the conversation cannot be used.
         """
         return self._encoded(_messages(row), _tools(row), 0)
 
     def encode_pair(self, row: Row) -> tuple[Conversation, Conversation]:
         """Return the conversation with the chosen answer and the one with the rejected answer, as tokens.
 
-        `answers` are 1 only for what follows the messages that both have in common at their beginning.
+        `answers` are 1 only after the messages with which both conversations begin.
 
         Args:
-            row: {"prompt": ..., "chosen": ..., "rejected": ...}: lists of messages, or text, which is one message of the
-                user in a prompt, else of the assistant. Without a prompt it is what `chosen` and `rejected` have in common.
-                Also {"tools": [...]}.
+            row: {"prompt": ..., "chosen": ..., "rejected": ...}: lists of messages, or text. A text is one message: of the
+                user in a prompt, otherwise of the assistant. Without a prompt, it is the beginning that `chosen` and
+                `rejected` have in common. Also {"tools": [...]}.
 
         Raises:
-            ChatError: it cannot be used.
+            ChatError: the pair cannot be used.
         """
         chosen, rejected = _pair(row)
         common = next(
@@ -240,7 +240,7 @@ class Conversations:
         return Conversation(ids, learned, left_out)
 
     def _answer(self, template: Any, text: str, messages: list[Message], tools: list[Any] | None) -> Span | None:
-        """Return the characters of the last of these messages in a text; None if it is written otherwise there."""
+        """Return (start, end) of the last message in a text, in characters; None if the text has it in another form."""
         before = messages[:-1]
         try:
             asked = _rendered(template, before, tools, prompt=True)[0]
@@ -326,7 +326,7 @@ def _listed(given: Any, name: str, role: str) -> list[Message]:
 
 
 def _message(given: Any, number: int) -> Message:
-    """Return a message as templates take it: without fields that are null, its content one text."""
+    """Return a message in the form that templates take: without fields that are null, its content as one text."""
     if not isinstance(given, dict):
         raise ChatError(f"message {number} is not an object")
     message = {key: value for key, value in given.items() if value is not None}

@@ -21,7 +21,7 @@ MARKS = re.compile(f"[{_BEGIN}{_END}]")
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, by which a template says what an assistant generates."""
+    """The tag `{% generation %}`, with which a template marks the answers of an assistant."""
 
     tags = {"generation"}
 
@@ -37,7 +37,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """jinja's `namespace`, without names such as `__class__`, which Python looks up where the sandbox does not see it."""
+    """jinja's `namespace`, which refuses names such as `__class__`: Python would look these up outside the sandbox."""
 
     def __init__(*args: Any, **values: Any) -> None:  # without `self`, which may be a name in `values`
         for name in dict(*args[1:], **values):
@@ -55,7 +55,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Dict:
-    """What templates use of `dict`, without the type itself."""
+    """The functions of `dict` that templates use, without the type itself."""
 
     def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
         return dict(*args, **values)
@@ -82,7 +82,7 @@ class Compiled:
     Args:
         source: the template.
         tokens: the special tokens that it may use, by names such as bos_token.
-        now: the time that it may write.
+        now: the present time, which it may write.
 
     Raises:
         jinja2.TemplateSyntaxError: it is not a template.
@@ -110,7 +110,7 @@ class Compiled:
         Args:
             messages: the messages.
             tools: descriptions of functions.
-            prompt: whether the beginning of an answer follows.
+            prompt: whether to add the beginning of an answer (`add_generation_prompt`).
 
         Raises:
             Exception: of any type; a template is a program.

@@ -1,4 +1,4 @@
-"""Read the documents of a piece of a file: text, lines of JSON, rows of Parquet or Arrow. Memory is bounded."""
+"""Read the documents in a part of a file: text, lines of JSON, rows of Parquet or Arrow. Memory is bounded."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bad(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a line, row or file has."""
+    """The document in a line, row or file, or the reason why it is bad."""
 
     number: int
     """Its line, from 1, or its row, from 0, counted from the beginning of the piece."""
@@ -53,7 +53,7 @@ class BadTextError(Exception):
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a source file."""
+    """A part of a source file, from `start` to `end`."""
 
     source: int
     """Number of the file."""
@@ -132,12 +132,12 @@ class Selection:
         raise ReadError(f"{shown(name)} has no column {', '.join(map(shown, missing))}; it has {has}: {remedy}")
 
     def present(self, columns: Sequence[str]) -> list[str]:
-        """Return those of a file's columns that are read."""
+        """Return the columns to read, of those that a file has."""
         return [field for field in self._chat_columns if field in columns] if self.chat else self.fields
 
     @property
     def option(self) -> str:
-        """Return the option that reads conversations, or pairs of them."""
+        """Return the option that makes podrun read conversations, or pairs of them."""
         return "--pairs" if self.pairs else "--chat"
 
     @property
@@ -145,12 +145,12 @@ class Selection:
         return PAIR_COLUMNS if self.pairs else CHAT_COLUMNS
 
     def conversation(self, row: Row) -> str:
-        """Return the conversation of a row, or the pair of them, as JSON."""
+        """Return the conversation of a row, or its pair of conversations, as JSON."""
         fields = {field: row[field] for field in self._chat_columns if row.get(field) is not None}
         return json.dumps(fields, default=lambda value: type(value).__name__)  # such as bytes of an image
 
     def text(self, values: Sequence[Any]) -> str | Bad:
-        """Return the document of a row's values, those of `fields`."""
+        """Return the document in a row; `values` are those of the columns `fields`."""
         for field, value in zip(self.fields, values, strict=True):
             if not isinstance(value, str):
                 return Bad(f"column {shown(field)} is {_type_name(value)}, not text")
@@ -178,7 +178,7 @@ def check_template(template: str) -> None:
 
 
 def _parsed(template: str) -> list[tuple[str, str | None]]:
-    """Return (text, column after it) of each part of a template. Raises ValueError."""
+    """Split a template into its parts: (text, column after the text). Raises ValueError."""
     parts = []
     for text, field, format_spec, conversion in string.Formatter().parse(template):
         if field == "" or format_spec or conversion:
@@ -264,7 +264,7 @@ _DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile)
 
 @contextmanager
 def opened(name: str, path: str, compression: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Open a file for a `with` block. Yields its content, unpacked, and the file as it is. Raises ReadError, OSError."""
+    """Context manager: open a file. Yields its unpacked content, and the file as it is. Raises ReadError, OSError."""
     with open(path, "rb", buffering=1 << 18) as file:
         stream: Any = file
         if compression == ".gz":
@@ -275,7 +275,7 @@ def opened(name: str, path: str, compression: str) -> Iterator[tuple[IO[bytes], 
 
 
 def documents(piece: Piece, name: str, path: str, kind: str, compression: str, selection: Selection) -> Iterator[Found]:
-    """Yield what each line, row or file of a piece has.
+    """Yield the document of each line, row or file in a piece.
 
     Raises:
         ReadError: the file is damaged, or cannot be read.
@@ -352,7 +352,7 @@ def _without_nul(block: bytes) -> bytes:
 
 
 def bad_reason(error: Exception) -> str:
-    """Return why a text is bad."""
+    """Return the reason to report for a text that cannot be read."""
     return f"it is not UTF-8 ({error.reason})" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
@@ -448,7 +448,7 @@ def _arrow(piece: Piece, name: str, path: str, compression: str, selection: Sele
 
 
 def record_batches(reader: Any, start: int, end: int) -> Iterator[Any]:
-    """Yield some record batches of an Arrow file or stream. Those of a stream before `start` are passed over."""
+    """Yield record batches `start` to `end` of an Arrow file or stream. In a stream, those before `start` are skipped."""
     if hasattr(reader, "num_record_batches"):
         for number in range(start, min(end, reader.num_record_batches)):
             yield reader.get_batch(number)

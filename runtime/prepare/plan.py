@@ -61,12 +61,12 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Return the bytes to read, as the files have them."""
+        """Return the bytes to read, as they are in the files."""
         return sum(piece.size for unit in self.units for piece in unit)
 
 
 def make_plan(arguments: Arguments, sources: Sources) -> Plan:
-    """Divide the sources into units, by the sources alone. Raises UserError for files that cannot be read."""
+    """Divide the sources into units, which depend on the sources alone. Raises UserError for files that cannot be read."""
     total = sum(_weight(file) for file in sources.files)
     unit_size = min(_LARGEST, max(_SMALLEST, total // _UNITS))
     units: list[list[Piece]] = []
@@ -120,7 +120,7 @@ def _row_groups(number: int, file: SourceFile, path: str, unit_size: int) -> Ite
 
 
 def _batches(number: int, file: SourceFile, path: str, unit_size: int) -> Iterator[Piece]:
-    """Yield ranges of record batches, whose sizes are taken to be equal."""
+    """Yield ranges of record batches. All batches are assumed to have the same size."""
     reader = opened_arrow(file.name, path)
     try:
         count = getattr(reader, "num_record_batches", None) or sum(1 for _ in record_batches(reader, 0, _ALL))
@@ -155,7 +155,7 @@ def load_plan(folder: Path) -> Plan | None:
 
 
 def differences(before: Plan, now: Arguments, sources: list[SourceFile]) -> list[str]:
-    """Return in words how a command differs from the one that a folder was begun with; empty if it does not."""
+    """Return how a command differs from the one that a folder was begun with, in words; empty if it does not."""
     rows = []
     for key, name in (("column", "--column"), ("template", "--template"), ("tokenizer", "--tokenizer")):
         old, new = getattr(before.arguments, key), getattr(now, key)

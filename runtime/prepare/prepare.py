@@ -59,10 +59,11 @@ Say = Callable[[PrepareLine | PrepareProgress], None]
 
 
 def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
-    """Write the folder, or go on with it.
+    """Write a prepared folder, or continue one that was begun.
 
     Raises:
-        UserError: a source, the tokenizer or an option is wrong, the folder is of other sources, or the disk is full.
+        UserError: a source, the tokenizer or an option is wrong, the folder was begun with other sources, or the disk is
+            full.
         UnavailableError: a bucket cannot be reached.
     """
     folder = Path(query["folder"])
@@ -140,7 +141,7 @@ def _megabytes(size: float) -> str:
 
 @contextmanager
 def _opened(folder: Path, overwrite: bool) -> Iterator[None]:
-    """Make and lock the folder for a `with` block. Raises UserError if it is not ours, or another process writes it."""
+    """Context manager: make and lock the folder. Raises UserError if it has other files, or another process writes it."""
     work = folder / WORK
     try:
         others = [name for name in sorted(os.listdir(folder)) if name != WORK and not _OWN.fullmatch(name)]
@@ -243,11 +244,11 @@ def _write_error(folder: Path, number: int | None, reason: str, room: tuple[int,
 
 
 class _Progress:
-    """What was read and written of each unit, which the launcher is told from time to time.
+    """The progress of each unit, which is sent to the launcher from time to time.
 
     Args:
         size: bytes of all units.
-        say: sends it.
+        say: sends a part of the answer to the launcher.
     """
 
     def __init__(self, size: int, say: Say) -> None:
@@ -269,13 +270,13 @@ class _Progress:
         return time.monotonic() - self._started
 
     def begin(self, complete: dict[int, tuple[int, int]]) -> None:
-        """Begin to count the time. `complete`: bytes and tokens of the units that are complete already, by number."""
+        """Start the clock. `complete`: bytes and tokens of the units that are complete already, by number."""
         self._read = {number: read for number, (read, _) in complete.items()}
         self._tokens = {number: tokens for number, (_, tokens) in complete.items()}
         self._started = time.monotonic()
 
     def report(self, number: int, read: int, tokens: int) -> None:
-        """Note how far a unit is."""
+        """Record the bytes read and tokens written of a unit."""
         self._read[number], self._tokens[number] = read, tokens
         if time.monotonic() - self._said >= _EVERY:
             self._said = time.monotonic()
@@ -283,7 +284,7 @@ class _Progress:
 
 
 class _Work:
-    """The units of a plan, and what is known of their shards."""
+    """Writes the shards of a plan by several processes."""
 
     def __init__(
         self,
@@ -304,13 +305,13 @@ class _Work:
         self._width = 2
 
     def room(self) -> tuple[int, int]:
-        """Return about how many bytes are still to be written, and how many are free."""
+        """Return the approximate bytes that are still to be written, and the bytes that are free."""
         read, tokens = self._progress.read, self._progress.tokens
         by_byte = tokens * self._width / read if read else float(self._width)
         return int(by_byte * (self._plan.size - read)), shutil.disk_usage(self._folder).free
 
     def characters(self) -> Saved:
-        """Return the tokenizer of all characters of the sources, which are read for that unless it was done before."""
+        """Return the tokenizer of all characters of the sources. Reads all sources for that, unless it was done before."""
         path = self._folder / TOKENIZER
         if path.exists():
             saved: Saved = json.loads(path.read_bytes())
@@ -324,7 +325,7 @@ class _Work:
         return {"name": "char", "code_points": sorted(points)}
 
     def finish(self, saved: Saved, eos: int | None) -> PrepareAnswer:
-        """Have the missing shards written, and complete the folder. Raises UserError, OSError."""
+        """Write the missing shards, and complete the folder. Raises UserError, OSError."""
         content = tokenizer_file(saved)
         if not (self._folder / TOKENIZER).exists():
             write_durably(self._folder / TOKENIZER, content)
@@ -393,13 +394,13 @@ class _Work:
         return complete_shard(self._folder, shard_name(number), self._width, self._selection.chat)
 
     def _remove_temporary(self) -> None:
-        """Remove what interrupted processes have left."""
+        """Remove the temporary files of interrupted processes."""
         for path in (self._folder / WORK).iterdir():
             if path.name.startswith(".") or re.fullmatch(r"\d+\.\w+\.\d+", path.name):
                 path.unlink(missing_ok=True)
 
     def _run(self, numbers: Any, job: Job, on_done: Callable[[int, Done], None]) -> None:
-        """Have units worked on. Raises UserError."""
+        """Give the units to processes, and wait until all are done. Raises UserError."""
 
         def done(number: int, unit: Done) -> None:
             self._progress.report(number, self._sizes[number], unit["written"])
@@ -438,7 +439,7 @@ class _Work:
         return {"name": shard_name(number), "inputs": inputs}
 
     def _explained(self, number: int, failure: Failure) -> Exception:
-        """Return the error of a unit as one for the user."""
+        """Convert a unit's failure to an error for the user."""
         text = failure["text"]
         if failure["error"] == "read":
             return UserError(text)
@@ -462,7 +463,7 @@ class _Work:
         )
 
     def _lines_before(self, piece: Piece) -> int:
-        """Return the number of lines or rows before a piece, which are counted if they are not known."""
+        """Return the number of lines or rows before a piece. Counts them if the number is not known."""
         if piece.first is not None or self._sources.files[piece.source].kind != "jsonl":
             return piece.first or 0
         lines, left = 0, piece.start
@@ -492,7 +493,7 @@ class _Work:
             raise self._explained(number, failure)
 
     def _bases(self, records: list[ShardRecord]) -> list[list[int]]:
-        """Return for each piece of each unit the lines or rows of its file before it."""
+        """Return, for each piece of each unit, the number of lines or rows that precede it in its file."""
         bases, lines = [], {}  # type: list[list[int]], dict[int, int]
         for unit, record in zip(self._plan.units, records, strict=True):
             row = []
@@ -512,7 +513,7 @@ class _Work:
     def _with_origins(
         self, shards: list[PreparedShard], records: list[ShardRecord], bases: list[list[int]]
     ) -> list[PreparedShard]:
-        """Write the origins of documents with their numbers from the beginning of the file."""
+        """Write the files of origins, in which documents are numbered from the beginning of their source file."""
         complete = []
         for unit, shard, record, base in zip(self._plan.units, shards, records, bases, strict=True):
             target = self._folder / f"{shard.name}.origins"

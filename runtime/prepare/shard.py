@@ -29,7 +29,7 @@ _DOCUMENTS = 2000  # encoded at a time at most
 
 @dataclass
 class PieceRecord:
-    """What a piece had."""
+    """Counts of a piece that was written."""
 
     documents: int = 0
     bad: int = 0
@@ -55,7 +55,7 @@ class BadRecord:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What a complete shard has."""
+    """The content of a complete shard."""
 
     documents: int
     tokens: int
@@ -71,7 +71,7 @@ class WriteError(OSError):
 
 
 class StrictError(Exception):
-    """A bad line, where none is accepted."""
+    """A line is bad, and the option --strict accepts none."""
 
     def __init__(self, bad: BadRecord) -> None:
         super().__init__(bad.reason)
@@ -94,7 +94,7 @@ class _Part:
         self._file.write(data)
 
     def mark(self) -> None:
-        """Remember the end, for `rewind`."""
+        """Remember the present end of the file, for `rewind`."""
         self._mark = (self._file.tell(), self._digest.copy())
 
     def rewind(self) -> None:
@@ -104,7 +104,7 @@ class _Part:
         self._file.truncate()
 
     def close(self) -> str:
-        """Make the content durable. Return its digest."""
+        """Flush the content to the disk, and return its digest."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -123,7 +123,9 @@ class _Part:
 
 
 class ShardWriter:
-    """Write documents, each as (ids, answers or None, origin). The `with` block removes what `finish` has not completed.
+    """Write documents, each as (ids, answers or None, origin).
+
+    At the end of the `with` block, files that `finish` has not completed are removed.
 
     Args:
         folder: the folder to write.
@@ -257,7 +259,7 @@ def complete_shard(folder: Path, name: str, width: int, has_answers: bool = Fals
 
 @dataclass(frozen=True)
 class Input:
-    """A piece, and the file that it is of."""
+    """A piece, and the file that it is a part of."""
 
     piece: Piece
     name: str
@@ -269,7 +271,7 @@ class Input:
     """Time of the last change in ns; None for an object of a bucket, whose copy does not change."""
 
     def check(self) -> None:
-        """Raise ReadError if the file has changed since it was found."""
+        """Raise ReadError if the file has changed since the sources were listed."""
         try:
             status = os.stat(self.path)
         except OSError as error:
@@ -367,7 +369,7 @@ def _line_count(last: Found, kind: str) -> int:
 
 
 def _batches(rows: Iterator[Found]) -> Iterator[list[Found]]:
-    """Group what was read, so that many small documents are encoded at once. A long one is alone."""
+    """Group documents, so that many small ones are encoded at once. A long one is alone in its group."""
     batch: list[Found] = []
     size = 0
     for row in rows:
@@ -450,7 +452,7 @@ def _write_long(
 
 
 def code_points(inputs: list[Input], selection: Selection, report: Report) -> list[int]:
-    """Return the characters of a unit's documents, those of documents that turn out to be bad included. Raises ReadError."""
+    """Return the characters of a unit's documents, including documents that turn out to be bad. Raises ReadError."""
     seen = np.zeros(0x110000, bool)
     read_before = 0
     for given in inputs:

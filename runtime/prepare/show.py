@@ -20,7 +20,7 @@ _TEXT = 400  # tokens of a document that are shown at most
 
 
 def show(folder: Path, verify: bool, seed: int) -> ShowPreparedAnswer:
-    """Return what a folder has. `seed` selects the samples. Raises UserError if it is not complete, or a file is missing."""
+    """Describe a prepared folder. `seed` selects the samples. Raises UserError if it is not complete, or lacks a file."""
     prepared = PreparedFolder(folder)
     manifest = prepared.manifest
     lengths = np.concatenate(

@@ -45,7 +45,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Sources:
-    """The files of a command, and where they are on this machine."""
+    """The files that a command names, and their paths on this machine."""
 
     files: list[SourceFile]
     paths: list[str]
@@ -238,7 +238,7 @@ def _bucket(url: str, note: Callable[[str], None]) -> Iterator[_Match]:
 def _checked(
     name: str, path: str, version: str | None, kind: Kind, compression: str, selection: Selection
 ) -> SourceFile:
-    """Return a file whose columns are those of the selection. Raises ReadError."""
+    """Check that a file has the columns of the selection, and describe it. Raises ReadError."""
     name = name.encode("utf-8", "backslashreplace").decode()  # a name that is not UTF-8 cannot be in a manifest
     try:
         status = os.stat(path)

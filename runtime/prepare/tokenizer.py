@@ -35,7 +35,7 @@ class End:
 
 
 def chat_template(given: str, option: str) -> ChatTemplate:
-    """Return the chat template of the model that a tokenizer is of. Raises UserError, which names `option`."""
+    """Return the chat template of the model to which a tokenizer belongs. Raises UserError, which names `option`."""
     if given in ("byte", "char"):
         raise UserError(
             f"{option} needs the chat template of a model, and tokenizer {given} has none; give --tokenizer FOLDER, the "
@@ -78,11 +78,11 @@ def find_end(given: str, tokenizer: BytePairs | None, eos: str | None) -> End | 
 
     Args:
         given: the tokenizer as the user has named it.
-        tokenizer: that of `load_tokenizer`.
+        tokenizer: the result of `load_tokenizer`.
         eos: the token that the user has named.
 
     Raises:
-        UserError: the tokenizer has no such token, or nothing says which of its tokens it is.
+        UserError: the tokenizer has no such token, or nothing says which of its tokens ends documents.
     """
     if tokenizer is None:
         if eos is not None:
@@ -120,7 +120,7 @@ def find_end(given: str, tokenizer: BytePairs | None, eos: str | None) -> End | 
 
 
 def _inner(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a config.json that is about text, which models of several kinds of data have."""
+    """Return the part of a config.json that describes the text model, if the model also takes other kinds of data."""
     inner = fields.get("text_config")
     return inner if isinstance(inner, dict) else {}
 
@@ -138,7 +138,7 @@ class Encoder:
 
     Args:
         saved: the tokenizer.
-        eos: its id.
+        eos: id of the token that ends documents.
         dtype: dtype of the ids.
     """
 
@@ -150,7 +150,7 @@ class Encoder:
 
     @property
     def end(self) -> Ids:
-        """Return the ids after each document, [1]."""
+        """Return the ids that follow each document, [1]."""
         return self._eos
 
     def batch(self, texts: list[str]) -> Iterator[Ids]:

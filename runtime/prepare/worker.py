@@ -1,6 +1,6 @@
 """One of the processes that write shards: gets units as lines of JSON from stdin, and answers each on stdout.
 
-It ends when stdin is closed: so it does not outlive the process that started it, however that ends.
+It ends when stdin is closed, so it does not outlive the process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERY = 0.25  # least seconds between two reports
 
 
 def main() -> None:
-    """Answer until stdin is closed."""
+    """Answer each unit until stdin is closed."""
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # keeps output of libraries out of the answers
     lines: SimpleQueue[str] = SimpleQueue()
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _encoder(job: Job) -> Encoder | Conversations | None:
-    """Return what makes ids of documents; None if only their characters are looked for."""
+    """Return the encoder of documents; None if the job only collects their characters."""
     if job["saved"] is None:
         return None
     if job["chat"] is None:

@@ -1,4 +1,4 @@
-"""Have units worked on by several processes. The first error ends them all."""
+"""Distribute units over several processes. The first error ends all processes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class InputFields(TypedDict):
 
 
 class Order(TypedDict):
-    """A unit to work on: the name of its shard, and its pieces."""
+    """A unit for a process to work on: the name of its shard, and its pieces."""
 
     name: str
     inputs: list[InputFields]
@@ -72,7 +72,7 @@ class Order(TypedDict):
 
 @final
 class Progress(TypedDict):
-    """How far a process is with its unit."""
+    """The progress of a process in its unit."""
 
     read: int
     """Bytes."""
@@ -100,7 +100,7 @@ class BadSource(TypedDict):
 
 @final
 class BadLine(TypedDict):
-    """A bad line, where none is accepted."""
+    """A line is bad, and the option --strict accepts none."""
 
     error: Literal["strict"]
     piece: int
@@ -163,14 +163,14 @@ def work_on(
     on_report: Callable[[int, int, int], None],
     on_done: Callable[[int, Done], None],
 ) -> None:
-    """Give each unit to a process, and return when all are done. No process is left then, or after an error.
+    """Give each unit to a process, and return when all units are done. Then, or after an error, all processes have ended.
 
     Args:
         units: number and order of each.
         job: the first line for each process.
         workers: number of processes.
         on_report: gets (unit, bytes read, tokens written), in any thread, one at a time.
-        on_done: gets (unit, what it has), likewise.
+        on_done: gets (unit, result of the unit), likewise.
 
     Raises:
         WorkerError: a unit failed, the first one.

@@ -31,7 +31,7 @@ def compile_anew(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 
 def pack(program: jax.stages.Compiled) -> bytes | None:
-    """Return the program's serialized form; None if it has none, like a program that calls functions of this process."""
+    """Return the program's serialized form; None if it has none, as when it calls functions of this process."""
     packed: bytes | None = attempt(lambda: zlib.compress(serialize(program)[0], 1))
     return packed
 
@@ -42,7 +42,7 @@ def load(
     """Return the program from its serialized form; None if that fails.
 
     Args:
-        packed: of `pack`. Loading it runs code.
+        packed: the result of `pack`. Loading it runs code.
         lowered: the program before it was compiled.
         device: the device that the program is for; None: all of the pod.
     """
@@ -58,7 +58,7 @@ def load(
 
 
 def attempt(action: Callable[[], Any]) -> Any:
-    """Return the action's result; None if it fails. Then this process compiles, and only time is lost."""
+    """Return the action's result; None if it fails. Then this process compiles itself, and only time is lost."""
     try:
         return action()
     except Exception as error:

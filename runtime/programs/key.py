@@ -33,8 +33,8 @@ def program_key(lowered: jax.stages.Lowered, built_for: Mapping[str, str], devic
     """Return the key of a program.
 
     Args:
-        lowered: the program. Its text has no places in source files.
-        built_for: of `built_for`.
+        lowered: the program. Its text, without locations in source files, is part of the key.
+        built_for: the result of `built_for`.
         device: id of the device that the program is for; None: all of the pod.
     """
     digest = hashlib.sha256()
@@ -71,7 +71,7 @@ _DIFFERS = {
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str], host: str) -> str | None:
-    """Return why a program that was built for `then` does not fit `now`, on `host`; None if all but its text agrees."""
+    """Return why a program built for `then` does not fit `now`, on `host`; None if everything but its text agrees."""
     for name, words in _DIFFERS.items():
         if (old := then.get(name, "")) != (new := now.get(name, "")):
             return words.format(old or "none", new or "none", host=host)

@@ -47,7 +47,7 @@ class StoredPrograms:
     def load(
         self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None
     ) -> tuple[jax.stages.Compiled, bytes] | str:
-        """Return a program and its serialized form, or why there is none that can be used."""
+        """Return a program and its serialized form, or as text why there is none that can be used."""
         began = time.monotonic()
         try:
             programs = ProgramList.read(self._path)
@@ -66,7 +66,7 @@ class StoredPrograms:
         return program, packed
 
     def refuse(self, why: str) -> None:
-        """Say once why a program is not used."""
+        """Report once why a stored program is not used."""
         if self._tell and not self._has_told_why:
             self._has_told_why = True
             self._tell(f"what was compiled before the start is not used: {why}; podrun compiles as usual")
@@ -99,7 +99,7 @@ class Programs:
         self._count = 0
 
     def shared(self, function: Any) -> Any:
-        """Return a function that runs as `function` does, a program of all devices of the pod, but is compiled once.
+        """Wrap a function over all devices of the pod so that its program is compiled once for all processes.
 
         Args:
             function: has `lower`, as the results of `jax.jit` and `jax.pmap` have. Its last argument is the batch: only
@@ -108,17 +108,17 @@ class Programs:
         return _LoadedFunction(function, self.get) if self._are_used else function
 
     def local(self, function: Any) -> Any:
-        """Return a function that runs as `function` does, a program of this process's first device, but is cached."""
+        """Wrap a function over this process's first device so that its program is cached."""
         device = jax.local_devices()[0]
         return _LoadedFunction(function, partial(self._local, device)) if self._are_used else function
 
     @property
     def _are_used(self) -> bool:
-        """True if JAX's own cache does not do as well: it does for a single process."""
+        """Return whether this object shares programs. A single process does not need that: JAX's own cache does as well."""
         return self._stored is not None or (self._store is not None and jax.process_count() > 1)
 
     def get(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-        """Return the program: from a folder, from process 0, or compiled here. Process 0 offers it."""
+        """Return the compiled program: from a folder, from process 0, or compiled here. Process 0 offers it to the others."""
         self._count += 1
         shared = _Shared(self._store, f"podrun/program/{self._count}")
         now = built_for(Devices.here())
@@ -157,7 +157,7 @@ class Programs:
     def _kept(
         self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None = None
     ) -> tuple[jax.stages.Compiled | None, bytes | None]:
-        """Return the program and its serialized form, if it was compiled before the start or the cache has it."""
+        """Return the program and its serialized form, if it was compiled before the start or is in the cache."""
         stored = self._stored.load(key, lowered, now, device) if self._stored else None
         if isinstance(stored, tuple):
             if self._cache and not self._cache.has(key):
@@ -204,7 +204,7 @@ class _Shared:
             attempt(lambda: self._store.key_value_set_bytes(f"{self._name}/key", key.encode()))
 
     def offer(self, packed: bytes | None) -> None:
-        """Give the program to the other processes; None makes them compile."""
+        """Give the program to the other processes. With None, they compile it themselves."""
         if self._store is not None and not (packed and self._set(packed)):
             self._set(b"-")
 

@@ -15,7 +15,7 @@ __all__ = ["make_storage", "open_bucket", "spool_of"]
 
 
 def make_storage(env: WorkerEnv, is_shared: bool) -> Storage:
-    """Return the storage for a folder that all processes see (`is_shared`), or only process 0."""
+    """Return the storage for a folder. `is_shared`: all processes see the folder; otherwise only process 0 does."""
     return SHARED_FOLDER if is_shared else ProcessDisk(env.host)
 
 

@@ -33,7 +33,7 @@ class Storage(ABC):
 
     @abstractmethod
     def where(self, path: Path) -> str:
-        """Return a path in the workdir in a form that is valid for the user: with its host or bucket, if needed."""
+        """Return a path in the workdir as the user can open it, with its host or bucket if needed."""
 
     @hook
     def summary(self, workdir: Path) -> str | None:
@@ -42,7 +42,10 @@ class Storage(ABC):
 
     @hook
     def before_restore(self, checkpoints: Path) -> None:
-        """Make a folder in `checkpoints`, named by its step, for each checkpoint that exists. `fetch` fills it later."""
+        """Make a folder in `checkpoints`, named by the step, for each checkpoint that exists.
+
+        `fetch` fills the folder later.
+        """
         return
 
     @hook
@@ -52,12 +55,12 @@ class Storage(ABC):
 
     @hook
     def after_save(self, checkpoint: Path) -> None:
-        """Store a checkpoint, whose files, manifest included, are all written. Raises OSError on failure."""
+        """Store a checkpoint, whose files, manifest included, are all written. Raises OSError if that fails."""
         return
 
     @hook
     def after_removal(self, checkpoint: Path) -> None:
-        """Remove a checkpoint from the storage: its folder is gone, because it was superseded or renamed as damaged."""
+        """Remove a checkpoint from the storage. Its folder was removed as superseded, or renamed as damaged."""
         return
 
     @hook

@@ -39,7 +39,7 @@ _open: list[int] = []
 
 
 class BucketCache:
-    """This host's cache, as one process uses it."""
+    """This host's cache, as used by one process."""
 
     def __init__(self, note: Callable[[str], None], on_progress: Callable[[], None]) -> None:
         """Open the cache. `note` is called with lines for the user, `on_progress` whenever a download advances."""
@@ -48,7 +48,7 @@ class BucketCache:
         self._noted = 0.0
 
     def folder(self, bucket: Bucket, objects: Objects) -> Path:
-        """Return a folder that has the objects as files, by their names. It does not change while this process lives.
+        """Return a folder that has the objects as files, by their names. The folder does not change while this process lives.
 
         Raises BucketError, OSError, and UserError if the disk is too small.
         """
@@ -108,7 +108,7 @@ class BucketCache:
         )
 
     def _lock(self, file: BinaryIO) -> None:
-        """Wait until no other process downloads this file. Meanwhile that one's progress counts as this process's."""
+        """Wait until no other process downloads this file. Meanwhile, report the other's progress as this process's."""
         before = -1
         while True:
             try:
@@ -164,7 +164,10 @@ class BucketCache:
 
 
 def _identity(bucket: Bucket, name: str, item: Stored) -> tuple[int, str]:
-    """Return the size and digest of an object; its name and version in place of the digest if the server states none."""
+    """Return the size and digest of an object.
+
+    If the server states no digest, its name and version take the digest's place.
+    """
     exact = item.digest and not item.digest.startswith("parts:")
     return item.size, item.digest if exact else f"{bucket.url}/{name} {item.version}"
 

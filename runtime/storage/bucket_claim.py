@@ -53,7 +53,9 @@ class Claim:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="claim")
 
     def take(self, note: Callable[[str], None]) -> None:
-        """Claim the workdir, if it is free, or held by this run or by a dead one. May wait `STALE` seconds to find out.
+        """Claim the workdir if it is free, or if its claim is of this run or of a dead run.
+
+        May wait `STALE` seconds to find out.
 
         Raises:
             UserError: another run has it, or the bucket refuses access.
@@ -91,7 +93,7 @@ class Claim:
         self.check()
 
     def _await_end(self, held: Stored, note: Callable[[str], None]) -> bool:
-        """Wait until the holder has ended or is stale: return True. Return False if the claim must be read again.
+        """Wait until the holder has ended or is stale, and return True. Return False if the claim must be read again.
 
         Raises UserError if the holder is alive.
         """
@@ -114,8 +116,10 @@ class Claim:
         return True
 
     def _is_over(self, holder: Facts) -> bool:
-        """Return whether the holder has ended: by its own mark, as an earlier attempt of this run, or because this process
-        holds the lock of the spool folder that it used.
+        """Return whether the holder has ended.
+
+        It has if it is marked as ended, is an earlier attempt of this run, or used a spool folder whose lock this process
+        holds.
         """
         mine = self._facts
         earlier = holder.get("run") == mine["run"] and int(str(holder["attempt"])) <= int(str(mine["attempt"]))
@@ -169,7 +173,7 @@ def _id_of(spool: Path) -> str:
 
 
 def _facts(content: bytes | None) -> Facts:
-    """Parse a claim; empty if it is not valid, since anybody with access to the bucket may have written it."""
+    """Parse a claim. Returns an empty one if it is not valid, since anybody with access to the bucket may have written it."""
     try:
         facts = json.loads(content or b"{}")
     except (ValueError, RecursionError):

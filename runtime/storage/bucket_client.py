@@ -79,7 +79,9 @@ class Bucket:
         return self.replace(name, content, _ABSENT) is not None
 
     def replace(self, name: str, content: bytes, version: str) -> str | None:
-        """Write an object if its current version is `version`. Return the new version, or None if it was another one.
+        """Write an object if its current version is `version`.
+
+        Return the new version; None if the current version is another one.
 
         Raises BucketError.
         """
@@ -186,7 +188,7 @@ class Bucket:
             abort_uploads(self._fs, self._root)
 
     def _write(self, name: str, content: bytes, version: str | None) -> str:
-        """Write an object, verified, and return its version. Raises ConditionError unless it had `version`; None: any."""
+        """Write an object, verified, and return its new version. Raises ConditionError unless it had `version`; None: any."""
         write = write_gs if self._scheme == "gs" else write_s3
         for _ in range(_TRANSFERS):
             facts = self._try("write", name, partial(write, self._fs, self._key(name), content, version))

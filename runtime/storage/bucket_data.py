@@ -58,7 +58,7 @@ def objects_of(key: str, url: str, note: Callable[[str], None]) -> tuple[Bucket,
     """Find the objects that a URL names, like `_objects`, whose names can be files. `key` is for messages.
 
     Raises:
-        UserError: there are none, or one has a name that cannot be a path.
+        UserError: there are no objects, or one has a name that cannot be a path.
         OSError: the bucket cannot be read.
     """
     bucket, objects, name = _objects(url, note)
@@ -90,7 +90,7 @@ def _objects(url: str, note: Callable[[str], None]) -> tuple[Bucket, Objects, st
 
 
 def _files(objects: Objects) -> Objects:
-    """Return the objects without those that web consoles make for folders."""
+    """Return the objects, without the placeholders that web consoles make for folders."""
     return {name: item for name, item in objects.items() if not name.endswith("/")}
 
 

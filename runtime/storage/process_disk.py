@@ -8,7 +8,7 @@ from .base import Storage
 
 
 class ProcessDisk(Storage):
-    """A folder that only process 0 is sure to see. It reads and writes checkpoints for all processes."""
+    """A folder that possibly only process 0 sees. It reads and writes checkpoints for all processes."""
 
     everyone_reads = False
     is_one_disk = True
