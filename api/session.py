@@ -90,7 +90,7 @@ def report(
     step: int,
     metrics: Mapping[str, Any] | None = None,
     *,
-    kind: str = "train",
+    kind: str | None = None,
     sample: Mapping[str, Any] | None = None,
     **named: Any,
 ) -> None:
@@ -104,7 +104,8 @@ def report(
         metrics: numbers by name, for names that are not valid in Python, such as `val/f1`. Metrics whose names begin alike
             are shown together.
         kind: `train` for metrics of training; `eval` for those of an evaluation, which the charts show as dots; or the name
-            of another set that was evaluated, such as `test`: its metrics are then named `test/NAME`.
+            of another set that was evaluated, such as `test`: its metrics are then named `test/NAME`. By default `eval` if
+            all names begin with `val/`, `valid/`, `validation/`, `eval/` or `test/`, otherwise `train`.
         sample: what to show on the page of the run, by name: text, a list of rows, an image (uint8 or float from 0 to 1,
             [height, width] or [height, width, channels]), or an array of numbers of one dimension, which is shown as a
             histogram.
@@ -129,7 +130,11 @@ def report(
         raise TypeError(f"podrun.report: step is {step!r}, expected a whole number") from None
     if abs(number) > _LAST:
         raise ValueError(f"podrun.report: step is {number}, expected at most {_LAST}")
-    current().metrics.report(number, {**(metrics or {}), **named}, kind, sample or {})
+    numbers = {**(metrics or {}), **named}
+    if kind is None:
+        evaluated = bool(numbers) and all(str(name).startswith(_EVALUATED) for name in numbers)
+        kind = "eval" if evaluated else "train"
+    current().metrics.report(number, numbers, kind, sample or {})
 
 
 def is_stopping() -> bool:
@@ -148,6 +153,8 @@ class _Reported(NamedTuple):
     metrics: dict[str, object]
 
 
+_EVALUATED = ("val/", "valid/", "validation/", "eval/", "test/")
+"""Beginnings of the names of metrics that belong to an evaluation."""
 _SHOWN = 4
 """Metrics on a line of the console, unless the program names them."""
 _LAST = (1 << 63) - 1

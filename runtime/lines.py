@@ -63,10 +63,15 @@ def milestone(event: WorkerEvent) -> str | None:
 
 def step_line(event: StepEvent) -> str:
     """Return `step 20/300  loss 2.3146  accuracy 0.410  18.2k tok/s  elapsed 0:12  eta 2:40`."""
-    parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event)]
-    if "elapsed" in event:
-        parts.append(f"elapsed {clock(event['elapsed'])}")
-    return "  ".join([*filter(None, parts), f"eta {clock(event.get('seconds_left'))}"])
+    parts = [f"step {out_of(event['step'], event['steps'])}", describe_step(event), times(event)]
+    return "  ".join(filter(None, parts))
+
+
+def times(event: StepEvent) -> str:
+    """Return `elapsed 0:12  eta 2:40`, or what is known of it: the end of a program is known if its number of steps is."""
+    left = event.get("seconds_left")
+    parts = [f"elapsed {clock(event['elapsed'])}"] if "elapsed" in event else []
+    return "  ".join(parts if left is None else [*parts, f"eta {clock(left)}"])
 
 
 def out_of(step: int, steps: int | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.events import metrics_of
-from podrun.runtime.lines import clock, decimals, describe_pace, describe_step, out_of, shown_metrics
+from podrun.runtime.lines import decimals, describe_pace, describe_step, out_of, shown_metrics, times
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
@@ -160,8 +160,8 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
         facts.append(("metrics", _listed(others)))
     if details.evaluation is not None:
         facts.append(("evaluation", f"step {details.evaluation['step']}  {_listed(metrics_of(details.evaluation))}"))
-    if summary.state is RunStatus.RUNNING and "elapsed" in step:
-        facts.append(("time", f"elapsed {clock(step['elapsed'])}  eta {clock(step.get('seconds_left'))}"))
+    if summary.state is RunStatus.RUNNING and (text := times(step)):
+        facts.append(("time", text))
     return facts
 
 

@@ -7,7 +7,7 @@ finds the previous lines where it expects them.
 from __future__ import annotations
 
 from podrun.runtime.events import StepEvent
-from podrun.runtime.lines import clock, decimals, number_of, out_of, seconds_words, shown_metrics, throughput
+from podrun.runtime.lines import decimals, number_of, out_of, seconds_words, shown_metrics, throughput, times
 
 from ..rundir.events import LateEvent
 from ..rundir.lateness import late_share
@@ -44,8 +44,8 @@ def card(state: RunState, step: StepEvent, history: History, now: float, plain: 
         rows.append(("step time", f"{seconds_words(seconds)}  {throughput(step)}"))
     elif rate := throughput(step):
         rows.append(("throughput", rate))
-    elapsed = f"elapsed {clock(step['elapsed'])}  " if "elapsed" in step else ""
-    rows.append(("time", f"{elapsed}eta {clock(step.get('seconds_left'))}"))
+    if text := times(step):
+        rows.append(("time", text))
     if state.checkpoint is not None:
         ago = duration(now - state.checkpoint["time"])
         rows.append(("checkpoint", f"step {state.checkpoint['step']}, {ago} ago"))

@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import EventKind, Phase
 from podrun.runtime.events import StepEvent
-from podrun.runtime.lines import describe_step, milestone, step_line
+from podrun.runtime.lines import PHASES, describe_step, milestone, step_line
 
 from ..pod.traits import location, reached
 from ..rundir.events import Event, StartEvent
@@ -144,7 +144,7 @@ class PlainConsole:
         if phase != self._phase and phase is not None:
             self._phase = phase
             # The first process of a program prints its own phases.
-            printed = self._state.is_program and isinstance(phase, Phase)
+            printed = self._state.is_program and phase in PHASES
             if not printed and phase in (
                 Phase.SETUP,
                 Phase.RESTORE,

@@ -42,6 +42,20 @@ def test_any_name_and_kind(fresh: Callable[[], None]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [(["val/f1"], "eval"), (["test/f1", "eval/loss"], "eval"), (["val/f1", "loss"], "train"), (["value/f1"], "train")],
+)
+def test_metrics_of_an_evaluation_are_known_by_their_names(
+    fresh: Callable[[], None], names: list[str], kind: str
+) -> None:
+    """A report of nothing but metrics of an evaluation is one, and `kind` overrules that."""
+    numbers = dict.fromkeys(names, 0.5)
+    podrun.report(1, numbers)
+    podrun.report(2, numbers, kind="train")
+    assert [record["kind"] for record in records()] == [kind, "train"]
+
+
 def test_tensorboard_has_all(fresh: Callable[[], None]) -> None:
     names = [f"metric {number}" for number in range(30)]
     podrun.report(3, {**dict.fromkeys(names, 1.0), "train/f1": 0.5}, sample={"text": "hello", "table": [["a|b"], [1]]})

@@ -56,7 +56,7 @@ def test_all_that_is_known() -> None:
 def test_as_little_as_a_user_program_says() -> None:
     """It has not said how many steps there are, and calls something else a norm."""
     step = event("step", 0, step=7, steps=None, grad_norm="small")
-    assert card(training(), step, History(), 0.0) == ["step        7", "phase       training", "time        eta -:--"]
+    assert card(training(), step, History(), 0.0) == ["step        7", "phase       training"]
 
 
 def test_long_names_of_metrics() -> None:
