@@ -109,7 +109,7 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
         if (folder / MANIFEST).exists():
             return _complete(folder, plan, query["strict"])
         say({"line": _first_line(plan, end, query["tokenizer"], template)})
-        work = _Work(folder, plan, sources, selection, template, query["strict"], query["workers"], say)
+        work = _Work(query, plan, sources, selection, template, say)
         try:
             if is_new:
                 save_plan(folder, plan)
@@ -288,18 +288,16 @@ class _Work:
 
     def __init__(
         self,
-        folder: Path,
+        query: PrepareQuery,
         plan: Plan,
         sources: Sources,
         selection: Selection,
         template: ChatTemplate | None,
-        strict: bool,
-        workers: int | None,
         say: Say,
     ) -> None:
-        self._folder, self._plan, self._sources, self._selection = folder, plan, sources, selection
-        self._template, self._strict, self._say = template, strict, say
-        self._workers = workers or len(os.sched_getaffinity(0))
+        self._query, self._plan, self._sources, self._selection = query, plan, sources, selection
+        self._template, self._say = template, say
+        self._folder = Path(query["folder"])
         self._sizes = [sum(piece.size for piece in unit) for unit in plan.units]
         self._progress = _Progress(plan.size, say)
         self._width = 2
@@ -382,7 +380,7 @@ class _Work:
             "saved": saved,
             "eos": eos,
             "dtype": dtype,
-            "strict": self._strict,
+            "strict": self._query["strict"],
             "column": self._selection.column,
             "template": self._selection.template,
             "chat": fields,
@@ -407,9 +405,10 @@ class _Work:
             on_done(number, unit)
 
         orders = ((number, self._order(number)) for number in numbers)
+        workers = self._query["workers"] or len(os.sched_getaffinity(0))
         try:
             if len(numbers):
-                work_on(orders, job, min(self._workers, len(numbers)), self._progress.report, done)
+                work_on(orders, job, min(workers, len(numbers)), self._progress.report, done)
         except WorkerError as error:
             raise self._explained(error.unit, error.failure) from None
 
@@ -482,7 +481,7 @@ class _Work:
         return f"{shown(file.name)}, {'line' if file.kind == 'jsonl' else 'row'} {base + number}"
 
     def _check_strict(self, number: int, record: ShardRecord) -> None:
-        if self._strict and record.bad:
+        if self._query["strict"] and record.bad:
             first = record.bad[0]
             failure: BadLine = {
                 "error": "strict",
