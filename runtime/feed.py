@@ -17,7 +17,7 @@ from .state import Batch
 
 
 @dataclass(frozen=True)
-class Feed:
+class TrainFeed:
     """This process's part of the batches from one position on."""
 
     batches: Prefetcher[Batch] | Constant[Batch]
@@ -44,7 +44,7 @@ def open_feed(
     counts: JobCounts,
     states: list[str] | None,
     note: Callable[[str], None],
-) -> Feed:
+) -> TrainFeed:
     """Return the batches from the position of `counts` on.
 
     Args:
@@ -62,9 +62,9 @@ def open_feed(
     if isinstance(examples, Streamed):
         return _streamed(config, examples, strategy, counts, states, note)
     if config.batch_size == "all":
-        return Feed(Constant(strategy.shard(full_batch(examples, parts, *strategy.data_shard))))
+        return TrainFeed(Constant(strategy.shard(full_batch(examples, parts, *strategy.data_shard))))
     batches = TrainBatches(examples, counts.order.order(), counts.consumed, *strategy.data_shard, parts)
-    return Feed(Prefetcher(lambda at: strategy.shard(batches.at(at)), counts.position, counts.consumed))
+    return TrainFeed(Prefetcher(lambda at: strategy.shard(batches.at(at)), counts.position, counts.consumed))
 
 
 def _streamed(
@@ -74,7 +74,7 @@ def _streamed(
     counts: JobCounts,
     states: list[str] | None,
     note: Callable[[str], None],
-) -> Feed:
+) -> TrainFeed:
     """Return the batches of this process's iterator, from its state in the checkpoint on."""
     where, consumed, parts = f"data.name {config.data.name}", counts.consumed, strategy.shares * config.accumulate
     part, num_parts = strategy.data_shard
@@ -91,4 +91,4 @@ def _streamed(
     if before != num_parts:
         note(f"{where}: `regroup` has made the states of {before} iterators into those of {num_parts}")
     batches = Prefetcher(lambda at: strategy.shard(reader.read(at, at + consumed)), counts.position, consumed)
-    return Feed(batches, reader, part, where)
+    return TrainFeed(batches, reader, part, where)

@@ -32,7 +32,7 @@ from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
 from .events import SHOWN
-from .feed import Feed, open_feed
+from .feed import TrainFeed, open_feed
 from .job_counts import JobCounts, is_due
 from .measure.epochs import EpochMeans
 from .measure.finite import FiniteCheck, arrays_with_nan
@@ -161,7 +161,7 @@ class Trainer:
         size = padded(consumed, self._strategy.shares * config.accumulate)  # more on a pod that has lost a host
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, size)
         self._clock = Clock(consumed, self._task.units_per_example, self._task.unit, least)
-        self._feed: Feed | None = None  # while no step is left
+        self._feed: TrainFeed | None = None  # while no step is left
         self._state: TrainState
 
     def _make_step(self) -> None:

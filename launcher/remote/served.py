@@ -11,7 +11,7 @@ from ..transport.base import Channel
 from .delivery import Delivery
 
 
-class Served:
+class ServedAttempt:
     """One attempt on one host, over any number of connections: its plan, and which frames have been exchanged."""
 
     def __init__(self, plan: HostPlan) -> None:

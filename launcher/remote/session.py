@@ -20,7 +20,7 @@ from .conversation import deadline, drain, lines, send_frame
 from .delivery import Delivered, Lost
 from .liveness import Liveness
 from .open_agent import open_agent
-from .served import Closing, Kept, Served
+from .served import Closing, Kept, ServedAttempt
 
 OnFrame = Callable[[str, Delivered], None]
 """Called with (host name, frame) in the session's thread, which it may block.
@@ -131,7 +131,7 @@ class Session:
         return True
 
     def _set_attempt(self, plan: HostPlan, on_frame: OnFrame) -> None:
-        self._served, self._on_frame = Served(plan), on_frame
+        self._served, self._on_frame = ServedAttempt(plan), on_frame
         self._spoken = threading.Event()  # set by the first frame, or the end of the connection
         self.liveness.progress()
 

@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset
 from podrun.runtime.data.streamed import Share, Streamed
-from podrun.runtime.feed import Feed, open_feed
+from podrun.runtime.feed import TrainFeed, open_feed
 from podrun.runtime.job_counts import JobCounts
 from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch
@@ -32,7 +32,7 @@ class Parts:
         return batch
 
 
-def feed(at: int = 0, shares: int = 1, **keys: Any) -> Feed:
+def feed(at: int = 0, shares: int = 1, **keys: Any) -> TrainFeed:
     """Return the batches of a job after step `at`."""
     config = Config.model_validate({**JOB, **keys})
     data = load_dataset(config)
@@ -42,7 +42,7 @@ def feed(at: int = 0, shares: int = 1, **keys: Any) -> Feed:
     return open_feed(config, data.train, cast(Strategy, Parts(shares)), counts, None, lambda note: None)
 
 
-def taken(feed: Feed, count: int) -> list[Batch]:
+def taken(feed: TrainFeed, count: int) -> list[Batch]:
     batches = []
     for _ in range(count):
         batches.append(feed.batches.get(lambda: None))
@@ -94,7 +94,7 @@ class Counting:
         self.at = state["at"]
 
 
-def streamed_feed(at: int = 0, states: list[str] | None = None, shares: int = 1) -> Feed:
+def streamed_feed(at: int = 0, states: list[str] | None = None, shares: int = 1) -> TrainFeed:
     config = Config.model_validate(JOB)
     data = Streamed(Counting, {"x": np.int32(0)})
     counts = JobCounts.at_start(config, Dataset(cast(Any, data), cast(Any, data), b""))

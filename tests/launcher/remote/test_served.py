@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.remote.served import Closing, Served
+from podrun.launcher.remote.served import Closing, ServedAttempt
 
 from ..attempts import plan_of
 from .pretended import FakeChannel
@@ -16,7 +16,7 @@ from .pretended import FakeChannel
 
 def test_a_new_connection_repeats_what_the_agent_must_not_miss() -> None:
     """The newest of each kind, in the order of the first; a probe or a ping has its time."""
-    served = Served(HOST)
+    served = ServedAttempt(HOST)
     served.note_sent({"type": "go", "env": {"A": "1"}}, 0.0)
     served.note_sent({"type": "ping"}, 1.0)
     served.note_sent({"type": "standby", "count": 2}, 2.0)
@@ -27,7 +27,7 @@ def test_a_new_connection_repeats_what_the_agent_must_not_miss() -> None:
 
 @pytest.mark.parametrize(("seconds", "left"), [(0.0, 7.0), (5.0, 2.0), (60.0, 0.0)])
 def test_a_repeated_stop_has_the_rest_of_its_grace(seconds: float, left: float) -> None:
-    served = Served(HOST)
+    served = ServedAttempt(HOST)
     served.note_sent({"type": "stop", "grace": 7.0}, 100.0)
     for _ in range(2):  # repeating it does not begin it again
         assert served.repeated(100.0 + seconds, "stop") == [{"type": "stop", "grace": left}]
