@@ -105,7 +105,7 @@ class FaultInjection:
             if pid is None or self._left.pop(str(injection), None) is None:
                 return
             self._struck_now[injection.process] = str(injection)
-        message = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
+        message = f"--inject: the fault strikes now (attempt {self._attempt}): {injection}"
         self._observer.event(
             {"event": EventKind.NOTE, "time": time.time(), "message": message, "injected": str(injection)}
         )

@@ -398,7 +398,7 @@ class AttemptState:
             return
         unconfirmed = {h.name for h in self.hosts.values() if not h.is_over or h.incomplete or (h.stopped and h.left)}
         for name in sorted(unconfirmed):
-            self._fail(name, "its agent has not confirmed that all has ended, and that all output is here")
+            self._fail(name, "its agent has not confirmed that all processes have ended and all output has arrived")
         for name in sorted({p.host for p in self.processes.values() if not self._is_done(p)} - unconfirmed):
             self._fail(name, "not all of its processes have finished")
 
@@ -467,7 +467,7 @@ class AttemptState:
             try:
                 event = parse_worker_event(line)
             except Malformed as why:  # cut off by a full disk, or written by a user program
-                what = f"process {process.process} on {host} reported something that is no event ({why}); it is ignored"
+                what = f"process {process.process} on {host} reported something that is not an event ({why}); it is ignored"
                 self._warn(process, "events", what)
                 continue
             self._on_event(process, event)
@@ -520,7 +520,7 @@ class AttemptState:
                 record = ProgressRecord.parse(text)
             except ValueError as why:  # a user program has written it
                 process.record = None  # and nobody can tell any more whether the pod is stuck
-                what = f"the beat of process {number} on {host} is damaged ({why}); a hang may not be noticed"
+                what = f"the progress record of process {number} on {host} is damaged ({why}); a hang may go unnoticed"
                 self._warn(process, "beat", what)
                 continue
             if process.record is None or record.moves != process.record.moves:
@@ -578,7 +578,7 @@ class AttemptState:
         if frame["missing"]:
             host.incomplete = True
             self._note(
-                f"{frame['missing']} bytes of what {name} printed are not here; they stay there in {host.folder}"
+                f"{frame['missing']} bytes of what {name} printed did not arrive; they stay on the host, in {host.folder}"
             )
         if reason.startswith(PREEMPTED) and not self.failures.names(name):
             mine = [p for p in self.processes.values() if p.host == name]

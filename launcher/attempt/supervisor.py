@@ -241,7 +241,7 @@ class Supervisor:
     def _tell_waiting(self) -> None:
         hosts = [host.name for host in self.state.awaited]
         what = f"waiting for the rest of what {', '.join(hosts[:4])}{' ...' * (len(hosts) > 4)} printed"
-        self._note(f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'}: not)")
+        self._note(f"{what} (Ctrl-C {'again' if self._interrupts else 'twice'} ends the wait)")
 
     def _outcome(self) -> Outcome:
         silent_hosts = {host: session.liveness for host, session in self._sessions.items() if not self._hears(host)}

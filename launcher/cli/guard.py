@@ -22,7 +22,7 @@ def typed_program(ctx: click.Context, job: tuple[str, ...]) -> tuple[str, ...]:
     """
     program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
     if PROGRAM in ctx.meta and not program:
-        raise click.UsageError("there is no program behind the `--`", ctx)
+        raise click.UsageError("there is no program after the `--`", ctx)
     if not program and not job:
         raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
     return program

@@ -216,7 +216,7 @@ def compile_command(
 
             if slice or pod or gpu:
                 raise UserError(
-                    "--install is without --slice, --pod and --gpu: the compiler of TPUs or GPUs is for all of them"
+                    "--install takes no --slice, --pod or --gpu: the compiler of TPUs or GPUs is for all of them"
                 )
             return install_compiler(install, train, overrides)
         if train is None:

@@ -21,7 +21,7 @@ def _parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -
     if value == "best":
         return "best"
     if not re.fullmatch("[0-9]{1,18}", value, re.ASCII):
-        raise click.BadParameter(f"{value!r} is no step; give a number, or best", ctx, param)
+        raise click.BadParameter(f"{value!r} is not a step; give a number, or best", ctx, param)
     return int(value)
 
 
@@ -494,7 +494,9 @@ def _step_range(ctx: click.Context, param: click.Parameter, value: str | None) -
     if value is None:
         return None
     if not re.fullmatch("[0-9]{1,12}(:[0-9]{1,12})?", value, re.ASCII):
-        raise click.BadParameter(f"{value!r} is no step; give a number, or the first and the last, such as 1190:1210")
+        raise click.BadParameter(
+            f"{value!r} is not a step; give a number, or the first and the last, such as 1190:1210"
+        )
     first, _, last = value.partition(":")
     return int(first), int(last or first)
 

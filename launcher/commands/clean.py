@@ -98,7 +98,7 @@ def _age_hint(request: CleanRequest) -> str:
 def _confirm(what: str) -> bool:
     """Return True if the user agrees. Raises UserError without a terminal."""
     if not sys.stdin.isatty():
-        raise UserError(f"nobody can be asked here whether to remove {what}; say --yes, or look with --dry-run")
+        raise UserError(f"there is no terminal to ask whether to remove {what}; add --yes, or --dry-run to look first")
     return click.confirm(f"remove {what}?")
 
 

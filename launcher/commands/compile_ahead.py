@@ -39,7 +39,7 @@ class Compiling:
         if code is None:
             os.killpg(self.process.pid, signal.SIGTERM)  # the process that compiles, too
             self.process.wait()
-            return "the hosts are there before all programs were compiled; they compile as usual"
+            return "the hosts were ready before all programs were compiled, so they compile as usual"
         lines = self.log.read_text(errors="replace").splitlines()
         return f"nothing was compiled before: {lines[-1].removeprefix('podrun: ') if lines else code}" if code else None
 

@@ -124,7 +124,7 @@ def _rates(read: int, tokens: int, seconds: float, left: int) -> str:
 def _as_text(report: PrepareAnswer, folder: Path) -> str:
     lines = []
     if report.was_complete:
-        lines.append("is complete already: nothing was to be done")
+        lines.append("is complete already: there was nothing to do")
     elif report.seconds > 0:
         seconds, read, written = report.seconds, report.read, report.written
         lines.append(

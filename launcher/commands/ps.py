@@ -62,7 +62,7 @@ def ps(request: PsRequest) -> int:
     elif not every:
         print(f"no runs in {podrun_home() / 'runs'}")
     elif not summaries:
-        print(f"none of the {len(every)} runs is like that; `podrun ps --all` lists all")
+        print(f"none of the {len(every)} runs matches; `podrun ps --all` lists all")
     else:
         print(table_of(shown, os.get_terminal_size().columns if sys.stdout.isatty() else None))
         if abandoned := [summary.run for summary in shown if summary.state is RunStatus.ABANDONED]:

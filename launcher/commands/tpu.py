@@ -96,7 +96,7 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
 def confirm(question: str, what: str) -> bool:
     """Return True if the user agrees. Raises UserError without a terminal."""
     if not sys.stdin.isatty():
-        raise UserError(f"nobody can be asked here {what}; say --yes")
+        raise UserError(f"there is no terminal to ask {what}; add --yes")
     if click.confirm(question):
         return True
     print("nothing was changed")

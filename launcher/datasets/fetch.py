@@ -122,7 +122,9 @@ def _copy(answer: IO[bytes], output: IO[bytes], url: str, file: RemoteFile, prog
             output.write(block)
         progress(file.name, here, file.size)
     if here < file.size:
-        raise HostError(_host(url), f"ended {url} after {here} of {file.size} bytes; call podrun again")
+        raise HostError(
+            _host(url), f"has ended the download of {url} after {here} of {file.size} bytes; call podrun again"
+        )
     return f"{_algorithm(file)}:{digest.hexdigest()}"
 
 

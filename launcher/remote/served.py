@@ -1,4 +1,4 @@
-"""PURE: what a session knows of the attempt that it serves, of an agent that is kept for the next one, and of its own end."""
+"""PURE: what a session knows of the attempt it serves, of an agent kept for the next attempt, and of its own end."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class ServedAttempt:
         self._standing: dict[str, tuple[float, ToAgent]] = {}
 
     def note_sent(self, frame: ToAgent, now: float) -> None:
-        """Note a frame for the agent. `now`: time.monotonic(), in seconds."""
+        """Record a frame that was sent to the agent. `now`: time.monotonic(), in seconds."""
         if frame["type"] in ("go", "standby", "stop"):
             self._standing[frame["type"]] = now, frame
 
     def repeated(self, now: float, *kinds: str) -> list[ToAgent]:
-        """Return the frames that an agent gets again over a new connection: its last `go`, `standby` and `stop`.
+        """Return the frames to send again over a new connection: the last `go`, `standby` and `stop`.
 
-        A `stop` has only what is left of its grace, or lost connections would extend it.
+        A `stop` frame gets only the rest of its grace period, because otherwise lost connections would extend it.
 
         Args:
             now: time.monotonic(), in seconds.
-            kinds: types of the frames that are wanted; all if none is named.
+            kinds: types of the frames to return; none: all.
         """
         frames: list[ToAgent] = []
         for kind, (since, frame) in list(self._standing.items()):
@@ -48,11 +48,11 @@ class Kept(NamedTuple):
     """An agent that was told to wait for another attempt."""
 
     folder: str
-    """Folder of the attempt after which it waits, or has waited."""
+    """Folder of the attempt that ended before the agent was told to wait."""
     close: Close
-    """The frame that ends it."""
+    """The frame that ends the agent."""
     is_reused: bool = False
-    """It has been given another attempt."""
+    """True once the agent has another attempt."""
 
 
 @dataclass
@@ -60,20 +60,20 @@ class Closing:
     """The end of a session."""
 
     is_closed: bool = False
-    """The session delivers nothing any more."""
+    """True: the session delivers no more frames."""
     must_be_told: bool = False
-    """The agent still runs, and `close` waits until it has been told to end."""
+    """True: the agent still runs, so `close` waits until the agent knows that it must end."""
     is_told: bool = False
-    """The agent has been told, and has ended the connection itself."""
+    """True: the agent knows that it must end, and has ended the connection itself."""
     cut: Channel | None = None
     """The last channel that the session has closed."""
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the session is closed, and nobody is to be told any more."""
+        """Return whether the session is closed, and the agent knows that if it must."""
         return self.is_closed and (self.is_told or not self.must_be_told)
 
     def note_end(self, channel: Channel) -> None:
-        """Note that a channel has ended: after `close`, an agent that was told ends it with exit code 0."""
+        """Record that a channel has ended. After `close`, exit code 0 means that the agent knows that it must end."""
         if self.is_closed:
             self.is_told = channel.exit_code() == 0 and channel is not self.cut

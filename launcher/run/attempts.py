@@ -188,7 +188,7 @@ class _Run:
             )
         if self._injection.left:
             left = ", ".join(self._injection.left)
-            self._note(f"rehearsal: not reached, so not injected: {left}")
+            self._note(f"--inject: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
@@ -346,7 +346,7 @@ class _Run:
         away = HostWait(pod, self._spec.job, self._transport, self._note).away(asked, self._is_stopped, quiet=True)
         self._unfit |= failed - (away or {}).keys()
         if unfit := sorted(failed & self._unfit):
-            self._note(f"{name_hosts(unfit)}: has no part in this run any more, because it could not be prepared")
+            self._note(f"{name_hosts(unfit)}: is left out of this run from now on, because it could not be prepared")
 
     def _is_stopped(self) -> bool:
         return bool(self._open.signals.received)

@@ -88,7 +88,7 @@ class StrayProcesses:
             for row in self._end(stray):
                 self._strays[host] = replace(stray, row=row, until=inf)
         if names & self._strays.keys():
-            self._note("no restart: what is left of this attempt would go on beside it")
+            self._note("no restart: processes of this attempt are left, and would run beside the next one")
             return False
         away = [host for host, stray in self._strays.items() if stray.plan is plan]
         if away and plan.lease <= NETWORK_LEASE:

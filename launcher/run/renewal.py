@@ -55,7 +55,7 @@ def why_taken(renewal: Renewal, attempt: Attempt, note: Callable[[str], None], s
     try:
         return renewal.why_taken(_RECORDS_LAG if silent or attempt.ending in _MAYBE_TAKEN else 0.0, note, stopped)
     except (UserError, UnavailableError) as error:
-        note(f"it is not known whether the machines are there still: {error}")
+        note(f"cannot find out whether the machines still exist: {error}")
         return ""
 
 

@@ -69,7 +69,7 @@ class FaultInjector:
 
     def _inject(self, injection: Injection) -> None:
         self._injections.remove(injection)
-        what = f"rehearsal: injected fault strikes (attempt {self._attempt}): {injection}"
+        what = f"--inject: the fault strikes now (attempt {self._attempt}): {injection}"
         self._reporter.event({"event": EventKind.NOTE, "message": what, "injected": str(injection)})
         kind = injection.kind
         if kind in SIGNALS:
@@ -99,7 +99,7 @@ class FaultInjector:
         assert newest is not None
         file = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
         os.truncate(file, file.stat().st_size // 2)
-        self._reporter.note(f"rehearsal: {file} is cut in half")
+        self._reporter.note(f"--inject: {file} is cut in half")
 
 
 def _newest(checkpoints: Path) -> Path | None:

@@ -280,7 +280,7 @@ def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> Non
     run = start(*POD[:4], *fault, "steps=12", "checkpoint.every=3", "launch.max_restarts=1")
     assert run.end() == 0, run.stderr
     assert [e["injected"] for e in run.of("note") if "injected" in e] == ["kill:host=host-1,process=1@step=8"]
-    assert run.of("note")[-1]["message"].startswith("rehearsal: not reached, so not injected: nan:host=host-0")
+    assert run.of("note")[-1]["message"].startswith("--inject: not reached, so not injected: nan:host=host-0")
     assert run.of("resume")[0]["step"] in (3, 6)
     assert sorted(sandbox.losses("runs/small")) == list(range(1, 13))
 

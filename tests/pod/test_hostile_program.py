@@ -39,7 +39,7 @@ def test_nonsense_in_the_place_of_events_and_beats(start: Start, sandbox: Sandbo
     run = start("--simulate", "--slice", "cpu-2x1", "launch.stall_timeout=60", "--", "python", "hostile.py")
     assert run.end(timeout=300) == 0, run.stderr
     notes = [event["message"] for event in run.of("note")]
-    assert sum("reported something that is no event" in note for note in notes) == 2, notes
+    assert sum("reported something that is not an event" in note for note in notes) == 2, notes
     assert notes.count("after all that") == 2, notes
     assert run.of("step") == [] and run.of("checkpoint") == []
     assert processes_of(sandbox) == {}

@@ -136,7 +136,7 @@ def _unpin(folder: str, name: str) -> str:
         os.unlink(os.path.join(folder, name, PINNED))
     except FileNotFoundError:
         return "%s was not kept before" % name
-    return "%s is not kept any more: it goes when it is superseded" % name
+    return "%s is no longer kept: newer checkpoints will replace it" % name
 
 
 def _restore(folder: str, name: str) -> List[str]:

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """The workers of one attempt. Its answers are frames for the launcher."""
+    """The workers of one attempt. Methods return the frames that the launcher gets about them."""
 
     def __init__(self, spec: Spec, prewarmed: PrewarmedWorkers) -> None:
-        """Begin without a process. `prewarmed`: those that take a worker's place, and outlive the attempt."""
+        """Begin without a process. `prewarmed`: processes that can become workers, and that outlive the attempt."""
         self.each = [Worker(w) for w in spec["processes"]]
         self.prewarmed = prewarmed
         self.isolated = False
-        """They run in a PID namespace."""
+        """True: the workers run in a PID namespace."""
         self.started = False
-        """They were told to start, once."""
+        """True once the workers have been started."""
         self._spec = spec
         self._ports: List[socket.socket] = []  # reserved for JAX's coordinator, and for that of another library
         self._kills = kills()  # the kernel's kills for lack of memory before the workers started
 
     @property
     def running(self) -> bool:
-        """Return whether any of them runs."""
+        """Return whether any worker is running."""
         return any(worker.running for worker in self.each)
 
     def reserve(self) -> Ready:
-        """Enter a PID namespace, and reserve the coordinator's ports. Raises OSError, RefusedError."""
+        """Enter a PID namespace, and reserve the ports of a coordinator on this host. Raises OSError, RefusedError."""
         spec = self._spec
         self.isolated = (self.prewarmed.release_namespace() or enter_pid_namespace()) > 0
         if spec["coordinator"]:
@@ -59,9 +59,9 @@ class Workers:
         }
 
     def start(self, env: Dict[str, str]) -> Iterator[State]:
-        """Start them, and yield what has become of each: one that cannot be started has ended with exit code 127.
+        """Start the workers, and yield a frame about each: `started`, or `exit` with code 127 if it cannot be started.
 
-        `env`: more variables of their environment.
+        `env`: further variables of their environment.
         """
         self.started = True
         if self._ports:
@@ -102,12 +102,12 @@ class Workers:
         self.prewarmed.start([worker.spec for worker in self.each], count)
 
     def signal(self, number: int) -> None:
-        """Send a signal to those that run, and to their children."""
+        """Send a signal to the process groups of all running workers."""
         for worker in self.each:
             worker.signal(number)
 
     def note_end(self, pid: int, code: int, asked: bool) -> Optional[Exit]:
-        """Note the end of a child of the agent. Returns None if it is none of the workers.
+        """Record that a child of the agent has ended. Returns an `exit` frame if it was a worker, otherwise None.
 
         Args:
             pid: its pid.
@@ -122,7 +122,7 @@ class Workers:
         return None
 
     def _exit_of(self, worker: Worker, code: int, asked: bool) -> Exit:
-        """Return the frame for a worker's exit. Unless it was asked to stop, add whether memory or disk was exhausted."""
+        """Return the `exit` frame of a worker. It says whether memory or disk was exhausted, unless a stop was asked for."""
         ended: Exit = {
             "type": "exit",
             "process": worker.process,
@@ -142,7 +142,7 @@ class Workers:
 
 
 def _disk_that_was_full(worker: Worker, code: int) -> Optional[str]:
-    """Return the full disk, if any, when a worker failed: the worker's own message may be lost on that disk."""
+    """Return the disk that is full when a worker fails, or None: the worker's own message may be lost on that disk."""
     if code <= 0 and code != -signal.SIGBUS:  # SIGBUS: no space for a mapped file
         return None
     try:  # not the workdir: a network file system may hang, and the worker itself can report that it is full

@@ -138,7 +138,7 @@ def test_what_is_no_event_is_told_once_and_ignored(name: str, tmp_path: Path) ->
     outcome, record = run(tmp_path, frame(type="output", stream="1.events", offset=0, data=data) + b"\n")
     assert outcome.cause is not None and "malformed" not in outcome.cause.what
     notes = [event["message"] for event in map(json.loads, record.splitlines()) if event["event"] == "note"]
-    assert len([note for note in notes if "reported something that is no event" in note]) == 1
+    assert len([note for note in notes if "reported something that is not an event" in note]) == 1
     assert "still heard" in notes
 
 

@@ -320,7 +320,7 @@ def test_an_event_in_pieces_and_one_that_is_none(attempt: Attempt) -> None:
     assert attempt.state.saved_step == 4
     assert attempt.events[0] == {"time": 1.0, "event": "checkpoint", "step": 4, "host": "host-0", "process": 0}
     (note,) = attempt.notes
-    assert note.startswith("process 0 on host-0 reported something that is no event")
+    assert note.startswith("process 0 on host-0 reported something that is not an event")
 
 
 def test_a_fresh_start_is_no_resume(attempt: Attempt) -> None:
@@ -368,7 +368,7 @@ def test_a_damaged_beat(attempt: Attempt, damaged: str) -> None:
         attempt.receive(0, "progress", beats={"0": damaged})
     assert attempt.process(0).record is None
     (note,) = attempt.notes
-    assert "the beat of process 0 on host-0 is damaged" in note
+    assert "the progress record of process 0 on host-0 is damaged" in note
 
 
 def test_the_use_of_a_host_is_reported(attempt: Attempt) -> None:
@@ -586,7 +586,7 @@ def test_what_a_stop_leaves_on_a_host(attempt: Attempt) -> None:
     attempt.stopped(0, left=[7, 8], kept="/tmp/kept", missing=5)
     assert attempt.notes == [
         f"what the program wrote on host-0 stays in /tmp/kept; `podrun pull {JOB.run.run_id} files` brings it here",
-        f"5 bytes of what host-0 printed are not here; they stay there in {JOB.hosts[0].spec['dir']}",
+        f"5 bytes of what host-0 printed did not arrive; they stay on the host, in {JOB.hosts[0].spec['dir']}",
     ]
     assert attempt.host(0).incomplete and not attempt.host(0).is_reusable
     assert attempt.ends(2).left_behind == ["host-0: pids 7, 8", "host-1: its agent does not answer"]
@@ -663,7 +663,7 @@ def test_hosts_that_are_not_done_without_a_reason(attempt: Attempt) -> None:
     attempt.stopped(1)
     outcome = attempt.ends()
     assert attempt.failures == [
-        "host-0: its agent has not confirmed that all has ended, and that all output is here",
+        "host-0: its agent has not confirmed that all processes have ended and all output has arrived",
         "host-1: not all of its processes have finished",
     ]
     assert outcome.cause == Failure("host-0", None, outcome.failures[0].what, ExitCode.UNAVAILABLE)

@@ -190,7 +190,7 @@ def test_keep_and_drop(ask: Ask, workdir: Path) -> None:
     """Nothing is done unless all names are right."""
     assert ask("keep", "10", "20")["done"] == [f"{n} is kept, however many newer ones there are" for n in (10, 20)]
     assert [row["pinned"] for row in ask()["rows"]] == [True, True, False]
-    undone = ["20 is not kept any more: it goes when it is superseded", "30 was not kept before"]
+    undone = ["20 is no longer kept: newer checkpoints will replace it", "30 was not kept before"]
     assert ask("unpin", "20", "30")["done"] == undone
     assert [row["pinned"] for row in ask()["rows"]] == [True, False, False]
     nearest = f"there is no checkpoint 14 in {workdir}/checkpoints; the nearest: 10, 20, 30"

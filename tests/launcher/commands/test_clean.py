@@ -34,7 +34,7 @@ def test_clean_removes_old_runs_that_ended(podrun: Podrun, make: Make) -> None:
         assert [line.split("/")[-1][-4:] for line in listed.out.splitlines()] == ["left", "fail", "old0"]
         assert len(podrun("ps", "--all", "--json").json) == 6
         refused = podrun("clean")
-        assert refused.code == 2 and "remove 3 runs here" in refused.err and "say --yes" in refused.err
+        assert refused.code == 2 and "remove 3 runs here" in refused.err and "add --yes" in refused.err
         assert podrun("clean", "--yes").out.endswith("removed 3 runs here\n")
         assert not left.directory.path.exists()
         assert podrun("clean", "--yes").out.startswith("nothing to remove of runs that ended more than 7d ago")
@@ -87,7 +87,7 @@ def test_compiled_programs_and_kept_answers(podrun: Podrun, sandbox: Sandbox) ->
     assert "last used 8d" in listed[0] and listed[1].split()[-3:] == ["500", "bytes", str(answer.parent)]
     assert listed[2].startswith("kept here: compiled programs (") and "`podrun compile` makes them again" in listed[3]
     refused = podrun("clean")
-    assert refused.code == 2 and "and kept answers (500 bytes); say --yes" in refused.err
+    assert refused.code == 2 and "and kept answers (500 bytes); add --yes" in refused.err
     assert podrun("clean", "--yes").code == 0
     assert not old.exists() and not answer.exists() and not lock.exists() and young.exists()
     assert [path.name for path in (home / "programs" / "compiled").iterdir()] == ["shared"]

@@ -149,7 +149,8 @@ def test_a_connection_that_ends_early(
     web.files["input.txt"], web.promised = TEXT[:-5], promised
     done = podrun("data", "tinyshakespeare")
     assert done.code == 69
-    assert f"127.0.0.1: ended http://127.0.0.1:{web.port}/input.txt after {len(TEXT) - 5} of {len(TEXT)}" in done.err
+    url = f"http://127.0.0.1:{web.port}/input.txt"
+    assert f"127.0.0.1: has ended the download of {url} after {len(TEXT) - 5} of {len(TEXT)}" in done.err
     assert [*folder.rglob("*.*")] == []
 
 

@@ -155,7 +155,7 @@ def test_an_installation_that_ends_early(
     ("words", "message"),
     [
         ((), "what is to be compiled? give a train.yaml, or --install tpu for the compiler alone"),
-        (("--install", "tpu", "--slice", "v5e-4"), "--install is without --slice, --pod and --gpu"),
+        (("--install", "tpu", "--slice", "v5e-4"), "--install takes no --slice, --pod or --gpu"),
         (("--install", "cuda", "no.yaml"), "no.yaml: cannot read the job"),
     ],
 )

@@ -105,7 +105,7 @@ def test_ps_filters(podrun: Podrun, make: Make) -> None:
     assert runs("--name", "lr") == ["bbbb", "aaaa"] and runs("--name", "lr-1") == ["aaaa"]
     assert runs("--tag", "good") == ["bbbb"] and runs("--state", "failed", "--tag", "sweep") == ["bbbb"]
     assert len(runs("--state", "done")) == 13
-    assert "none of the 14 runs is like that" in podrun("ps", "--tag", "goo").out
+    assert "none of the 14 runs matches" in podrun("ps", "--tag", "goo").out
     assert {*STATES} == {*RunStatus}
 
 

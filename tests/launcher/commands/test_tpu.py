@@ -148,11 +148,11 @@ def test_without_a_terminal_nothing_is_created(
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         done = podrun(*UP)
-        assert done.code == 2 and "nobody can be asked here whether to create it; say --yes" in done.err
+        assert done.code == 2 and "there is no terminal to ask whether to create it; add --yes" in done.err
         assert "cost class  spot" in done.out
         service.make()
         done = podrun("tpu", "down", *WHERE)
-        assert done.code == 2 and "nobody can be asked here whether to delete my-tpu; say --yes" in done.err
+        assert done.code == 2 and "there is no terminal to ask whether to delete my-tpu; add --yes" in done.err
     assert service.asked == []
 
 

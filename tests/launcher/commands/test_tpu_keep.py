@@ -64,7 +64,7 @@ def test_the_user_is_asked_even_if_it_is_up(
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         done = podrun(*KEEP, *BUCKET, "train.yaml")
-    assert done.code == 2 and "nobody can be asked here whether to" in done.err and "say --yes" in done.err
+    assert done.code == 2 and "there is no terminal to ask whether to" in done.err and "add --yes" in done.err
     assert "cost class  spot" in done.out and service.asked == []
 
 
@@ -92,7 +92,7 @@ def test_the_commands_of_the_page(
             words = shlex.split(line)
             done = podrun(*words, *(() if words[1] in ("keep", "list") else ("--yes",)))
             if words[1] == "keep":
-                assert done.code == 2 and "nobody can be asked here whether to create it" in done.err, done.err
+                assert done.code == 2 and "there is no terminal to ask whether to create it" in done.err, done.err
             else:
                 assert done.code == 0, done.err
     assert service.state["created"] == 1 and not service.state["queued"]

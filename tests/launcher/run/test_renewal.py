@@ -69,7 +69,7 @@ def test_how_long_it_is_looked_for(ending: Ending, code: int, limit: float | Non
 def test_what_cannot_be_asked_is_not_guessed(error: Exception) -> None:
     told: list[str] = []
     assert why_taken(Machines(error), Attempt(Ending.LOST), told.append, never) == ""
-    assert told == [f"it is not known whether the machines are there still: {error}"]
+    assert told == [f"cannot find out whether the machines still exist: {error}"]
 
 
 def test_new_machines() -> None:

@@ -158,8 +158,8 @@ TRAIN_YAML = [
         files={"a.py": ""},
     ),
     Case("a program in PATH without dashes", "is a program", "true", "-- true x", args=(*SIMULATE, "true", "x")),
-    Case("no program", "no program", "behind the `--`", "`podrun run --help`", args=(*SIMULATE, "--")),
-    Case("a program without a name", "has no name", "after `--`", "the program", args=(*SIMULATE, "--", "")),
+    Case("no program", "no program", "after the `--`", "`podrun run --help`", args=(*SIMULATE, "--")),
+    Case("a program without a name", "is empty", "after `--`", "name a program", args=(*SIMULATE, "--", "")),
 ]
 OVERRIDES = [
     Case("malformed", "'steps' on the command line is not", "on the command line", "key.path=value", override("steps")),
