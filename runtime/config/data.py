@@ -182,7 +182,8 @@ class PreparedData(FileData):
     packing: Literal["concat", "fit"] = Field(
         "concat",
         description="Concat: documents one after another, cut into windows. Fit: as many whole documents as a window has "
-        "room for; each is alone in attention, positions and loss. Conversations need fit; pairs are not packed.",
+        "room for; each is alone in attention, positions and loss. Conversations need fit; pairs are not packed, "
+        "and concat has no effect on them.",
     )
 
 

@@ -41,7 +41,8 @@ def prepared_files(folder: str, key: str = "data.path") -> list[Path]:
         problem = "has no manifest.json" if path.is_dir() else "is not a folder"
         raise UserError(
             f"{key}: {folder} {problem} (seen from {Path.cwd()}), so it is no folder of prepared tokens, or not a whole one; "
-            f"make it: podrun prepare SOURCES -o {folder} --tokenizer FILE"
+            f"make it: podrun prepare SOURCES -o {folder} --tokenizer FILE, with --chat for conversations, with "
+            "--pairs for task dpo"
         )
     files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
     for file in files:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -18,6 +21,9 @@ from jinja2.utils import Namespace
 _BEGIN, _END = "\ufdd0", "\ufdd1"
 """They mark what a template encloses in `generation`. Unicode reserves them for a program's own use: they are no text."""
 MARKS = re.compile(f"[{_BEGIN}{_END}]")
+
+_LIMIT = 10.0
+"""Seconds of computing in which the text of one conversation must be complete; it takes milliseconds."""
 
 
 class _Generation(Extension):
@@ -115,10 +121,30 @@ class Compiled:
         Raises:
             Exception: of any type; a template is a program.
         """
-        text = self._template.render(
-            messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self._tokens
-        )
+        with _limited():
+            text = self._template.render(
+                messages=messages, tools=tools, documents=None, add_generation_prompt=prompt, **self._tokens
+            )
         return _unmarked(text) if self.has_generation else (text, [])
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    """End a template that computes for too long by a TemplateError. Only the main thread gets signals, and is limited."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> NoReturn:
+        raise TemplateError(f"it did not end within {_LIMIT:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, _LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def _unmarked(marked: str) -> tuple[str, list[tuple[int, int]]]:

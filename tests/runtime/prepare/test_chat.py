@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.prepare import chat_template
 from podrun.runtime.prepare.chat import ChatError, ChatTemplate, Conversations, load_template
 
 from .chats import CHAT, TOKENIZER, learned, said, source
@@ -267,6 +268,15 @@ def test_an_answer_that_nothing_asks_for_is_left_out() -> None:
 def test_a_template_that_fails_or_leaves_its_sandbox_is_told(template: str, reason: str) -> None:
     with pytest.raises(ChatError, match=reason):
         of(template).encode(said("a", "b"))
+
+
+def test_a_template_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "_LIMIT", 0.2)
+    loops = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    encoder = of("{% if messages[0].content == 'a' %}" + loops + "{% endif %}" + PLAIN + PROMPT)
+    with pytest.raises(ChatError, match=r"the chat template rejects it: it did not end within 0\.2 s$"):
+        encoder.encode(said("a", "b"))
+    assert len(encoder.encode(said("c", "b")).ids)  # the limit is that of one conversation
 
 
 def test_templates_have_what_transformers_gives_them() -> None:
