@@ -41,6 +41,7 @@ from ..state import (
     variables,
 )
 from ..tasks.base import Scalars, Task, first_parameters
+from ..tasks.collecting import collect, joined, numbers
 from ..trainable import trained
 from .arrays import is_float, merge_model_states, microbatches, put_global, strip_weak_types
 from .initial import SEED, InitialState
@@ -52,7 +53,7 @@ Objective = Callable[[Params], jax.Array]
 
 Sums = dict[str, Any]
 """Sums over the examples of an evaluation by name, float64[]; an ensemble also has `members`, its members' sums by name,
-float64[members]."""
+float64[members]. Of a task that collects, these are arrays of all examples, [N, ...], and of members [members, N, ...]."""
 Loss = tuple[jax.Array, tuple[Scalars, Any]]
 """The loss, float32[], its metrics and the model's new state."""
 
@@ -222,8 +223,17 @@ class Strategy(ABC):
         return {}
 
     def evaluate(self, state: TrainState, batch: Batch) -> Scalars:
-        """Return the task's sums over the global batch, float32[] each, the same in all processes."""
+        """Return the task's sums over the global batch, float32[] each, the same in all processes.
+
+        If the task collects, return what it collects of the batch, [B, ...] each.
+        """
         return self._evaluate(state.best, batch)
+
+    def evaluated(self, params: Params, batch: Batch) -> Scalars:
+        """Return the task's sums over a batch, or what it collects of the batch. JAX traces it."""
+        if self.task.collects:
+            return collect(self.config.task, self.task.evaluate, params, batch)
+        return self.task.evaluate(params, batch)
 
     @hook
     def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
@@ -231,7 +241,14 @@ class Strategy(ABC):
 
         Each batch is a result of `shard`. All processes must call it.
         """
+        if self.task.collects:
+            return self.joined(jax.device_get(self.evaluate(state, batch)) for batch in batches)
         return self.added(state, batches)
+
+    @hook
+    def joined(self, parts: Iterable[Sums]) -> Sums:
+        """Return the arrays of all examples, [N, ...], that were collected of batches."""
+        return joined(self.config.task, parts)
 
     def added(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
         """Return the results of `evaluate` added up over batches.
@@ -248,6 +265,8 @@ class Strategy(ABC):
     @hook
     def together(self, sets: Sequence[Sums]) -> Sums:
         """Combine the results of `sums` for several sets into the result for all their examples."""
+        if self.task.collects:
+            return {name: np.concatenate([each[name] for each in sets]) for name in sets[0]}
         whole: Sums = jax.tree.map(lambda *each: np.sum(each, axis=0), *sets)
         return whole
 
@@ -281,8 +300,13 @@ class Strategy(ABC):
 
     @hook
     def summarize(self, sums: Sums) -> Metrics:
-        """Return the metrics of an evaluation. `sums`: the results of `evaluate`, added up over all batches."""
-        return self.task.summarize(sums)
+        """Return the metrics of an evaluation. `sums`: the result of `sums` or `together`."""
+        return self.summary(sums)
+
+    def summary(self, sums: Sums) -> dict[str, float]:
+        """Return what the task computes from sums, or from what it collected."""
+        metrics = self.task.summarize(sums)
+        return numbers(self.config.task, metrics) if self.task.collects else metrics
 
     # --- the computation of every strategy; JAX traces it ---
 

@@ -7,7 +7,7 @@ scores the mean of the members' predictions (Hansen & Salamon 1990; Lakshminaray
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..events import Metrics
 from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
 from ..tasks.base import Scalars, Task
+from ..tasks.collecting import collect
 from .arrays import put_global, with_sharding
 from .base import Loss, Results, Strategy, Sums
 from .collectives import average
@@ -136,8 +137,28 @@ class Ensemble(Strategy):
     def scores(self, state: TrainState, batch: Batch) -> dict[str, float]:
         """Return the metrics of the averaged prediction before the step: `ensemble_loss` and so on."""
         sums = jax.device_get(self._evaluate(variables(state.params, state.model_state), self._with_weights(batch)))
-        ensemble = {name: float(value) for name, value in sums.items() if name != "members"}
-        return {f"ensemble_{name}": value for name, value in self.task.summarize(ensemble).items()}
+        ensemble = {name: value for name, value in sums.items() if name != "members"}
+        if self.task.collects:
+            ensemble = super().joined([ensemble])
+        else:
+            ensemble = {name: float(value) for name, value in ensemble.items()}
+        return {f"ensemble_{name}": value for name, value in self.summary(ensemble).items()}
+
+    def joined(self, parts: Iterable[Sums]) -> Sums:
+        parts = [*parts]
+        whole = super().joined([{k: v for k, v in part.items() if k != "members"} for part in parts])
+        members = [
+            super(Ensemble, self).joined([{k: v[i] for k, v in part["members"].items()} for part in parts])
+            for i in range(self.pod.count)
+        ]
+        return {**whole, "members": {name: np.stack([one[name] for one in members]) for name in members[0]}}
+
+    def together(self, sets: Sequence[Sums]) -> Sums:
+        if not self.task.collects:
+            return super().together(sets)
+        whole = super().together([{k: v for k, v in part.items() if k != "members"} for part in sets])
+        members = [part["members"] for part in sets]
+        return {**whole, "members": {k: np.concatenate([one[k] for one in members], 1) for k in members[0]}}
 
     def _with_weights(self, batch: Batch) -> Batch:
         """Add an evaluation's weights to a training batch, so that one compiled program serves both."""
@@ -158,10 +179,9 @@ class Ensemble(Strategy):
             index; and `members`, a list with the metrics of each member.
         """
         members = [
-            self.task.summarize({name: value[i] for name, value in sums["members"].items()})
-            for i in range(self.pod.count)
+            self.summary({name: value[i] for name, value in sums["members"].items()}) for i in range(self.pod.count)
         ]
-        ensemble = self.task.summarize({k: v for k, v in sums.items() if k != "members"})
+        ensemble = self.summary({k: v for k, v in sums.items() if k != "members"})
         mean = {f"mean_member_{name}": float(np.mean([m[name] for m in members])) for name in ensemble}
         number = min(range(len(members)), key=lambda i: float(members[i]["loss"]))
         best = {f"best_member_{name}": members[number][name] for name in ensemble}
@@ -201,9 +221,14 @@ class Ensemble(Strategy):
         return loss
 
     def _member_evaluate(self, params: Params, batch: Batch) -> Scalars:
-        members = of_one_share(self.task.evaluate)(params, batch)
+        members = of_one_share(self.evaluated)(params, batch)
         predictions = of_one_share(self._predict)(params, batch)
-        ensemble = self._score(average(predictions, AXIS, self.pod), batch)
+        averaged = average(predictions, AXIS, self.pod)
+        ensemble = (
+            collect(self.config.task, self._score, averaged, batch)
+            if self.task.collects
+            else self._score(averaged, batch)
+        )
         return {**ensemble, "members": jax.lax.all_gather(members, AXIS)}
 
 

@@ -108,14 +108,14 @@ class GlobalProgram(MeshStrategy):
 
     def _pod_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            evaluate = self.auto_sharded(
-                of_one_share(self._dividing(self.task.evaluate, in_shares=False)), self.replicated
-            )
+            evaluate = self.auto_sharded(of_one_share(self._dividing(self.evaluated, in_shares=False)), self.replicated)
             whole: Scalars = evaluate(params, batch)
             return whole
 
         def total(params: Params, shares: Batch) -> Scalars:
-            sums = jax.vmap(self.task.evaluate, (None, 0), axis_name=SHARES, spmd_axis_name=self.axes)(params, shares)
+            sums = jax.vmap(self.evaluated, (None, 0), axis_name=SHARES, spmd_axis_name=self.axes)(params, shares)
+            if self.task.collects:
+                return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), sums)
             return jax.tree.map(lambda x: x.sum(0), sums)
 
         shares = jax.tree.map(self.split_shares, batch)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from ..config import Config
@@ -16,7 +13,6 @@ from ..contract import UserError
 from ..devices import Devices
 from ..state import Batch, TrainState
 from ..tasks.own_step import OwnStep
-from .base import Sums
 from .global_program import MeshProgram
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
@@ -63,21 +59,11 @@ class OwnStepProgram(MeshStrategy):
         super().__init__(config, task, optimizer, schedule, pod, grid=grid)
         step = jax.jit(self._pod_step, donate_argnums=0, out_shardings=(self.layout, self.replicated))
         self._step = MeshProgram(step, self.mesh)
-        self._evaluate = MeshProgram(jax.jit(task.evaluate, out_shardings=self.replicated), self.mesh)
+        self._evaluate = MeshProgram(jax.jit(self.evaluated, out_shardings=self.replicated), self.mesh)
 
     def initial_state(self, seed: jax.Array | int | None = None) -> TrainState:
         key = jax.random.fold_in(jax.random.key(self.seed if seed is None else seed), 0)
         return TrainState(jnp.int32(0), self.task.init(key), ())
-
-    def sums(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
-        """Return the sums over batches, or the arrays of all examples if the task collects them."""
-        if self.task.collects:
-            return self.task.collected([jax.device_get(self.evaluate(state, batch)) for batch in batches])
-        return self.added(state, batches)
-
-    def together(self, sets: Sequence[Sums]) -> Sums:
-        join = np.concatenate if self.task.collects else partial(np.sum, axis=0)
-        return {name: join([each[name] for each in sets]) for name in sets[0]}
 
     def _pod_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         after, metrics = self.task.step(state.params, batch, self.step_key(state.step, 0))

@@ -95,7 +95,9 @@ class Pmap(Strategy):
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, all_gather(batch, AXIS)), AXIS, self.pod)
+            whole = self.evaluated(params, all_gather(batch, AXIS))
+            same: Scalars = whole if self.task.collects else average(whole, AXIS, self.pod)
             return same
-        sums: Scalars = total(self.task.evaluate(params, batch), AXIS, self.pod)
+        part = self.evaluated(params, batch)
+        sums: Scalars = all_gather(part, AXIS) if self.task.collects else total(part, AXIS, self.pod)
         return sums

@@ -34,10 +34,14 @@ class ShardMap(MeshStrategy):
         of_pod = jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check)
         step = partial(self.update_outside, of_pod) if self.updates_outside else of_pod
         evaluate = jax.shard_map(
-            self._device_evaluate, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check
+            self._device_evaluate,
+            mesh=self.mesh,
+            in_specs=specs,
+            out_specs=_SPLIT if self.task.collects else _WHOLE,
+            check_vma=check,
         )
         self._step = jax.jit(step, donate_argnums=0, out_shardings=self.replicated)
-        self._evaluate = jax.jit(evaluate)
+        self._evaluate = jax.jit(evaluate, out_shardings=self.replicated)
 
     def empty_sum(self, zeros: Any) -> Any:
         return self.mark_varying(zeros)
@@ -72,7 +76,14 @@ class ShardMap(MeshStrategy):
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params = self.mark_varying(params)
         if self.task.whole_batch:
-            same: Scalars = average(self.task.evaluate(params, all_gather(batch, BATCH_AXES)), BATCH_AXES, self.pod)
+            whole = self.evaluated(params, all_gather(batch, BATCH_AXES))
+            same: Scalars = self._own_rows(whole) if self.task.collects else average(whole, BATCH_AXES, self.pod)
             return same
-        sums: Scalars = total(self.task.evaluate(params, batch), BATCH_AXES, self.pod)
+        part = self.evaluated(params, batch)
+        sums: Scalars = part if self.task.collects else total(part, BATCH_AXES, self.pod)
         return sums
+
+    def _own_rows(self, values: Scalars) -> Scalars:
+        """Return the rows of this device's share, of arrays of the global batch."""
+        share = jax.lax.axis_index(BATCH_AXES)
+        return {name: x.reshape(self.shares, -1, *x.shape[1:])[share] for name, x in values.items()}

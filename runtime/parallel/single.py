@@ -24,7 +24,7 @@ class Single(Strategy):
         super().__init__(*args, **kwargs)
         self._here = SingleDeviceSharding(self.pod.local[0])
         self._step = jax.jit(self._whole_step, donate_argnums=0)
-        self._evaluate = jax.jit(of_one_share(self.task.evaluate))
+        self._evaluate = jax.jit(of_one_share(self.evaluated))
 
     def init(self) -> TrainState:
         return self.initialized(self._here)

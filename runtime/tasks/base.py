@@ -55,6 +55,13 @@ class Task(ABC):
     evaluates = True
     """False if the task has no evaluation."""
 
+    collects = False
+    """True if `evaluate` returns arrays for each example, [B, ...] by name, in place of sums.
+
+    `summarize` then gets those of all examples, numpy arrays [N, ...] in their order and without padding, on every process:
+    for metrics that are no means, such as an AUC. `score` of an ensemble returns such arrays as well.
+    """
+
     stacked: tuple[str, ...] = ()
     """The `stacked` of the task's model: names of the outermost parameters whose arrays have a leading axis of layers."""
 
@@ -109,11 +116,17 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        """Return sums over the batch, float32[] each, weighted by batch["weights"], which is 0 on padding."""
+        """Return sums over the batch, float32[] each, weighted by batch["weights"], which is 0 on padding.
+
+        If the task `collects`, return arrays [B, ...].
+        """
 
     @abstractmethod
-    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
-        """Compute the metrics of an evaluation, `loss` among them, from the sums over all batches."""
+    def summarize(self, sums: dict[str, Any]) -> dict[str, float]:
+        """Compute the metrics of an evaluation, `loss` among them, from the sums over all batches.
+
+        If the task `collects`, `sums` has the arrays of all examples.
+        """
 
     predict: Callable[[Params, Batch], jax.Array] | None = None
     """Method that returns predictions, float32[B, ...], which an ensemble averages: probabilities or values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -11,23 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import plugins
-from ..array_names import is_writable
 from ..config import Config
 from ..config.sections import Eval
 from ..contract import UserError
 from ..data.base import Dataset
-from ..events import FIELDS
 from ..models.adapter import name_of, named, refilled
 from ..state import Batch, Params
 from .base import Scalars, Task
+from .collecting import named_metrics, of_examples
 
-Arrays = dict[str, np.ndarray[Any, Any]]
-"""Arrays of all examples by name, which an evaluation collects."""
 _COUNT = ""
 """Name of the sum of the examples' weights in an evaluation: no metric can have it."""
 _SHOWN = 4  # arrays in a message
-_WEIGHTS = "weights"
-"""Name of the weights of the examples, beside what an evaluation collects."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +124,12 @@ class OwnStep(Task):
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.collects:
-            return self._collect(params, batch)
-        values: Scalars = {}
+            values: Any = self._code.evaluate(self.users_state(params), batch)
+            return values
+        values = {}
         if self.evaluates:
             values = self._metrics("evaluate", self._code.evaluate(self.users_state(params), batch))
-        weights = _of_examples(batch)
+        weights = of_examples(batch)
         for name, value in values.items():
             if value.shape not in ((), weights.shape):
                 self._refuse(
@@ -144,45 +140,9 @@ class OwnStep(Task):
 
     def summarize(self, sums: Mapping[str, Any]) -> dict[str, float]:
         if self.collects:
-            return self._numbers(self._code.summarize(sums))
+            metrics: Any = self._code.summarize(sums)
+            return metrics
         return {name: value / sums[_COUNT] for name, value in sums.items() if name != _COUNT}
-
-    def collected(self, parts: Sequence[Arrays]) -> Arrays:
-        """Join the results of `evaluate` for all batches: arrays [N, ...] of all examples, without padding."""
-        rows = [part[_WEIGHTS] > 0 for part in parts]
-        return {
-            name: np.concatenate([part[name][each] for part, each in zip(parts, rows, strict=True)])
-            for name in parts[0]
-            if name != _WEIGHTS
-        }
-
-    def _collect(self, params: Params, batch: Batch) -> Scalars:
-        """Return the arrays that the user's `evaluate` returns for a batch, and the weights of its examples, float32[B]."""
-        values = self._code.evaluate(self.users_state(params), batch)
-        weights = _of_examples(batch)
-        if not isinstance(values, Mapping) or not values:
-            self._refuse(
-                f"its `evaluate` returns {plugins.short(values)}, expected a dict of arrays for its `summarize`"
-            )
-        for name, value in values.items():
-            if not isinstance(name, str) or name == _WEIGHTS:
-                self._refuse(f"its `evaluate` returns an array called {name!a}; give it another name")
-            if getattr(value, "shape", ())[:1] != weights.shape:
-                self._refuse(
-                    f"its `evaluate` returns {name} {list(getattr(value, 'shape', ()))}, expected [{len(weights)}, ...], a "
-                    "row for each example of the batch, of which its `summarize` gets all"
-                )
-        return {_WEIGHTS: weights, **values}
-
-    def _numbers(self, metrics: Any) -> dict[str, float]:
-        """Return the metrics that `summarize` has computed. Raises UserError unless they are numbers by name."""
-        numbers = {}
-        for name, value in self._named_metrics("summarize", metrics).items():
-            try:
-                numbers[name] = float(value)
-            except (TypeError, ValueError):
-                self._refuse(f"its `summarize` returns the metric {name} as {plugins.short(value)}, expected a number")
-        return numbers
 
     def users_state(self, best: Any) -> Any:
         """Return the state in the form that the user's code gives it."""
@@ -230,41 +190,18 @@ class OwnStep(Task):
 
     def _metrics(self, function: str, metrics: Any) -> Scalars:
         """Return metrics as float32. Raises UserError unless they are numbers by name."""
-        metrics = self._named_metrics(function, metrics)
+        metrics = named_metrics(self.config.task, function, metrics)
         try:
             return {name: jnp.asarray(value).astype(jnp.float32) for name, value in metrics.items()}
         except (TypeError, ValueError):
             kinds = ", ".join(f"{name} {plugins.short(value)}" for name, value in metrics.items())
             self._refuse(f"its `{function}` returns metrics that are no numbers ({kinds})")
 
-    def _named_metrics(self, function: str, metrics: Any) -> Mapping[str, Any]:
-        """Return the metrics. Raises UserError unless they are a dict with names that metrics can have."""
-        if not isinstance(metrics, Mapping):
-            self._refuse(f"its `{function}` returns metrics as {plugins.short(metrics)}, expected a dict of numbers")
-        for name in metrics:
-            if not isinstance(name, str) or not name or not is_writable(name):
-                self._refuse(f"its `{function}` returns a metric called {name!a}, expected text")
-            if name in FIELDS:
-                self._refuse(
-                    f"its `{function}` returns a metric called {name}, which is a field of podrun's own records"
-                )
-        if not metrics:
-            self._refuse(f"its `{function}` returns no metrics, by which one sees how training goes; return a loss")
-        return metrics
-
     def _check_call(self, function: str, *words: str) -> None:
         plugins.check_call(getattr(self._code, function), self.config.task, "task", words, part=function)
 
     def _refuse(self, reason: str) -> NoReturn:
         plugins.refuse(self.config.task, "task", reason)
-
-
-def _of_examples(batch: Batch) -> jax.Array:
-    """Return the weights of the examples of an evaluation, float32[B]: 0 on padding."""
-    weights: jax.Array = batch["weights"]
-    if weights.ndim > 1:  # those of tokens: an example counts if any token of it does
-        weights = (weights != 0).reshape(len(weights), -1).any(1).astype(jnp.float32)
-    return weights
 
 
 def _without_keys(arrays: Params) -> Params:
