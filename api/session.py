@@ -23,6 +23,7 @@ from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, EventKind, Pha
 from podrun.runtime.distributed import agree, gather, initialize
 from podrun.runtime.events import FIELDS, EvalEvent, SampleEvent
 from podrun.runtime.measure.samples import is_too_large, sample_of
+from podrun.runtime.measure.tracker import Ending
 from podrun.runtime.measure.writers import Writer, make_writers
 from podrun.runtime.storage import make_storage
 from podrun.runtime.storage.base import Storage
@@ -55,6 +56,7 @@ def init(
     show: Sequence[str] = (),
     tensorboard: bool = True,
     wandb: str | None = None,
+    tracker: Any = None,
 ) -> Process:
     """Join the pod if podrun started this process; otherwise this process is a pod of its own.
 
@@ -66,6 +68,8 @@ def init(
             the first four that are reported. The page of the run shows all metrics.
         tensorboard: also write metrics and samples for TensorBoard, to `tensorboard/` in the workdir.
         wandb: Weights & Biases project to report to as well; needs the wandb library.
+        tracker: your connection to another experiment tracker: an object with the methods `start(config, run)`,
+            `log(step, metrics)` and `end(status)`, which process 0 calls in a thread of their own (docs/plugins.md).
 
     Returns:
         This process's place in the pod.
@@ -81,6 +85,8 @@ def init(
         session.metrics.shown = tuple(show)
     if wandb is not None or not tensorboard:
         session.log = Log(tensorboard=tensorboard, wandb=wandb)
+    if tracker is not None:
+        session.tracker = tracker
     if workdir is not None and session.workdir.path != Path(workdir).expanduser().absolute():
         raise ValueError(f"the workdir is {session.workdir.path} already")
     return Process(session.env.process_id, session.env.num_processes, session.workdir.path)
@@ -196,6 +202,8 @@ class ReportedMetrics:
         """True in a loop over `steps`, which calls `flush` when the reported numbers may be read."""
         self.last_step = 0
         """The last step that was reported."""
+        self.is_stopped = False
+        """True if the run was asked to stop."""
         self.watched: str | None = None
         """A metric that also makes an evaluation of a report of training, if its name has a slash, as `val/loss`."""
         self._evaluations: dict[int, dict[str, float]] = {}
@@ -213,8 +221,10 @@ class ReportedMetrics:
         self._is_open = True
 
     def _close(self) -> None:
+        # Python sets `last_value` for an error that ends the program.
+        status: Ending = "failed" if hasattr(sys, "last_value") else "stopped" if self.is_stopped else "done"
         for writer in self._writers:
-            writer.close()
+            writer.close(status)
         self._writers = []
 
     def report(self, step: int, metrics: Mapping[str, object], kind: str, samples: Mapping[str, Any]) -> None:
@@ -307,6 +317,8 @@ class Session:
             lambda: max(steps_in(self.workdir.checkpoints) if self.workdir.checkpoints.is_dir() else (), default=0),
         )
         self.log = Log()
+        self.tracker: Any = None
+        """The tracker that the program gave to `init`."""
         self._claimed = False
         self._stop: StopRequest | LocalStop | None = None
         self._stopping = False
@@ -382,12 +394,13 @@ class Session:
     def is_stopping(self) -> bool:
         self.listen()
         assert self._stop is not None
-        self._stopping = self._stop.reached() or self._stopping
+        self._stopping = self.metrics.is_stopped = self._stop.reached() or self._stopping
         return self._stopping
 
     def _open_writers(self, resumed_from: int) -> list[Writer]:
         self.claim()
-        return make_writers(self.log, self.workdir, resumed_from, self.reporter.note, {"program": " ".join(sys.argv)})
+        config = {"program": " ".join(sys.argv)}
+        return make_writers(self.log, self.workdir, resumed_from, self.reporter.note, config, self.tracker)
 
 
 _current: Session | None = None

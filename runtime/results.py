@@ -23,6 +23,7 @@ from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier
 from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
+from .measure.tracker import Ending
 from .measure.writers import Writer, make_writers
 from .models.weight_files import ConfigJson
 from .ranking import Ranking
@@ -195,10 +196,10 @@ class Results:
         while not self._leads and self._checkpoints.latest() != step:
             time.sleep(_POLL)  # process 0 is saving it in the background
 
-    def close(self) -> None:
-        """Close the metrics file, and wait until everything is stored."""
+    def close(self, status: Ending = "done") -> None:
+        """Close the metrics file, and wait until everything is stored. `status`: how the training ended."""
         for writer in self._writers:
-            writer.close()
+            writer.close(status)
         if self._leads:
             self._storage.after_write()
             self._storage.close()

@@ -38,6 +38,7 @@ from .measure.epochs import EpochMeans
 from .measure.finite import FiniteCheck, arrays_with_nan
 from .measure.flops import step_seconds_at_peak
 from .measure.throughput import Clock
+from .measure.tracker import Ending
 from .measure.validation import validate
 from .models.attention import resolve
 from .models.pretrained import load_weights
@@ -105,7 +106,7 @@ def train(
         trainer.run()
         trainer.finish()
     except Preempted:
-        trainer.close()
+        trainer.close("stopped")
         raise
     trainer.close()  # not after a failure, which must be reported at once and ends the process
 
@@ -293,10 +294,10 @@ class Trainer:
             if text is not None:
                 self._results.write_sample(text)
 
-    def close(self) -> None:
+    def close(self, status: Ending = "done") -> None:
         if self._feed is not None:
             self._feed.batches.close()
-        self._results.close()
+        self._results.close(status)
 
     # --- metrics ---
 
@@ -444,7 +445,7 @@ class Trainer:
     def _save_alone(self) -> None:
         self._drain()
         self._results.save_alone(self._counts.step, self._save)
-        self._results.close()
+        self._results.close("stopped")
 
 
 def _raised_note(raised: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionW
 
 from ..events import SHOWN
 from ..ranking import Ranking
-from .base import Natural, NaturalFloat, Positive, PositiveFloat, Section
+from .base import PLUGIN_PATTERN, Natural, NaturalFloat, Positive, PositiveFloat, Section
 from .launch import Launch
 from .xla_presets import unknown_presets
 
@@ -27,6 +27,12 @@ class Log(Section):
     )
     tensorboard: bool = Field(True, description="Write metrics for TensorBoard, to tensorboard/ in the workdir.")
     wandb: str | None = Field(None, description="Weights & Biases project to report to (podrun[wandb]); null: none.")
+    tracker: str | None = Field(
+        None,
+        pattern=PLUGIN_PATTERN,
+        description="Your connection to another experiment tracker, package.module:attribute: an object with `start`, `log` "
+        "and `end`, which is called without arguments to make it (docs/plugins.md); null: none.",
+    )
 
 
 def _is_ranking(text: str) -> str:

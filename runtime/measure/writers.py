@@ -23,6 +23,7 @@ from ..contract import UserError, Workdir
 from ..events import Metrics
 from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 from .samples import Sample
+from .tracker import Ending, TrackerThread
 
 if TYPE_CHECKING:
     from ..config import SavedConfig
@@ -42,7 +43,8 @@ class Writer(ABC):
         """Write a sample, such as a text or an image."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def close(self, status: Ending = "done") -> None:
+        """End the writing. `status`: how the training ended."""
 
 
 class JsonLines(Writer):
@@ -95,7 +97,7 @@ class JsonLines(Writer):
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "wb") as file:
             file.write(sample.data)
 
-    def close(self) -> None:
+    def close(self, status: Ending = "done") -> None:
         self._file.close()
 
 
@@ -166,7 +168,7 @@ class TensorBoard(Writer):
     def sample(self, step: int, sample: Sample) -> None:
         self._file.write_event(self._event(wall_time=time.time(), step=step, summary=_summary_of(sample)))
 
-    def close(self) -> None:
+    def close(self, status: Ending = "done") -> None:
         self._file.close()
 
 
@@ -237,8 +239,24 @@ class WandB(Writer):
             value = wandb.Histogram(np_histogram=(content["counts"], content["edges"]))
         self._run.log({sample.name: value}, step=step)
 
-    def close(self) -> None:
+    def close(self, status: Ending = "done") -> None:
         self._run.finish()
+
+
+class Tracker(Writer):
+    """Write metrics to a tracker of the user's. Arguments and errors are those of `TrackerThread`."""
+
+    def __init__(self, code: Any, workdir: Path, step: int, note: Callable[[str], None], config: SavedConfig) -> None:
+        self._thread = TrackerThread(code, workdir, step, note, config)
+
+    def write(self, step: int, kind: str, metrics: Metrics) -> None:
+        self._thread.put(step, _tagged(kind, metrics))
+
+    def sample(self, step: int, sample: Sample) -> None:
+        """Do nothing: a tracker gets numbers."""
+
+    def close(self, status: Ending = "done") -> None:
+        self._thread.close(status)
 
 
 def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
@@ -251,7 +269,12 @@ def _tagged(kind: str, metrics: Metrics) -> dict[str, float]:
 
 
 def make_writers(
-    log: Log, workdir: Workdir, resumed_from: int, note: Callable[[str], None], config: SavedConfig
+    log: Log,
+    workdir: Workdir,
+    resumed_from: int,
+    note: Callable[[str], None],
+    config: SavedConfig,
+    tracker: Any = None,
 ) -> list[Writer]:
     """Return the writers that the section `log` asks for.
 
@@ -260,7 +283,8 @@ def make_writers(
         workdir: folder of the results.
         resumed_from: step after which records are removed.
         note: reports to the user which writer is not available.
-        config: the job as JSON, for Weights & Biases.
+        config: the job as JSON, for Weights & Biases and a tracker.
+        tracker: a program's tracker, in place of `log.tracker`.
     """
     writers: list[Writer] = [JsonLines(workdir.metrics, resumed_from, note)]
     if log.tensorboard and find_spec("tensorboardX") is None:
@@ -273,4 +297,6 @@ def make_writers(
             note(f"no TensorBoard files: tensorboardX cannot be imported ({error}); metrics.jsonl has all metrics")
     if log.wandb:
         writers.append(WandB(log.wandb, workdir.path, config))
+    if (code := tracker or log.tracker) is not None:
+        writers.append(Tracker(code, workdir.path, resumed_from, note, config))
     return writers
