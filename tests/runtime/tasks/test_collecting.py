@@ -63,7 +63,7 @@ def expected(workdir: Path, keys: dict[str, Any]) -> dict[str, float]:
     data = load_dataset(config)
     every = np.arange(data.validation.size)
     batch = data.validation.gather(every, np.zeros_like(every))
-    params = SavedModel(find_checkpoint(workdir, None)).tree("params", jnp.asarray)
+    params, _ = SavedModel(find_checkpoint(workdir, None)).trees(jnp.asarray)
     task = make_task(config, data)
     assert task.predict is not None
     predictions, labels = np.asarray(task.predict(params, batch)), batch["y"]
