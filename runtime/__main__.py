@@ -152,8 +152,9 @@ def describe(error: BaseException) -> str:
 def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     """Report and print the failure of this process. A full disk is ignored, so that the process can end."""
     kind = classify(error)
-    text = "".join(traceback.format_exception(error))
     message = describe(error)
+    trace = "".join(traceback.format_exception(error))
+    text = trace if explained_kind(error) is None else str(error)
     step = None if isinstance(error, SaveError) else reporter.step  # the message of a SaveError names its step
     try:
         reporter.free_reserve()
@@ -162,7 +163,7 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
                 "event": EventKind.ERROR,
                 "kind": kind,
                 "message": message,
-                "traceback": text,
+                "traceback": text if isinstance(error, SaveError) else trace,
                 "step": step,
                 "code": code,
             }
@@ -170,11 +171,7 @@ def report_failure(error: BaseException, code: int, reporter: Reporter) -> None:
     except OSError:
         pass
     try:
-        print(
-            str(error) if isinstance(error, UserError) or kind is ErrorKind.UNAVAILABLE else text,
-            file=sys.stderr,
-            flush=True,
-        )
+        print(text, file=sys.stderr, flush=True)
     except OSError:
         pass
 

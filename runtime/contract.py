@@ -163,8 +163,10 @@ class UnavailableError(Exception):
 class SaveError(Exception):
     """A checkpoint cannot be saved. The message says which, where, why, and which checkpoint is the last good one."""
 
-    def __init__(self, text: str, unavailable: bool = False) -> None:
+    def __init__(self, text: str, unavailable: bool = False, explained: bool = False) -> None:
         super().__init__(text)
+        self.explained = explained
+        """True if the operating system has said why, such as a full disk: a traceback would say no more."""
         self.unavailable = unavailable
         """True if the reason is that the workdir's bucket cannot be reached."""
 

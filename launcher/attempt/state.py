@@ -410,7 +410,7 @@ class AttemptState:
             pid, python = frame["pid"], frame["python"]
             self._tell_start({"event": EventKind.HOST, "host": name, "phase": "hello", "pid": pid, "python": python})
         elif frame["type"] == "waiting":
-            self._note(f"{name} still has {frame['holder']}; waiting for it to end")
+            self._note(f"{name} still has {frame['holder']}; waiting for it to end (`podrun stop` ends a run of yours)")
         elif frame["type"] == "refused":
             self._fail(name, frame["reason"])
         elif frame["type"] == "ready":

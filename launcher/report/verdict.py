@@ -10,6 +10,7 @@ from podrun.runtime.lines import clock
 from ..rundir.events import EndEvent, Event
 from ..rundir.run_state import NOTHING_LEFT
 from ..rundir.run_summary import RunStatus
+from ..view.folded_frames import fold_frames
 from ..view.times import duration
 from .model import StepTimes, Verdict
 
@@ -53,7 +54,7 @@ def _evidence(end: EndEvent | None, events: list[Event]) -> list[str]:
         if event["event"] == EventKind.START:
             break
         if event["event"] == EventKind.ERROR and event["host"] == end["host"]:
-            return str(event.get("traceback") or "").rstrip().splitlines()[-_LINES:]
+            return fold_frames(str(event.get("traceback") or "").rstrip().splitlines())[-_LINES:]
     return []
 
 

@@ -176,6 +176,8 @@ def _find_workdir(request: Request, launch: Launch, pod: Pod | None) -> Path:
     remedy = "choose another with --workdir DIR"
     try:
         workdir = chosen.expanduser().absolute()
+        if ".." in workdir.parts:  # the name without it may be another folder, behind a link
+            workdir = workdir.resolve()
         existing = next(p for p in (workdir, *workdir.parents) if p.exists())
     except (OSError, RuntimeError) as error:  # too long a name, or `~` of a user without a home
         raise UserError(

@@ -22,11 +22,13 @@ from ..pod.traits import location
 from ..rundir.events import EndEvent
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
+from ..view.folded_frames import fold_frames
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 _TAIL = 12  # lines of the failed process's output that are shown
+_READ = 200  # lines from which these are chosen
 
 
 def end_event(outcome: Outcome, plan: LaunchPlan, time: float) -> EndEvent:
@@ -119,8 +121,9 @@ def _evidence(outcome: Outcome, cause: Failure, plan: LaunchPlan, directory: Run
         lines = cause.details.splitlines()
         return lines if len(lines) > 1 else []  # a single line repeats the last line of the report
     log = _log_of(cause, plan, directory)
-    shown = cause.details.strip().splitlines()[-_TAIL:] or (tail(log, _TAIL) if log else [])
-    lines = [f"{cause.host} | {line}" for line in shown]
+    text = cause.details.strip().splitlines() or (tail(log, _READ) if log else [])
+    is_told = len(text) == 1 and cause.what.startswith(text[0])  # by the last line of the report
+    lines = [] if is_told else [f"{cause.host} | {line}" for line in fold_frames(text)[-_TAIL:]]
     if outcome.others:
         lines.append(f"meanwhile: {outcome.others}")
     others = [f for f in outcome.failures if f is not cause and f.who != cause.who]

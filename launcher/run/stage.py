@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 
 from ..attempt.cause import Failure
@@ -14,7 +15,8 @@ from ..plan.data_set import count_files, megabytes
 from ..plan.plan import LaunchPlan
 from ..plan.program import Program
 from ..pod.errors import HostError
-from ..preflight.base import Finding, name_hosts
+from ..pod.pod import Pod
+from ..preflight.base import FactsByHost, Finding, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
 from ..preflight.run_preflight import gather_facts
 from ..preflight.versions import check_imports
@@ -25,6 +27,7 @@ from ..staging.project_files import shown
 from ..transport.base import Transport
 
 _WARNINGS = 3  # warnings shown at a start
+_OF_SCIKIT_LEARN = ("digits", "make_classification")  # data sets
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
@@ -50,7 +53,7 @@ def stage_hosts(
         facts={
             "platform": pod.platform,
             "workdir": None if plan.is_program else str(plan.run.workdir),
-            "modules": [*(imports := _imports(plan))],
+            "modules": [*(imports := imported_modules(plan))],
         },
         tell=tell,
     )
@@ -72,7 +75,7 @@ def stage_hosts(
             "are too long)"
         )
     facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
-    findings = [*apply_rules(pod, facts, program=plan.is_program), *check_imports(pod, facts, imports)]
+    findings = [*_findings(plan, pod, facts), *check_imports(pod, facts, imports)]
     return _judge(findings, note) or _bring(plan, transport, tell, note)
 
 
@@ -81,16 +84,24 @@ def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Fail
     run = plan.run
     pod = replace(run.pod, env={**run.pod.env, **plan.launch.env})
     workdir = None if plan.is_program else os.fspath(run.workdir)
-    imports = _imports(plan)
+    imports = imported_modules(plan)
     report = gather_facts(transport, pod, workdir, python=run.python, modules=imports)
     pod = pod.with_python(run.python)
-    findings = apply_rules(pod, report.facts, program=plan.is_program)
+    findings = _findings(plan, pod, report.facts)
     return _judge([*report.findings, *findings, *check_imports(pod, report.facts, imports)], note)
 
 
-def _imports(plan: LaunchPlan) -> dict[str, str]:
-    """Return the modules that the user's program imports, by name with their line; empty if they are unknown."""
+def _findings(plan: LaunchPlan, pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """Apply the rules of `podrun check`, but the one about hosts that another run holds: their agents wait, and say so."""
+    return apply_rules(pod, {host: {**known, "run": None} for host, known in facts.items()}, program=plan.is_program)
+
+
+def imported_modules(plan: LaunchPlan) -> dict[str, str]:
+    """Return the modules that the job imports beside podrun's own, by name with the reason; empty if they are unknown."""
     job, pod = plan.run.job, plan.pod
+    if isinstance(job, Config):
+        data = job.data.name
+        return {"sklearn": f"scikit-learn, for data.name {data}"} if data in _OF_SCIKIT_LEARN else {}
     env = {**(os.environ if pod.traits.files_are_here else {}), **pod.env, **job.launch.env}
     if not isinstance(job, Program) or env.get("PYTHONPATH"):  # its folders may be relative to the program's
         return {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,11 @@ _GROUP = 16 << 20
 """Bytes of arrays that are read at a time. A larger array is read by itself."""
 _FILE = 64 << 20
 """Approximate size of a data file, in bytes: small enough that several can be uploaded concurrently."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for a log entry of orbax, with a traceback, about an error that it raises as well."""
+    return "_SignalingThread.run() raised" not in str(record.msg)
 
 
 class CheckpointWriter:
@@ -49,6 +55,7 @@ class CheckpointWriter:
             },
         )
         self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
+        logging.getLogger("absl").addFilter(_is_news)
 
     def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], metrics: Metrics) -> None:
         """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""

@@ -23,7 +23,7 @@ from ..events import Metrics
 from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
-from .damage import save_failure
+from .damage import error_number, save_failure
 from .manifest import flush, write_manifest
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
@@ -140,7 +140,8 @@ class Saves:
         self._saving = None
         last = next((older for older in steps_in(self._directory) if older < step), None)
         place = self._storage.where(self._directory) if isinstance(error, BucketError) else str(self._directory)
-        return SaveError(save_failure(step, place, last, error), unavailable=is_unreachable(error))
+        text, explained = save_failure(step, place, last, error), error_number(error) is not None
+        return SaveError(text, unavailable=is_unreachable(error), explained=explained)
 
     def close(self) -> None:
         """Wait until a save in progress is complete. Raises SaveError if it fails."""

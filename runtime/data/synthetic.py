@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from ..config import Config
 from ..config.data import DigitsData, MakeClassificationData, SineData
+from ..contract import UserError
 from .arrays import Array, array_dataset, fingerprint, split
 from .base import Dataset
 
 
+def _of_scikit_learn(name: str, data: str) -> Callable[..., Any]:
+    """Return a function of sklearn.datasets. Raises UserError if scikit-learn is not installed."""
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"data.name {data} needs scikit-learn, which {sys.executable} lacks ({error}); install it there, or add a line "
+            "scikit-learn to the requirements.txt beside the pod file"
+        ) from None
+    function: Callable[..., Any] = getattr(datasets, name)
+    return function
+
+
 def digits_dataset(section: DigitsData, config: Config) -> Dataset:
     """Return the dataset: x float32[8, 8, 1] from 0 to 1, y int32 from 0 to 9."""
-    from sklearn.datasets import load_digits
-
+    load_digits = _of_scikit_learn("load_digits", section.name)
     x, y = load_digits(return_X_y=True)
     images = (x.reshape(-1, 8, 8, 1) / 16).astype(np.float32)
     return array_dataset(*split((images, y.astype(np.int32)), section.validation, "data.name digits"), classes=10)
@@ -21,8 +38,7 @@ def digits_dataset(section: DigitsData, config: Config) -> Dataset:
 
 def make_classification_dataset(section: MakeClassificationData, config: Config) -> Dataset:
     """Return the dataset: x float32[features], y int32. With validation 0, the training set is also the validation set."""
-    from sklearn.datasets import make_classification
-
+    make_classification = _of_scikit_learn("make_classification", section.name)
     x, y = make_classification(
         n_samples=section.samples,
         n_features=section.features,

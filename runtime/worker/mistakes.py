@@ -49,8 +49,10 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
     if ENV_COORDINATOR in os.environ:
         try:
             reporter = Reporter(WorkerEnv.from_env().events_path)
-            code = failure.exit_code
-            reporter.event({"event": EventKind.ERROR, "kind": failure, "message": text, "traceback": "", "code": code})
+            code, shown = failure.exit_code, text if failure is ErrorKind.EXCEPTION else ""
+            reporter.event(
+                {"event": EventKind.ERROR, "kind": failure, "message": text, "traceback": shown, "code": code}
+            )
         except (
             OSError,
             UserError,
@@ -69,6 +71,8 @@ def explained_kind(error: BaseException) -> ErrorKind | None:
         return ErrorKind.CONFIG
     if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):
         return ErrorKind.UNAVAILABLE
+    if isinstance(error, SaveError) and error.explained:
+        return ErrorKind.EXCEPTION
     return None
 
 

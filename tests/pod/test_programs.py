@@ -366,3 +366,26 @@ def test_shared_names_are_told_where_namespaces_are_not_allowed(sandbox: Sandbox
     done = subprocess.run(command, cwd=sandbox.path, env=sandbox.env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "all simulated hosts have this machine's name" in done.stdout
+
+
+FULL = """\
+import resource
+import numpy as np
+import podrun
+podrun.init()
+for step in (train := podrun.steps(3, {"w": np.zeros(1 << 20)}, save_every=1)):
+    train.state = {"w": np.random.default_rng(step).normal(size=1 << 20)}
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, resource.RLIM_INFINITY))
+"""
+"""After its first step it can write no large file, as on a full disk."""
+
+
+@pytest.mark.long
+def test_a_full_disk_is_told_without_podruns_frames(sandbox: Sandbox) -> None:
+    (sandbox.path / "full.py").write_text(FULL)
+    done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "--", "python", "full.py")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "(process 0): checkpoint 1 cannot be saved in " in last, done.stdout + done.stderr
+    assert "File too large; there is none before it" in last
+    assert "checkpoint/save.py" not in done.stdout + done.stderr
+    assert "in full.py:5" in done.stdout + done.stderr

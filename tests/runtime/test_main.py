@@ -124,6 +124,18 @@ def test_report_of_a_failure(
     assert printed == shown if shown.endswith("\n") else printed.startswith(shown)
 
 
+def test_a_full_disk_is_no_matter_of_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A save that the operating system has refused is told by its message alone; of another one there is a traceback."""
+    for number, known in enumerate((True, False)):
+        error = SaveError("checkpoint 7 cannot be saved in /w: No space left on device", explained=known)
+        assert exit_code(error) == ExitCode.FAILED
+        report_failure(error, ExitCode.FAILED, Reporter(tmp_path / f"{number}.events"))
+        event = json.loads((tmp_path / f"{number}.events").read_text())
+        assert event["message"] == str(error)
+        assert (event["traceback"] == str(error)) is known
+        assert (capsys.readouterr().err == f"{error}\n") is known
+
+
 @pytest.mark.parametrize("code", [0, None])
 def test_a_plain_exit_before_the_end(tmp_path: Path, code: int | None) -> None:
     """sys.exit() in the user's code leaves the other processes alone, so it is a failure of the run."""

@@ -198,7 +198,9 @@ def test_steps_of_a_start_that_are_on_record_are_not_told_again() -> None:
 
 def test_a_host_that_another_run_holds(attempt: Attempt) -> None:
     attempt.receive(0, "waiting", holder="run r-0 of eve")
-    assert attempt.notes == ["host-0 still has run r-0 of eve; waiting for it to end"]
+    assert attempt.notes == [
+        "host-0 still has run r-0 of eve; waiting for it to end (`podrun stop` ends a run of yours)"
+    ]
     attempt.receive(0, "refused", reason="run r-0 of eve has it")
     assert attempt.failures == ["host-0: run r-0 of eve has it"]
 

@@ -101,11 +101,12 @@ def test_mistakes(
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_job_trains(sandbox: Sandbox, name: str) -> None:
+    """As its header says, with fewer steps, then with another learning rate, and with no other key."""
     write_data(sandbox.path, name)
     assert sandbox.podrun("new", name, "-o", "new.yaml").returncode == 0
-    small = ("steps=2", "epochs=null", "sample.tokens=0", "eval.batches=1", "checkpoint.every=0", "log.every=1")
-    schedule = () if name == "logistic_regression" else ("schedule.warmup_steps=1",)
     context = ("model.context=20",) if name == "dpo" else ()  # that of a tiny model
-    done = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "new.yaml", *small, *schedule, *context)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(sandbox.losses("runs/new")) == [1, 2]
+    rate = "optimizer.memory=5" if name == "logistic_regression" else "optimizer.learning_rate=3e-4"
+    for workdir, keys in (("a", ("steps=10",)), ("b", ("steps=10", rate))):
+        done = sandbox.podrun("--slice", "cpu-1x2", "--simulate", "-w", workdir, "new.yaml", *keys, *context)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert max(sandbox.losses(workdir)) == 10

@@ -1,4 +1,4 @@
-"""The first lines of a run."""
+"""The lines of a run: its first ones, and those of a program's phases."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from podrun.launcher.rundir.events import HostEvent, StartEvent
+from podrun.launcher.rundir.events import StartEvent
 from podrun.launcher.view.console import PlainConsole, headline
-from podrun.runtime.events import PhaseEvent
 
 from ..rundir.made import event
 
@@ -29,12 +28,11 @@ def test_how_to_see_what_other_processes_print(program: str | None, hosts: dict[
     assert (line in headline(start)) is shown
 
 
-def test_the_phases_of_a_program_are_those_that_it_prints() -> None:
-    """Its first process prints them, and its output is shown."""
-    shown = io.StringIO()
-    console = PlainConsole(shown)
-    console.event(cast(StartEvent, event("start", program="python my.py", hosts={"h0": [0]})))
-    for phase in ("ready", "running"):
-        console.event(cast(HostEvent, event("host", host="h0", phase=phase, process=0)))
-    console.event(cast(PhaseEvent, event("phase", host="h0", process=0, phase="connect")))
-    assert shown.getvalue().splitlines()[-1] == "the process: running"
+@pytest.mark.parametrize(("program", "line"), [("python a.py", False), (None, True)])
+def test_a_phase_that_a_program_prints_is_not_said_twice(program: str | None, line: bool) -> None:
+    """The output of a program is shown, that of podrun's runtime is not; events come from JSON, with texts as phases."""
+    out = io.StringIO()
+    console = PlainConsole(out)
+    console.event(cast(Any, event("start", program=program)))
+    console.event(cast(Any, event("phase", process=0, phase="connect")))
+    assert ("the process: joining the pod" in out.getvalue()) is line

@@ -88,6 +88,7 @@ def test_the_operating_system_s_reason_is_told(
         f"checkpoint 7 cannot be saved in {tmp_path}: No space left on device; the last good checkpoint is of step 6, "
         "and is kept; free some space there"
     )
+    assert caught.value.explained
 
 
 def test_a_save_that_goes_on_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

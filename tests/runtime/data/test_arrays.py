@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -258,3 +259,11 @@ def test_computed_data_of_older_versions() -> None:
     assert _identity(MakeClassificationData(skip=((1, 2),))).startswith(b'{"name":"make_classification",' + classes)
     assert _identity(SineData()).startswith(b'{"name":"sine","samples":10000,"noise":0.1,"seed":0,"validation":0.2}')
     assert b'"range":[0.0,1.0]' in _identity(SineData(range=(0.0, 1.0)))
+
+
+@pytest.mark.parametrize("name", ["digits", "make_classification"])
+def test_without_scikit_learn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the package, the interpreter, and the file to which the package belongs."""
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(UserError, match=rf"{name} needs scikit-learn, which {sys.executable} lacks.*requirements.txt"):
+        load("classification", name)
