@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -36,7 +37,14 @@ def call(name: str, key: str, **arguments: Any) -> Any:
     """Load the attribute `name` and call it with `arguments` by position. Raises UserError if it does not take them."""
     function = load(name, key)
     check_call(function, name, key, arguments)
-    return function(*arguments.values())
+    try:
+        return function(*arguments.values())
+    except StopIteration as error:
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(line.filename).name}:{line.lineno}"
+        refuse(
+            name, key, f"raises StopIteration at {where}: an iterator had nothing more; give `next` a second argument"
+        )
 
 
 def check_call(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
+from . import bucket_url
 from .base import (
     SELECTS,
     Choice,
@@ -301,6 +302,17 @@ class DecoderModel(ModelSection):
         0.02,
         description="Standard deviation of initial weights; smaller in the layers that add to the residual stream.",
     )
+
+    @field_validator("init_from")
+    @classmethod
+    def _is_here(cls, folder: Path | None) -> Path | None:
+        if folder is not None and (url := bucket_url.url(folder)):
+            copy = "gcloud storage cp -r" if url.startswith("gs:") else "aws s3 cp --recursive"
+            raise ValueError(
+                f"{url} is in a bucket, and a model is read from a folder that every host sees; copy it to one: "
+                f"{copy} {url} FOLDER"
+            )
+        return folder
 
     @property
     def is_complete(self) -> bool:

@@ -141,6 +141,10 @@ def test_a_batch_that_is_wrong_later(module: Path) -> None:
         ("def tokens(options, config): return []", "returns list, expected podrun.runtime.data.base.Dataset"),
         ("def tokens(options): pass", "takes (options), but is called with (options, config)"),
         ("def tokens(*, path): pass", "takes (*, path), but is called with (options, config)"),
+        (
+            "def tokens(options, config):\n    return next(iter([]))",
+            "raises StopIteration at mine.py:2: an iterator had nothing more; give `next` a second argument",
+        ),
         ("tokens = 5", "is int, which cannot be called with (options, config)"),
         (
             "from podrun.runtime.data.base import Dataset\ndef tokens(options, config): return Dataset([], [], b'')",

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from pydantic import ValidationError
 
 from podrun.runtime.config import Config
 from podrun.runtime.config.model import DecoderModel
@@ -268,6 +269,14 @@ def test_a_mistake_in_the_folder(llama: Path, tmp_path: Path, mistake: str) -> N
     form = shapes(llama)
     with pytest.raises(UserError, match=message):
         loaded(job(folder), form)
+
+
+@pytest.mark.parametrize(
+    ("url", "command"), [("gs://b/x", "gcloud storage cp -r"), ("s3://b/x", "aws s3 cp --recursive")]
+)
+def test_a_model_in_a_bucket(url: str, command: str) -> None:
+    with pytest.raises(ValidationError, match=rf"{url} is in a bucket, .* {command} {url} FOLDER"):
+        Config.model_validate({**keys(Path("x")), "model": {"name": "decoder", "init_from": url}})
 
 
 def test_the_name_of_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
