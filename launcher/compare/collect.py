@@ -26,6 +26,8 @@ _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.
 
 _SHOWN_ANYWAY = frozenset(("loss", "grad_norm", "seconds_per_step"))
 """Metrics of a program that the table and the page show in other columns."""
+_VALIDATION_LOSSES = ("val/loss", "valid/loss", "validation/loss", "eval/loss", "loss")
+"""Names of the validation loss in a report of an evaluation; the last one that is there counts."""
 
 
 def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Files) -> Measurement:
@@ -61,12 +63,17 @@ def _reason(message: str) -> str:
 
 
 def steps(records: Iterable[Row]) -> tuple[Step, ...]:
-    """Return the steps in order. If a step was repeated after a restart, its last record counts.
+    """Return the steps in order. If a step has several records, the last value of each metric counts.
 
+    A program may report a step in parts, and a step is repeated after a restart.
     For a program that does not report step times, the time between two of its reports is divided by the steps between
     them.
     """
-    by_number = {record["step"]: record for record in records if record.get("kind") == "train"}
+    by_number: dict[int, Row] = {}
+    for record in records:
+        if record.get("kind") == "train":
+            earlier = by_number.get(record["step"])
+            by_number[record["step"]] = record if earlier is None else earlier | record
     in_order = [by_number[step] for step in sorted(by_number)]
     before = [None, *in_order]
     return tuple(
@@ -101,7 +108,7 @@ def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[
     for record in records:
         kind = record.get("kind")
         for name, value in metrics_of(record).items():
-            if not math.isfinite(value) or (name in others if kind == "train" else name == "loss"):
+            if not math.isfinite(value) or name in (others if kind == "train" else _VALIDATION_LOSSES):
                 continue
             shown = name if kind == "train" or "/" in name else f"validation {name}"
             by_name.setdefault(shown, {})[record["step"]] = value
@@ -110,6 +117,12 @@ def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[
 
 def evaluations(records: Iterable[Row]) -> tuple[tuple[int, float | None], ...]:
     """Return (step, loss) of each evaluation that has one, in order. For one repeated after a restart, the last counts."""
-    evaluated = [record for record in records if record.get("kind") == "eval" and "loss" in record]
-    by_number = {record["step"]: finite(record.get("loss")) for record in evaluated}
+    by_number = {
+        record["step"]: finite(values[name])
+        for record in records
+        if record.get("kind") == "eval"
+        for values in [metrics_of(record)]
+        for name in _VALIDATION_LOSSES
+        if name in values
+    }
     return tuple(sorted(by_number.items()))

@@ -104,8 +104,10 @@ def _fastest(rows: Sequence[Row]) -> list[str]:
     others = [row.speedup_interval for row in timed if row.speedup_interval is not None]
     if all(low <= 1 <= high for low, high in others):
         return [f"The steps of no variant are clearly faster or slower than those of {first}."]
-    than = "itself the first" if fastest is rows[0] else f"{speed_up(fastest)} as fast as {first}"
-    return [f"The fastest steps: {name}, {than}."]
+    if fastest is not rows[0]:
+        return [f"The fastest steps: {name}, {speed_up(fastest)} as fast as {first}."]
+    second = max((row for row in timed if row is not fastest), key=lambda row: row.speedup or 0.0)
+    return [f"The fastest steps: {name}; {second.measured.variant.name} is {speed_up(second)} as fast."]
 
 
 def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -93,7 +93,7 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
         verdict=verdict,
         tiles=[
             ("lasted", duration(until - begin)),
-            ("goodput", f"{_goodput(shares):.1f} %"),
+            *([("goodput", f"{goodput:.1f} %")] if (goodput := _goodput(shares)) is not None else []),
             *step_tiles(steps, evaluations, summary.steps),
             *([("slowest", text)] if (text := straggler(step_times)) else []),
         ],
@@ -150,8 +150,13 @@ def _end(summary: Summary, events: list[Event], begin: float) -> float:
     return max(begin, summary.ended or 0.0, max((event["time"] for event in events), default=begin))
 
 
-def _goodput(shares: list[Share]) -> float:
-    """Return the percentage of the run's time that was spent on training whose results were kept."""
+def _goodput(shares: list[Share]) -> float | None:
+    """Return the percentage of the run's time that was spent on training whose results were kept.
+
+    None if a program did not report what it did.
+    """
+    if any(share.kind == "unknown" for share in shares):
+        return None
     return 100 * sum(share.share for share in shares if share.kind == "train")
 
 

@@ -98,6 +98,8 @@ def step_times_of(
         counted = counted or list(range(len(lag.times)))
         waits, behind, share = (_mean(v, counted) for v in (lag.waits, lag.behind, lag.shares))
         p50, p95 = _middle(steps, "step_seconds_p50"), _slow(steps)
+        if p50 is None and (paces := _paces(steps)):  # a program reports only when a step was done
+            p50, p95 = statistics.median(paces), _percentile_95(paces)
         seconds = sum(end - begin for begin, end in spans)
         last: int = records.last_steps[key] if key in records.last_steps else steps[-1]["step"]
         rows.append(StepTimes(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
@@ -176,7 +178,22 @@ def _slow(steps: list[StepEvent]) -> float | None:
     typical = _middle(steps, "step_seconds_p95")
     if any(step.get("step_seconds_p95") != step.get("step_seconds_p50") for step in steps) or not medians:
         return typical
-    return medians[max(0, math.ceil(0.95 * len(medians)) - 1)]
+    return _percentile_95(medians)
+
+
+def _percentile_95(values: list[float]) -> float:
+    """Return the value that 95 % of the `values` do not exceed."""
+    return sorted(values)[max(0, math.ceil(0.95 * len(values)) - 1)]
+
+
+def _paces(steps: list[StepEvent]) -> list[float]:
+    """Return the seconds per step between each two reports of an attempt, whatever the process did between them."""
+    paces = []
+    for before, after in pairwise(steps):
+        first, last, count = finite(before.get("elapsed")), finite(after.get("elapsed")), after["step"] - before["step"]
+        if first is not None and last is not None and last > first and count > 0:
+            paces.append((last - first) / count)
+    return paces
 
 
 def _name(key: Key, keys: dict[Key, list[StepEvent]]) -> str:

@@ -23,6 +23,7 @@ KINDS: dict[str, str] = {
     "evaluate": "evaluating",
     "save": "saving checkpoints",
     "other": "sampling text, waiting for the end",
+    "unknown": "not known: the program does not report what it does",
     "lost": "lost: trained, but not saved",
     "down": "down: after a failure, before the restart",
 }
@@ -91,6 +92,7 @@ def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
     start = attempt[0]
     assert start["event"] == EventKind.START
     is_program = start["program"] is not None
+    reports = {(event["host"], event["process"]) for event in attempt if event["event"] == EventKind.PHASE}
     keys = [(host, process) for host, processes in start["hosts"].items() for process in processes]
     changes: dict[Key, list[tuple[float, str]]] = {key: [(start["time"], "start")] for key in keys}
     for event in attempt[1:]:
@@ -104,7 +106,7 @@ def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
             case EventKind.EXIT:
                 kind = "other" if event["code"] == 0 else "down"
             case EventKind.HOST if event["phase"] == "started" and is_program:
-                kind = "train"
+                kind = "start" if (event["host"], event["process"]) in reports else "unknown"
             case _:
                 continue
         if (key := (event["host"], event["process"])) in changes:

@@ -84,7 +84,7 @@ _SIGTERM_CAUGHT = re.compile(rb"[IWE]\d{4} .*\bpreemption_notifier\.cc:\d+\] SIG
 def last_state(line: bytes) -> str:
     """Return a line in its last state: a progress bar overwrites its line. A warning of JAX is replaced by its meaning."""
     if _SIGTERM_CAUGHT.match(line):
-        return "JAX has the request to stop"
+        return "the process was asked to stop: it ends after its step"
     return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
 
 

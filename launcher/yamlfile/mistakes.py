@@ -195,8 +195,16 @@ def _key_hint(tree: SchemaTree, location: Location) -> str:
     elsewhere = [path for path in tree.paths if path.rpartition(".")[2] == parts[-1]]
     allowed = f"allowed here: {', '.join(here)}."
     near = difflib.get_close_matches(parts[-1], here, n=1, cutoff=0.5)
-    meant = elsewhere[:3] or [".".join([*parts[:-1], name]) for name in near]
+    short_for = [path for path in tree.paths if _initials(path.rpartition(".")[2]) == parts[-1]]
+    short_for.sort(key=lambda path: path.count("."))
+    meant = elsewhere[:3] or [".".join([*parts[:-1], name]) for name in near] or short_for[:3]
     return f"did you mean {' or '.join(meant)}?" if meant else allowed
+
+
+def _initials(name: str) -> str:
+    """Return `lr` for `learning_rate`; empty for a single word."""
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def _self_and_parents(dotted: str) -> list[str]:

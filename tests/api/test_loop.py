@@ -88,7 +88,7 @@ def test_it_stops_at_sigterm(fresh: Fresh, capfd: pytest.CaptureFixture[str]) ->
 
 
 VALUES = {2: 5.0, 4: 3.0, 6: 4.0, 8: 3.5, 10: 9.0, 12: 1.0}
-"""What an evaluation after each step gives."""
+"""The metric of an evaluation after each step."""
 
 
 def evaluated(total: int, kind: str = "eval", kill_at: int = 0, **keys: Any) -> tuple[podrun.loop.Steps[Any], int]:

@@ -92,7 +92,7 @@ def strategy(name: str, **keys: Any) -> Strategy:
 
 
 def copies(named: StateDict) -> StateDict:
-    """As numpy arrays that nothing else refers to."""
+    """Return the leaves as numpy arrays that nothing else refers to."""
     found: StateDict = jax.tree.map(np.array, named)
     return found
 

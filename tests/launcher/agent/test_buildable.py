@@ -96,7 +96,7 @@ def test_an_index_of_pips_settings(tmp_path: Path, closed: str) -> None:
 
 
 def test_a_python_without_venv(tmp_path: Path, open_index: str) -> None:
-    """As Debian's, without the package python3-venv."""
+    """Make an interpreter like that of Debian without the package python3-venv."""
     python = tmp_path / "python3"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)

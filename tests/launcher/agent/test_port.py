@@ -30,7 +30,7 @@ def two_free_ports() -> int:
 
 
 def sharing(port: int, family: int = socket.AF_INET) -> socket.socket:
-    """As gRPC binds the coordinator's port."""
+    """Bind a port as gRPC binds that of the coordinator."""
     sock = socket.socket(family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind(("", port))

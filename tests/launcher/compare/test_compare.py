@@ -332,6 +332,18 @@ def test_an_evaluation_of_another_set_at_the_same_step_has_no_loss() -> None:
     assert evaluations([*records, {"step": 4, "kind": "eval", "loss": math.nan}]) == ((4, None),)
 
 
+def test_the_losses_of_a_program_that_reports_a_step_in_parts() -> None:
+    """Its training loss is that of the first part; `val/loss` is its validation loss."""
+    records: list[Any] = [
+        {"step": 4, "kind": "train", "loss": 0.75, "elapsed": 1.0},
+        {"step": 4, "kind": "train", "accuracy": 0.5, "elapsed": 1.0},
+        {"step": 4, "kind": "eval", "val/loss": 0.5, "val/accuracy": 0.25},
+    ]
+    assert [step.loss for step in steps(records)] == [0.75]
+    assert evaluations(records) == ((4, 0.5),)
+    assert metrics(records, {"loss"}) == {"accuracy": ((4, 0.5),), "val/accuracy": ((4, 0.25),)}
+
+
 def test_a_slower_variant_is_never_called_faster() -> None:
     """A few slow steps of the first variant do not make it so: each was 80 % slower by its own median, 2.3 times faster by
     the mean of ratios."""

@@ -35,7 +35,7 @@ def test_a_workdir_that_setup_may_mount_is_judged_at_a_start(workdir: dict[str, 
 
 @pytest.mark.parametrize(("free", "extends", "fatal"), [(300, True, False), (90, True, True), (300, False, True)])
 def test_an_environment_that_can_be_extended_needs_less_room(free: int, extends: bool, fatal: bool) -> None:
-    """As at the start itself."""
+    """The rule is the same as at the start itself."""
     interpreter = {**healthy()["interpreter"], "packages": None, "extends": extends}
     pod, facts = changed("cpu-1x1", {"a": {"interpreter": interpreter, "disk_home/free": free * 10**6}})
     (finding,) = check_environment(pod, facts, "jax\n", program=True)

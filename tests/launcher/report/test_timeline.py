@@ -137,3 +137,27 @@ def test_waiting_is_counted_again_after_a_restart() -> None:
 def test_run_lengths() -> None:
     assert run_lengths([1, 1, 0, 2, 2, 2]) == [(1, 2), (0, 1), (2, 3)]
     assert run_lengths([]) == []
+
+
+@pytest.mark.parametrize(
+    ("reports", "seconds"),
+    [(True, {"train": 4.0, "start": 6.0}), (False, {"train": 0.0, "start": 1.0, "unknown": 9.0})],
+)
+def test_a_program_starts_before_it_trains(reports: bool, seconds: dict[str, float]) -> None:
+    """The time until its first report is its start; that of a program which reports nothing is not known."""
+    directory = make()
+    began = event("host", 0, time=BEGIN + 1, phase="started", pid=3)
+    record(directory, start(0, 0, hosts=1, program="python own.py"), began)
+    record(directory, *(phase("train", 6, 1) if reports else []), event("end", time=BEGIN + 10, code=0))
+    assert seconds_of(directory) == seconds
+    assert ("goodput" in dict(page_of_run(directory).tiles)) is reports
+
+
+def test_step_times_of_a_program() -> None:
+    """The time between two reports is divided by the steps between them; a restart begins anew."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1, program="python own.py"))
+    for step, elapsed in ((10, 5.0), (20, 7.0), (30, 9.0), (40, 14.0), (10, 3.0), (20, 5.0)):
+        record(directory, event("step", 0, time=BEGIN + elapsed, step=step, steps=None, elapsed=elapsed))
+    (row,) = page_of_run(directory).step_times
+    assert (row.p50, row.p95) == (0.2, 0.5)

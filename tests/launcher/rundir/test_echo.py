@@ -18,7 +18,7 @@ from podrun.launcher.rundir.echo import last_state
         (b"\r\r", ""),
         (
             b"W1127 09:11:10.422231      18 preemption_notifier.cc:90] SIGTERM caught at 2026-11-27T09:11:10.42+00:00",
-            "JAX has the request to stop",
+            "the process was asked to stop: it ends after its step",
         ),
         (
             b"what is preemption_notifier.cc:90] SIGTERM caught at ?",

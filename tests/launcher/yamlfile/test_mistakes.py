@@ -283,3 +283,14 @@ def test_sections_under_names_of_the_users() -> None:
         "validation.a b: the name of a source has letters",
     ):
         assert any(text.startswith(expected) for text in texts), texts
+
+
+def test_a_key_that_is_known_by_its_initials() -> None:
+    rows = config_rows(lr=1, bs=8, optimizer={"wd": 0.1})
+    texts = [text.removeprefix("line 2: ") for _, text in rows]
+    for expected in (
+        "lr: there is no such key; did you mean optimizer.learning_rate?",
+        "bs: there is no such key; did you mean batch_size or ",
+        "optimizer.wd: there is no such key; did you mean optimizer.weight_decay?",
+    ):
+        assert any(text.startswith(expected) for text in texts), texts

@@ -65,7 +65,7 @@ def test_lists_are_vectors(tmp_path: Path, x: Any) -> None:
 
 
 def test_lists_of_lists_are_images(tmp_path: Path) -> None:
-    """As deep as they go."""
+    """The folder is read as deep as its subfolders go."""
     path = write_rows(tmp_path / "a.parquet", image=X.reshape(12, 3, 1).tolist(), y=Y)
     dataset = load("classification", "parquet", path, x="image")
     assert dataset.shape == (3, 1)

@@ -16,7 +16,7 @@ TEXT = "Grüße aus Łódź, 文字 🌍, and \udcff, which stands for a byte th
 
 
 def saved(name: str, text: str = TEXT) -> Saved:
-    """As it is read from a checkpoint."""
+    """Return the tokenizer as it is read from a checkpoint."""
     if name == "bpe":
         pytest.importorskip("tokenizers", reason="the bpe extra is not installed")
     made: dict[str, Tokenizer] = {"byte": Bytes(), "char": Characters(text)}

@@ -25,7 +25,7 @@ TEXTS = [
 ]
 TRAINING = "".join(TEXTS) * 20
 NOT_UTF8 = b"abc\xff def".decode("utf-8", "surrogateescape")
-"""As text files are read."""
+"""The text as text files are read."""
 
 
 def bpe() -> BytePairs:

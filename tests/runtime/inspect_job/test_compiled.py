@@ -22,7 +22,7 @@ from .programs import program
 
 @dataclass(frozen=True)
 class Chip:
-    """As much of a device as traffic asks for."""
+    """A device with no more than traffic asks for."""
 
     id: int
     platform: str = "tpu"

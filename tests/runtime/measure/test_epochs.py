@@ -36,7 +36,7 @@ def config(**keys: Any) -> Config:
     ],
 )
 def test_steps_of_epochs(keys: dict[str, Any], examples: int, steps: int) -> None:
-    """As many as the examples of all epochs fill."""
+    """There are as many steps as the examples of all epochs fill."""
     assert config(**keys).total_steps(examples) == steps
 
 
