@@ -17,7 +17,7 @@ Method = TypeVar("Method")
 
 
 def hook(method: Method) -> Method:
-    """Mark a method with a default that subclasses may override. podrun overrides no other concrete methods."""
+    """Mark a method that has a default and may be overridden. Classes of podrun override only marked and abstract methods."""
     method.is_hook = True  # type: ignore[attr-defined]
     return method
 

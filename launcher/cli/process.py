@@ -78,7 +78,7 @@ def _on_exception(kind: type[BaseException], error: BaseException, trace: Traceb
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that are closed on /dev/null, so that no other file gets their descriptors."""
+    """Open /dev/null in place of a standard stream that is closed, so that no other file gets its descriptor."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

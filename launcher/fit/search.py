@@ -90,10 +90,12 @@ def search(
     models: Sequence[int] = (),
     tell: Callable[[], None] = lambda: None,
 ) -> None:
-    """Search, and write the results into `known`. Leaves no process running, even if it raises.
+    """Compile the job in different layouts to find out which fit and how fast they are, and write the results into `known`.
+
+    Leaves no process running, even if it raises.
 
     Args:
-        known: an empty search on the slice.
+        known: gets the results; it has none yet.
         config: the job.
         target: the devices to compile for.
         search_batch: search the largest batch size instead of the smallest `accumulate`.

@@ -29,7 +29,7 @@ class Program:
 
 @cache
 def instrument_files() -> dict[str, str]:
-    """Return the instrumentation files, by their names in the agent's folder."""
+    """Return the contents of the files that instrument a user's program, by their names in the agent's folder."""
     paths = [path for path in sorted(INSTRUMENT_FOLDER.glob("*.py")) if path.name != "__init__.py"]
     return {f"{INSTRUMENT}/{path.name}": path.read_text("utf-8") for path in paths}
 

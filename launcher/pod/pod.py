@@ -97,7 +97,7 @@ class Pod:
 
     @property
     def base_python(self) -> str:
-        """Return the interpreter of the workers, which also creates their virtual environment."""
+        """Return the interpreter that runs the workers, or that creates their virtual environment if the pod has one."""
         return self.container.python if self.container else self.python or _PYTHON
 
     @property

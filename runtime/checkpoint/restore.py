@@ -36,14 +36,14 @@ def restore_newest(
     """Restore the newest checkpoint that every process can read. Called on all processes.
 
     Process 0 names a checkpoint; all processes read it, and use it only if all of them succeed. If only process 0 sees the
-    checkpoints, it reads them for all. Damaged checkpoints are renamed only after an older one has been restored, so that a
-    host that cannot read any of them does not rename them all.
+    checkpoints, it reads them for all. Damaged checkpoints get another name, so that no later run tries them, but only once
+    an older one was restored: a host that cannot read any of them must not rename them all.
 
     Args:
         checkpoints: the job's checkpoints.
         template: returns the form of the state's arrays; see `Target.template`.
         config: the job, which must match the checkpoint's.
-        fingerprint: digest of the job's data, likewise.
+        fingerprint: digest of the job's data, which must match the checkpoint's.
         reporter: gets progress and notes.
 
     Returns:

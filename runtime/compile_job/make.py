@@ -102,7 +102,10 @@ class Compiler:
             raise _cannot_keep(self._job.path, error) from None
 
     def _make(self, name: str, lowered: jax.stages.Lowered, device: int | None = None) -> list[Made]:
-        """Compile and keep a program, unless it is kept already. Returns an empty list if it cannot be kept."""
+        """Compile a program and store it, unless it is stored already.
+
+        Returns the stored program, or an empty list if a program of this kind cannot be stored.
+        """
         key = program_key(lowered, self._built_for, device)
         if (size := _size_of(self._store, key)) is not None:
             return [Made(StoredProgram(name, key, size, 0.0), False)]

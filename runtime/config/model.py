@@ -465,7 +465,7 @@ class Linear(ModelSection):
 
 
 def _undivided(parts: int, **sizes: int) -> str | None:
-    """Return which of a model's sizes `parts` does not divide, and what would; None if it divides all."""
+    """Return a text about the sizes that cannot be divided by `parts`, and numbers that divide them; None if all can be."""
     wrong = [f"{key} {size}" for key, size in sizes.items() if size % parts]
     if not wrong:
         return None

@@ -175,7 +175,7 @@ class MixtureOrder:
         return sources, numbers
 
     def _ordered_block(self, stage: int, block: int) -> tuple[Array, Array]:
-        """Return, for each position in a block, its source and how many examples of that source come before."""
+        """Return, for each position in a block, its source and how many examples of that source came before in the job."""
         quotas = self._quotas[stage]
         before = quotas.before(block)
         sources = np.repeat(np.arange(len(self._names)), quotas.before(block + 1) - before)

@@ -217,7 +217,7 @@ class Documents:
                 if not _are_ends(shard.ends, listed.tokens):
                     file = folder.path(listed, "ends")
                     raise UserError(
-                        f"{file} is damaged: its documents are not one after another; prepare the folder again"
+                        f"{file} is damaged: its documents overlap or have gaps between them; prepare the folder again"
                     )
         except UserError as error:
             raise UserError(f"{where}: {error}") from None

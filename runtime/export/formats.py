@@ -86,7 +86,7 @@ def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, 
 
 
 def _check_names(arrays: Described) -> None:
-    """Raise UserError for an array whose name both formats use for the metadata."""
+    """Raise UserError if an array has the name under which safetensors and npz files store metadata."""
     if METADATA in arrays:
         raise UserError(f"an array of the model is named {METADATA}, which exported files use for their own; rename it")
 

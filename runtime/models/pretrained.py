@@ -187,8 +187,8 @@ def _drop_copied_head(family: Family, stored: dict[str, StoredArray]) -> None:
         for block in ((slice(row, row + _ROWS),) for row in rows)
     ):
         raise UserError(
-            f"model.init_from: {CONFIG} says tie_word_embeddings, so that the head is the embedding, but {head.file} has "
-            f"another {HEAD}; set tie_word_embeddings to false if the head of the files is the model's"
+            f"model.init_from: {CONFIG} says tie_word_embeddings, so that the head is the embedding, but {HEAD} in "
+            f"{head.file} differs from the embedding; set tie_word_embeddings to false if the model has this head"
         )
     del stored[HEAD]
 

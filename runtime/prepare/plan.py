@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Return the bytes to read, as they are in the files."""
+        """Return how many bytes of files will be read; those of compressed files count as they are stored."""
         return sum(piece.size for unit in self.units for piece in unit)
 
 

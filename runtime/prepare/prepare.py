@@ -73,8 +73,8 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
     if selection.chat and (selection.column is not None or selection.template is not None or query["eos"] is not None):
         columns = PAIR_COLUMNS if selection.pairs else CHAT_COLUMNS
         raise UserError(
-            f"{selection.option} reads the columns {', '.join(columns[:-1])} and {columns[-1]}, and the chat template says "
-            "how a conversation ends; leave --column, --template and --eos out"
+            f"{selection.option} reads the columns {', '.join(columns[:-1])} and {columns[-1]}, and the chat template "
+            "also ends a conversation; leave --column, --template and --eos out"
         )
     if selection.template is not None:
         if selection.column is not None:

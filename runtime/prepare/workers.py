@@ -92,7 +92,7 @@ class Done(TypedDict):
 
 @final
 class BadSource(TypedDict):
-    """A file cannot be read."""
+    """Report of a worker: a file cannot be read."""
 
     error: Literal["read"]
     text: str

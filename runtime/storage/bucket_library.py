@@ -29,8 +29,8 @@ def open_library(url: str) -> Any:
         library = importlib.import_module(module)
     except ImportError as error:
         raise UserError(
-            f"{url}: {module} is not installed on this host ({error}); install it there, as podrun[{extra}] "
-            "does, or give a folder"
+            f"{url}: {module} is not installed on this host ({error}); install podrun[{extra}] there, "
+            "or give a folder in place of a bucket"
         ) from None
     if scheme == "s3":
         return library.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)

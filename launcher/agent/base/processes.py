@@ -33,7 +33,10 @@ def adopt_orphans() -> None:
 
 
 def stat_fields(pid: int) -> List[bytes]:
-    """Return the fields of /proc/PID/stat from the state on. Raises OSError if there is no such process."""
+    """Return the fields of /proc/PID/stat from the third one on, which is the state of the process.
+
+    Raises OSError if there is no such process.
+    """
     with open("/proc/%d/stat" % pid, "rb") as file:  # a command's name may not be valid text
         return file.read().rsplit(b")", 1)[1].split()
 

@@ -81,7 +81,10 @@ def parse(line: bytes, frames: Dict[str, Check], limit: int = LIMIT) -> Any:
 
 
 def readable(frame: Any, line: bytes) -> Any:
-    """Return the frame with lone surrogates replaced in texts for people; in an `output` frame they stay."""
+    """Return a frame whose texts can be printed: lone surrogates are replaced, except in an `output` frame.
+
+    `line` is the frame as it was received.
+    """
     if b"\\u" in line:
         return printable(frame)
     return frame

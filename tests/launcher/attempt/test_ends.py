@@ -170,7 +170,7 @@ def test_a_line_of_which_the_rest_was_not_waited_for(tmp_path: Path, folder: Pat
     with PatientLogs(folder) as logs:
         outcome = run_supervisor(plan, logs, react)
     assert outcome.code == 128 + signal.SIGINT
-    assert any("bytes of what host-0 printed are not here" in str(event.get("message")) for event in events)
+    assert any("bytes of what host-0 printed did not arrive" in str(event.get("message")) for event in events)
     assert set(log_path(folder, "host-0").read_bytes()) == set(b"x")
 
 

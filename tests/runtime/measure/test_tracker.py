@@ -179,6 +179,7 @@ def test_a_job_has_one(module: Path, tmp_path: Path) -> None:
 def test_a_program_has_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "_current", None)
+    monkeypatch.delattr(sys, "last_value", raising=False)  # of a test that has failed
     one = Recorded()
     podrun.init(tracker=one)
     podrun.report(1, loss=0.5)

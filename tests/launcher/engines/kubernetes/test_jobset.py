@@ -98,8 +98,8 @@ def test_what_cannot_run_is_refused(train: Path, options: dict[str, object], wor
         ({"overrides": ("steps=3",)}, "takes only launch.key=value before the `--`"),
         ({"overrides": ("train.yaml",)}, "a train.yaml and a program are two runs"),
         ({"overrides": ("launch.process_per=device",)}, "a container has one process"),
-        ({"program": ("train.yaml",)}, "train.yaml is no program"),
-        ({"program": ("",)}, "has no name"),
+        ({"program": ("train.yaml",)}, "train.yaml is not a program"),
+        ({"program": ("",)}, "the word after `--` is empty"),
     ],
 )
 def test_a_program_that_cannot_run_is_refused(options: dict[str, object], words: str) -> None:
