@@ -12,7 +12,11 @@ from ..agent.base.from_agent import Disk, HostName, Limits, Memory, Proxies
 from ..pod.pod import Pod
 from .base import FactsByHost, Finding, error_of, group, is_known, judge_each, unless_mounted
 
-_DISKS = {"disk_home": "`home:` in the pod file", "disk_workdir": "--workdir", "disk_tmp": ""}
+_DISKS = {
+    "disk_home": "`home:` in the pod file, or PODRUN_HOME on this machine",
+    "disk_workdir": "--workdir",
+    "disk_tmp": "",
+}
 MB, GB = 10**6, 10**9
 _LITTLE_DISK, _NO_DISK, _NO_FILES = GB, 50 * MB, 100
 _LITTLE_MEMORY = GB

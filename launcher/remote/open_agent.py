@@ -107,7 +107,8 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
         return last.partition("UnsafeError: ")[2]
     if "Errno" in last or "No space" in last:
         reason = last.rpartition("] ")[2].partition(": ")[0]
-        return f"cannot write to podrun's folder {pod.home}: {reason}; give another with `home:` in the pod file"
+        advice = "give another with `home:` in the pod file, or PODRUN_HOME on this machine"
+        return f"cannot write to podrun's folder {pod.home}: {reason}; {advice}"
     if len(noise) > _NOISE_LIMIT:  # reading stopped in the middle: the last line may be incomplete
         words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
         return (

@@ -60,6 +60,9 @@ function pieces(x) {
   return starts.map((start, n) => [start, starts[n + 1] ?? x.length]);
 }
 
+// A curve of fewer points is not smoothed: its values are to be read.
+const FEW = 10;
+
 // Curves that the reader has hidden by a click on the legend.
 const hidden = new Set();
 
@@ -126,7 +129,7 @@ class Chart {
   smoothen(weight) {
     for (const s of this.series) {
       s.smooth = null;
-      if (!this.spec.smooth || s.style !== "line" || weight === 0 || s.x.length < 3) continue;
+      if (!this.spec.smooth || s.style !== "line" || weight === 0 || s.x.length < FEW) continue;
       s.smooth = new Float32Array(s.y.length);
       for (const [from, to] of s.pieces) {
         let mean = 0, mass = 0;

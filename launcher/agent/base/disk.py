@@ -9,7 +9,7 @@ from typing import Iterable, Optional
 
 from .problem import Problem
 
-ROOM = "make room there, or choose another folder with `home:` in the pod file"
+ROOM = "make room there, or choose another folder with `home:` in the pod file, or PODRUN_HOME on this machine"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _MB = 10**6
 _PROBE = 1 << 16  # bytes of a test file; a process needs about as many at its start

@@ -15,5 +15,6 @@ class Problem(Exception):
 def cannot_write(path: str, error: OSError) -> Problem:
     return Problem(
         "cannot write %s: %s" % (path, error.strerror or error),
-        "make room or give permission there, or choose another folder with `home:` in the pod file",
+        "make room or give permission there, or choose another folder with `home:` in the pod file, or "
+        "PODRUN_HOME on this machine",
     )

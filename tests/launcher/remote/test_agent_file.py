@@ -28,6 +28,8 @@ from podrun.launcher.transport.local import LocalTransport
 from ..powerless import POWERLESS
 from .agents import HOST, pod_of, say
 
+ADVICE = "give another with `home:` in the pod file, or PODRUN_HOME on this machine"
+
 
 class Counting(LocalTransport):
     """A host on which every command is started by another; what was started is kept."""
@@ -287,7 +289,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, kind: str) -> None:
     pod = pod_of(home)
     reason = fail(Counting(pod, POWERLESS), pod)
     words = "Not a directory" if kind == "file" else "Permission denied"
-    assert reason == (f"cannot write to podrun's folder {home}: {words}; give another with `home:` in the pod file")
+    assert reason == f"cannot write to podrun's folder {home}: {words}; {ADVICE}"
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
@@ -296,7 +298,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     limit = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "sh"]
     reason = fail(Counting(pod, limit), pod)
     assert reason.startswith(f"cannot write to podrun's folder {tmp_path}: ")
-    assert reason.endswith("; give another with `home:` in the pod file")
+    assert reason.endswith(f"; {ADVICE}")
     assert agent_file()[0] not in files(tmp_path)
 
 
