@@ -79,8 +79,8 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 
 
 def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -> str:
-    """Return the paths of the results as lines."""
-    logs = f"logs         {directory.logs}"
+    """Return where the results are, and the commands that show and use them, as lines."""
+    logs = f"logs         {directory.logs}\npage         podrun report {plan.run.run_id}"
     if isinstance(plan.run.job, Program):
         if outcome.saved_step is None or plan.pod.traits.files_are_here:
             return logs

@@ -65,6 +65,7 @@ def test_where_everything_is(
         "checkpoints  /w/checkpoints",
         *board,
         "logs         /runs/r/logs",
+        "page         podrun report r",
         "evaluate     podrun evaluate r",
         "generate     podrun generate r --prompt TEXT",
         "podrun: done",
@@ -101,6 +102,7 @@ def test_results_on_a_host_say_so() -> None:
         "tensorboard  host-0:/w/tensorboard  (pip install tensorboard; tensorboard --logdir ...)",
         "             `podrun pull r` brings them here",
         "logs         /runs/r/logs",
+        "page         podrun report r",
         "podrun: done",
     ]
 
