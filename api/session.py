@@ -274,7 +274,7 @@ class ReportedMetrics:
         return taken
 
     def flush(self, before: int | None = None) -> None:
-        """Read and write the reported metrics, and forget them; with `before`, only those of steps before that step."""
+        """Read the numbers of the reported metrics and write them. With `before`: only those of earlier steps."""
         while self._unread and (before is None or self._unread[0].step < before):
             step, kind, metrics = self._unread.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}

@@ -97,7 +97,7 @@ def current_holder(home: str) -> Optional[str]:
 
 
 def claimed_by_others() -> Optional[str]:
-    """Return a text about a run of another user that claims the host, with its uid; None if there is none."""
+    """Return a text about a run of another user that has claimed the host; None if there is no such run."""
     claim = _current_claim()
     return None if claim is None or claim.uid in (os.geteuid(), 0) else _describe(claim)
 

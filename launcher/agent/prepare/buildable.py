@@ -99,7 +99,7 @@ class _Server(NamedTuple):
 
 
 def _server(url: str, env: Mapping[str, str]) -> Optional[_Server]:
-    """Return the server to connect to for a URL; None if that is not certain."""
+    """Return the server to which a request for a URL goes; None if it cannot be told, as with some proxies."""
     try:
         parts = urlsplit(url)
         proxy = _proxy(parts.scheme, env)

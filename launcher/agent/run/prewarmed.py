@@ -64,7 +64,7 @@ class PrewarmedWorkers:
         return first
 
     def assign(self, worker: Worker, extra_env: Dict[str, str]) -> bool:
-        """Turn the worker that was prewarmed for this process into `worker`. Returns False if there is none or it fails."""
+        """Start `worker` in the interpreter that was prewarmed for it. Returns False if there is none, or it has failed."""
         prewarmed = self._unused.pop(worker.process, None)
         if prewarmed is None:
             return False

@@ -51,7 +51,7 @@ class RecordSender:
 
 
 def read_record(path: str) -> str:
-    """Return a progress record in hexadecimal digits; empty if there is none, or the file cannot be read."""
+    """Return a progress record as hexadecimal digits; an empty text if its file is missing or cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # do not wait for the writer of a pipe
     except OSError:
