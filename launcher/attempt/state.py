@@ -11,6 +11,7 @@ from podrun.runtime.events import WorkerEvent
 
 from ..agent.base import from_agent
 from ..agent.base.from_agent import USAGE
+from ..agent.base.holder import how_to_end
 from ..agent.base.protocol import ASKED, PREEMPTED, UNHEARD
 from ..agent.base.schema import Malformed
 from ..plan.base_env import multislice_coordinator
@@ -410,7 +411,7 @@ class AttemptState:
             pid, python = frame["pid"], frame["python"]
             self._tell_start({"event": EventKind.HOST, "host": name, "phase": "hello", "pid": pid, "python": python})
         elif frame["type"] == "waiting":
-            self._note(f"{name} still has {frame['holder']}; waiting for it to end (`podrun stop` ends a run of yours)")
+            self._note(f"{name} still has {frame['holder']}; waiting for it to end ({how_to_end(frame['holder'])})")
         elif frame["type"] == "refused":
             self._fail(name, frame["reason"])
         elif frame["type"] == "ready":
@@ -453,11 +454,14 @@ class AttemptState:
     def _on_probed(self, host: HostState, frame: from_agent.Probed) -> None:
         host.probed = True
         if frame["error"] and self._probing and self.all_ready():
-            what = (
-                f"cannot reach {self._coordinator.name} at {self._address} ({frame['error']}): all hosts must reach the "
-                "coordinator there; is a firewall in between (`ports:` in the pod file narrows the range), or "
-                "`internal:` missing or wrong?"
-            )
+            what = f"cannot reach {self._coordinator.name} at {self._address} ({frame['error']}): "
+            if self.plan.pod.traits.files_are_here:
+                what += "does a firewall on this machine refuse its connections to itself?"
+            else:
+                what += (
+                    "all hosts must reach the coordinator there; is a firewall in between (`ports:` in the pod file narrows "
+                    "the range), or `internal:` missing or wrong?"
+                )
             self._fail(host.name, what)
 
     def _on_output(self, host: str, frame: OutputRead) -> None:

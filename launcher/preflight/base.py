@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..agent.base.from_agent import Facts
+from ..pod.pod import Pod
 
 FactsByHost = Mapping[str, Facts]
 """The facts that `agent.facts.gather` returned, by host name, in the order of the pod. Only hosts that answered."""
@@ -98,6 +99,11 @@ def judge_each(
 def unless_mounted(remedy: str) -> str:
     """Return what to do about a missing workdir, with a reminder that `setup:` may mount it."""
     return f"nothing if `setup:`, which a check does not run, mounts it; else {remedy}"
+
+
+def set_variable(pod: Pod, name: str) -> str:
+    """Return what sets an environment variable of the workers, as a clause that `to VALUE` may follow."""
+    return f"set {name} before the command" if pod.traits.files_are_here else f"set {name} under `env:` in the pod file"
 
 
 def is_known(facts: Facts, fact: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..agent.base.disk import ROOM
 from ..agent.base.from_agent import Interpreter
 from ..agent.base.protocol import EXTENSION
 from ..pod.pod import Pod
@@ -73,5 +74,4 @@ def _space(facts: FactsByHost, hosts: tuple[str, ...], needed: int) -> list[Find
             extends = facts[host]["interpreter"].get("extends", False) and disk["free"] >= EXTENSION
             what += "; less if an existing environment with fewer requirements can be extended" if extends else ""
             short[host] = what, not extends
-    remedy = "make room there, or choose another folder with `home:` in the pod file, or PODRUN_HOME on this machine"
-    return [Finding(names, what, remedy, fatal, "disk") for (what, fatal), names in group(short)]
+    return [Finding(names, what, ROOM, fatal, "disk") for (what, fatal), names in group(short)]

@@ -10,7 +10,7 @@ from ..agent.base.from_agent import Facts, Gpu, Gpus, GpuUser
 from ..agent.base.protocol import MISSING
 from ..pod.gpu_slices import declared_model
 from ..pod.pod import Pod
-from .base import FactsByHost, Finding, group, is_known, judge_each, minority_findings
+from .base import FactsByHost, Finding, group, is_known, judge_each, minority_findings, set_variable
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
 """Minimum driver version for each plug-in. Source: https://docs.jax.dev/en/latest/installation.html#nvidia-gpu"""
@@ -34,7 +34,7 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
         *_models(pod, facts),
         *_declared(pod, facts),
         *_users(facts),
-        *judge_each(facts, "gpus", _judge_free, about="GPU memory"),
+        *judge_each(facts, "gpus", partial(_judge_free, pod), about="GPU memory"),
         *judge_each(facts, "gpus", _judge_errors, about="ECC"),
         *minority_findings(
             "ECC", _values(facts, ecc_text), "set the same mode: `nvidia-smi -e 1`", fatal=False, about="ECC"
@@ -87,7 +87,8 @@ def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
     listed = {host: f for host, f in facts.items() if models(f)}
     exact = all(len(rows(f)) <= pod.slice.devices_per_host for f in listed.values())
     mixed = tuple(host for host, f in listed.items() if "," in models(f))
-    remedy = "exclude the others: by `hosts` of the pod file, or CUDA_VISIBLE_DEVICES under its `env:`"
+    by_host = "" if pod.traits.files_are_here else "by `hosts` of the pod file, or "
+    remedy = f"exclude the others: {by_host}{set_variable(pod, 'CUDA_VISIBLE_DEVICES')}"
     what = f"GPUs of several models: {models(listed[mixed[0]])}" if mixed else ""
     same = {host: models(f) for host, f in listed.items() if host not in mixed}
     return [
@@ -112,7 +113,7 @@ def _declared(pod: Pod, facts: FactsByHost) -> list[Finding]:
     return [Finding(hosts, what, remedy, True, "devices") for what, hosts in group(other)]
 
 
-def _judge_free(gpus: Gpus | None) -> Verdict:
+def _judge_free(pod: Pod, gpus: Gpus | None) -> Verdict:
     if gpus is None:
         return None
     texts = [
@@ -124,7 +125,7 @@ def _judge_free(gpus: Gpus | None) -> Verdict:
         return None
     remedy = (
         "JAX allocates 75 % of each at its start: see with `nvidia-smi` who uses them and wait for that, "
-        "or set XLA_PYTHON_CLIENT_MEM_FRACTION under `env:` in the pod file"
+        f"or {set_variable(pod, 'XLA_PYTHON_CLIENT_MEM_FRACTION')} to a smaller part, such as 0.5"
     )
     return ", ".join(texts), remedy, False
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ..agent.base.from_agent import Facts, Links
 from ..agent.base.protocol import IFNAME
 from ..pod.pod import Pod
-from .base import FactsByHost, Finding, group, is_known, minority_findings
+from .base import FactsByHost, Finding, group, is_known, minority_findings, set_variable
 
 _NAMED = 8  # most interfaces that are named
 
@@ -18,7 +18,7 @@ def check_links(pod: Pod, facts: FactsByHost) -> list[Finding]:
         return []
     known = {host: f["links"] for host, f in facts.items() if is_known(f, "links") and f["links"]}
     return [
-        *_without_interface(known),
+        *_without_interface(pod, known),
         *minority_findings(
             "network",
             {host: text for host, links in known.items() if (text := speed_text(links))},
@@ -76,7 +76,7 @@ def links_text(facts: Facts) -> str:
     return "; ".join(parts)
 
 
-def _without_interface(known: Mapping[str, Links]) -> list[Finding]:
+def _without_interface(pod: Pod, known: Mapping[str, Links]) -> list[Finding]:
     """Return findings about hosts on which NCCL would fail at its start because it finds no interface."""
     wrong = {}
     for host, links in known.items():
@@ -86,7 +86,7 @@ def _without_interface(known: Mapping[str, Links]) -> list[Finding]:
         if chosen and "{" not in chosen and names and not selected(names, chosen):
             more = ", ..." if len(names) > _NAMED else ""
             wrong[host] = f"{IFNAME}={chosen} matches no network interface: there are {', '.join(names[:_NAMED])}{more}"
-    remedy = f"set it, under `env:` in the pod file, to the prefix of an interface of every host, or leave {IFNAME} out"
+    remedy = f"{set_variable(pod, IFNAME)} to the prefix of an interface of every host, or leave {IFNAME} out"
     return [Finding(hosts, what, remedy, True, "network") for what, hosts in group(wrong)]
 
 

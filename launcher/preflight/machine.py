@@ -9,12 +9,14 @@ from statistics import median_low
 from typing import Any
 
 from ..agent.base.from_agent import Disk, HostName, Limits, Memory, Proxies
+from ..agent.base.holder import how_to_end
+from ..agent.base.private import ELSEWHERE
 from ..pod.pod import Pod
 from .base import FactsByHost, Finding, error_of, group, is_known, judge_each, unless_mounted
 
 _DISKS = {
-    "disk_home": "`home:` in the pod file, or PODRUN_HOME on this machine",
-    "disk_workdir": "--workdir",
+    "disk_home": ELSEWHERE,
+    "disk_workdir": "choose another with --workdir",
     "disk_tmp": "",
 }
 MB, GB = 10**6, 10**9
@@ -45,8 +47,8 @@ def check_machine(pod: Pod, facts: FactsByHost, *, program: bool = False, before
 def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     # the three folders are often on one disk, which is reported once
     findings: dict[tuple[tuple[str, ...], str], Finding] = {}
-    for fact, key in _DISKS.items():
-        for finding in judge_each(facts, fact, partial(_judge_disk, key), about="disk"):
+    for fact, another in _DISKS.items():
+        for finding in judge_each(facts, fact, partial(_judge_disk, another), about="disk"):
             if before_setup and fact == "disk_workdir":
                 finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
             same = findings.get((finding.hosts, finding.what))
@@ -55,11 +57,11 @@ def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     return list(findings.values())
 
 
-def _judge_disk(key: str, disk: Disk | None) -> Verdict:
+def _judge_disk(another: str, disk: Disk | None) -> Verdict:
     if disk is None:
         return None
     path, folder, free = disk["path"], disk["folder"], disk["free"]
-    elsewhere = f", or choose another with {key}" if key else ""
+    elsewhere = f", or {another}" if another else ""
     if disk["total"] and free < _LITTLE_DISK:  # some network file systems report a size of 0
         what = f"{format_gigabytes(free)} of disk left at {folder} (of {format_gigabytes(disk['total'])})"
         return what, f"make room there{elsewhere}", free < _NO_DISK
@@ -179,7 +181,7 @@ def _judge_huge_pages(mode: str) -> Verdict:
 def _judge_run(holder: str | None) -> Verdict:
     if holder is None:
         return None
-    return f"{holder} uses this host", "wait for it, or end it with `podrun stop`; a host has one run at a time", False
+    return f"{holder} uses this host", f"a host has one run at a time: {how_to_end(holder)}", False
 
 
 def _judge_claim(claim: str | None) -> Verdict:

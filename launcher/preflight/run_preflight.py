@@ -168,7 +168,8 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
     try:
         with asking(transport, pod, first, "listen", str(ports[0]), str(ports[1])) as (listener, *_):
             if listener["error"]:
-                remedy = "end the processes that use them, or choose other ports with `ports:` in the pod file"
+                others = ", or choose other ports with `ports:` in the pod file" if pod.ports else ""
+                remedy = f"end processes that use ports there{others}"
                 report.findings.append(Finding((first.name,), listener["error"], remedy, True, "coordinator"))
                 return
             address = _join(first.internal or listener["address"] or first.address, listener["port"])
@@ -194,6 +195,8 @@ def _join(address: str, port: int) -> str:
 
 def _reach_remedy(pod: Pod, error: str) -> str:
     first = pod.hosts[0].name
+    if pod.traits.files_are_here:
+        return "is there a firewall on this machine? allow TCP connections of the machine to itself"
     if "no answer" in error or "permitted" in error or "prohibited" in error or "No route" in error:
         ports = (
             f"{pod.ports[0]}-{pod.ports[1]}" if pod.ports else "of all numbers, or those of `ports:` in the pod file,"
@@ -233,7 +236,7 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
 def _workdir_remedy(pod: Pod, remedy: str) -> str:
     if pod.setup:
         return unless_mounted(remedy)
-    return remedy if pod.workdir else f"{remedy}, or for all runs with `workdir:` in the pod file"
+    return remedy if pod.workdir or pod.traits.files_are_here else f"{remedy}, or for all runs with `workdir:` in the pod file"
 
 
 def _error(reply: Reply) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..agent.base.private import ELSEWHERE
 from ..agent.base.protocol import MARK
 from ..plan.agent_file import NO_AGENT, agent_command, agent_file, receive_command
 from ..pod.errors import HostError
@@ -107,8 +108,7 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
         return last.partition("UnsafeError: ")[2]
     if "Errno" in last or "No space" in last:
         reason = last.rpartition("] ")[2].partition(": ")[0]
-        advice = "give another with `home:` in the pod file, or PODRUN_HOME on this machine"
-        return f"cannot write to podrun's folder {pod.home}: {reason}; {advice}"
+        return f"cannot write to podrun's folder {pod.home}: {reason}; {ELSEWHERE}"
     if len(noise) > _NOISE_LIMIT:  # reading stopped in the middle: the last line may be incomplete
         words = _last_line((noise.rpartition(b"\n")[0] or noise).decode(errors="replace"))
         return (

@@ -21,8 +21,8 @@ def _of_scikit_learn(name: str, data: str) -> Callable[..., Any]:
         from sklearn import datasets
     except ModuleNotFoundError as error:
         raise UserError(
-            f"data.name {data} needs scikit-learn, which {sys.executable} lacks ({error}); install it there, or add a line "
-            "scikit-learn to the requirements.txt beside the pod file"
+            f"data.name {data} needs scikit-learn, which {sys.executable} lacks ({error}); install it there, or, if podrun "
+            "builds the hosts' environment, add a line scikit-learn to requirements.txt"
         ) from None
     function: Callable[..., Any] = getattr(datasets, name)
     return function

@@ -143,11 +143,12 @@ def test_a_second_run_is_told_who_has_the_machine(sandbox: Sandbox, start: Start
     assert (
         f"run {run_id} of {getpass.getuser()} (uid {os.geteuid()}, agent pid {first.agent('local')})" in note["message"]
     )
-    assert "`podrun stop` ends" in note["message"]
+    assert f"`podrun stop {run_id}` ends it" in note["message"]
     assert not [e for e in second.of("note") if "uses this host" in e["message"]]  # not twice
     check = sandbox.podrun("check", "--local")
     assert check.returncode == 0 and f"run {run_id}" in check.stdout and "uses this host" in check.stdout
     assert second.end() == 69 and f"the host is taken by run {run_id}" in second.last_line
+    assert second.last_line.split("`")[1] == f"podrun stop {run_id}"
     stopped = sandbox.podrun("stop", run_id)
     assert stopped.returncode == 0, stopped.stderr
     first.end()

@@ -7,9 +7,10 @@ import os
 import tempfile
 from typing import Iterable, Optional
 
+from .private import ELSEWHERE
 from .problem import Problem
 
-ROOM = "make room there, or choose another folder with `home:` in the pod file, or PODRUN_HOME on this machine"
+ROOM = "make room there, or " + ELSEWHERE
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _MB = 10**6
 _PROBE = 1 << 16  # bytes of a test file; a process needs about as many at its start

@@ -8,6 +8,7 @@ import stat
 from typing import Optional
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+ELSEWHERE = "choose another folder with PODRUN_HOME on this machine, or with `home:` in the pod file for its hosts"
 _UMASK = 0o077  # for all files that podrun makes for itself
 _users_umask: Optional[int] = None
 
@@ -64,17 +65,16 @@ def _check(folder: str, podruns: bool) -> None:
     status = os.stat(folder)
     if status.st_uid != os.geteuid():
         raise UnsafeError(
-            "%s belongs to %s, who could change what runs from it; choose another folder with `home:` in the pod file, "
-            "or PODRUN_HOME on this machine" % (folder, user_name(status.st_uid))
+            "%s belongs to %s, who could change what runs from it; %s"
+            % (folder, user_name(status.st_uid), ELSEWHERE)
         )
     if podruns and status.st_mode & 0o077:
         os.chmod(folder, 0o700)
         status = os.stat(folder)  # some file systems have no modes
     if status.st_mode & OTHERS_WRITE:
         raise UnsafeError(
-            "other users may write in %s (mode %o), and could change what runs from it; `chmod go-w %s`, or choose another "
-            "folder with `home:` in the pod file, or PODRUN_HOME on this machine"
-            % (folder, stat.S_IMODE(status.st_mode), folder)
+            "other users may write in %s (mode %o), and could change what runs from it; `chmod go-w %s`, or %s"
+            % (folder, stat.S_IMODE(status.st_mode), folder, ELSEWHERE)
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .private import ELSEWHERE
+
 
 class Problem(Exception):
     """A failed preparation: the problem, and what to do."""
@@ -15,6 +17,5 @@ class Problem(Exception):
 def cannot_write(path: str, error: OSError) -> Problem:
     return Problem(
         "cannot write %s: %s" % (path, error.strerror or error),
-        "make room or give permission there, or choose another folder with `home:` in the pod file, or "
-        "PODRUN_HOME on this machine",
+        "make room or give permission there, or " + ELSEWHERE,
     )

@@ -11,7 +11,8 @@ import socket
 import struct
 from typing import Optional
 
-from ..base.private import private_path, user_name
+from ..base.holder import describe_holder
+from ..base.private import private_path
 from ..base.sockets import is_locked, owner_of
 
 # An abstract address shows the runs of other users who holds the host, without a file that could be left behind or lack
@@ -141,16 +142,7 @@ def _competing_run(run: str) -> Optional[str]:
 
 
 def _describe(claim: _Claim) -> str:
-    """Return the text for a message: `run R of alice (uid 1001, agent pid 7)`."""
-    run = "run %s" % claim.run if claim.run else "a run that does not answer"
-    if claim.uid is None:
-        return "%s of another user" % run
-    return "%s of %s (uid %d%s)" % (
-        run,
-        user_name(claim.uid),
-        claim.uid,
-        ", agent pid %d" % claim.pid if claim.pid else "",
-    )
+    return describe_holder(claim.run, claim.uid, claim.pid)
 
 
 def _read_holder(file: int) -> "tuple[str, int]":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from ..base.boot import boot_id
 from ..base.connection import Connection
 from ..base.disk import cannot_write
+from ..base.holder import how_to_end
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError, is_private
 from ..base.processes import adopt_orphans, ended_children, kill_descendants
@@ -163,7 +164,7 @@ class Agent:
         if waited is None:
             self.outbox.report({"type": "waiting", "holder": holder})
         elif waited > LOCK_TIMEOUT:
-            self.refuse("the host is taken by %s; `podrun stop RUN` ends a run of yours" % holder)
+            self.refuse("the host is taken by %s; %s" % (holder, how_to_end(holder)))
 
     def refuse(self, reason: str) -> None:
         self.outbox.report({"type": "refused", "reason": reason})

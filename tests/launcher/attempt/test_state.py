@@ -199,7 +199,7 @@ def test_steps_of_a_start_that_are_on_record_are_not_told_again() -> None:
 def test_a_host_that_another_run_holds(attempt: Attempt) -> None:
     attempt.receive(0, "waiting", holder="run r-0 of eve")
     assert attempt.notes == [
-        "host-0 still has run r-0 of eve; waiting for it to end (`podrun stop` ends a run of yours)"
+        "host-0 still has run r-0 of eve; waiting for it to end (`podrun stop r-0` ends it where it was started)"
     ]
     attempt.receive(0, "refused", reason="run r-0 of eve has it")
     assert attempt.failures == ["host-0: run r-0 of eve has it"]
@@ -223,7 +223,8 @@ def test_a_coordinator_that_a_host_cannot_reach(attempt: Attempt) -> None:
     attempt.receive(1, "probed", error="timed out")
     assert attempt.state.all_probed()
     (failed,) = attempt.failures
-    assert failed.startswith("host-1: cannot reach host-0 at 127.0.0.1:7000 (timed out): all hosts must reach")
+    assert failed.startswith("host-1: cannot reach host-0 at 127.0.0.1:7000 (timed out): ")
+    assert "a firewall on this machine" in failed and "pod file" not in failed  # its hosts are processes here
 
 
 def test_a_user_program_is_told_where_its_coordinator_is(program: Attempt) -> None:

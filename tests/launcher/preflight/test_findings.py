@@ -270,6 +270,14 @@ def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -
     assert findings[0].about
 
 
+@pytest.mark.parametrize("case", [name for name in CASES if "x" in CASES[name][0] and CASES[name][1]])
+def test_remedies_for_a_run_on_this_machine_need_no_pod_file(case: str) -> None:
+    slice, changes, *_ = CASES[case]
+    pod, facts = changed(re.sub(r"-\dx", "-1x", slice), {"*": next(iter(changes.values()))})
+    findings = apply_rules(replace(pod, transport="this_machine"), facts, program=False)
+    assert not [f for f in findings if "pod file" in f.remedy and "PODRUN_HOME" not in f.remedy]
+
+
 @pytest.mark.parametrize("slice", ["cpu-1x2", "cpu-3x2", "v3-8", "v3-32", "v5litepod-16", "gpu-1x8", "gpu-3x8"])
 def test_nothing_is_wrong_with_a_healthy_pod(slice: str) -> None:
     assert apply_rules(*changed(slice, {}), program=False) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,14 @@ def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -
     assert remedy in findings[0].remedy
     assert findings[0].fatal == fatal
     assert findings[0].about
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "x" in CASES[name][0] and CASES[name][1]])
+def test_remedies_for_a_run_on_this_machine_need_no_pod_file(case: str) -> None:
+    slice, changes, *_ = CASES[case]
+    pod, facts = changed(re.sub(r"-\dx", "-1x", slice), {"*": next(iter(changes.values()))})
+    findings = apply_rules(replace(pod, transport="this_machine"), facts, program=False)
+    assert not [f for f in findings if "pod file" in f.remedy and "PODRUN_HOME" not in f.remedy]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.agent.base.compiled import with_compiled
+from podrun.launcher.agent.base.private import ELSEWHERE
 from podrun.launcher.agent.main import MARK
 from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_command, agent_file
@@ -28,7 +29,6 @@ from podrun.launcher.transport.local import LocalTransport
 from ..powerless import POWERLESS
 from .agents import HOST, pod_of, say
 
-ADVICE = "give another with `home:` in the pod file, or PODRUN_HOME on this machine"
 
 
 class Counting(LocalTransport):
@@ -289,7 +289,7 @@ def test_a_home_that_cannot_be_written(tmp_path: Path, kind: str) -> None:
     pod = pod_of(home)
     reason = fail(Counting(pod, POWERLESS), pod)
     words = "Not a directory" if kind == "file" else "Permission denied"
-    assert reason == f"cannot write to podrun's folder {home}: {words}; {ADVICE}"
+    assert reason == f"cannot write to podrun's folder {home}: {words}; {ELSEWHERE}"
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     limit = ["sh", "-c", 'ulimit -f 1; trap "" XFSZ; exec "$@"', "sh"]
     reason = fail(Counting(pod, limit), pod)
     assert reason.startswith(f"cannot write to podrun's folder {tmp_path}: ")
-    assert reason.endswith(f"; {ADVICE}")
+    assert reason.endswith(f"; {ELSEWHERE}")
     assert agent_file()[0] not in files(tmp_path)
 
 
