@@ -44,23 +44,24 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
         assert _hook_before is not None
         _hook_before(kind, error, trace)
         return
-    text = f"{error}{_place(trace)}"
-    print(f"podrun: {text}", file=sys.stderr, flush=True)
-    if ENV_COORDINATOR in os.environ:
-        try:
-            reporter = Reporter(WorkerEnv.from_env().events_path)
-            code, shown = failure.exit_code, text if failure is ErrorKind.EXCEPTION else ""
-            reporter.event(
-                {"event": EventKind.ERROR, "kind": failure, "message": text, "traceback": shown, "code": code}
-            )
-        except (
-            OSError,
-            UserError,
-            ValueError,
-        ):  # a full disk, or a changed environment: message and exit code are enough
-            pass
+    text = _with_place(str(error), trace)
+    if not _report(text, failure):  # else the launcher prints it, as the end of the run
+        print(f"podrun: {text}", file=sys.stderr, flush=True)
     sys.last_value = None  # it has been reported
     raise _Ended(failure.exit_code)
+
+
+def _report(text: str, failure: ErrorKind) -> bool:
+    """Report the error to the launcher. Returns whether there is one, and the event was written."""
+    if ENV_COORDINATOR not in os.environ:
+        return False
+    try:
+        reporter = Reporter(WorkerEnv.from_env().events_path)
+        code, shown = failure.exit_code, text if failure is ErrorKind.EXCEPTION else ""
+        reporter.event({"event": EventKind.ERROR, "kind": failure, "message": text, "traceback": shown, "code": code})
+    except (OSError, UserError, ValueError):  # a full disk, or a changed environment
+        return False
+    return True
 
 
 def explained_kind(error: BaseException) -> ErrorKind | None:
@@ -76,10 +77,11 @@ def explained_kind(error: BaseException) -> ErrorKind | None:
     return None
 
 
-def _place(trace: TracebackType | None) -> str:
-    """Return a line of text with the place in the user's program where the error was raised; empty if there is none."""
+def _with_place(message: str, trace: TracebackType | None) -> str:
+    """Return the message, with the user's line that raised the error at the end of its first line, if there is one."""
     line = users_line(trace)
-    return f"\nin {line}" if line else ""
+    first, newline, rest = message.partition("\n")
+    return f"{first} ({line}){newline}{rest}" if line else message
 
 
 def users_line(trace: TracebackType | None, packages: bool = True) -> str | None:

@@ -79,7 +79,8 @@ def test_a_mistake_with_the_library(sandbox: Sandbox) -> None:
     done = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "--", "python", "train.py")
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
-    assert "in train.py:3" in done.stdout + done.stderr
+    assert "(train.py:3)" in done.stderr.splitlines()[-1]
+    assert (done.stdout + done.stderr).count("(train.py:3)") == 1  # it is told once
     what = "podrun: failed: host-0 (process 0): workdir /proc/no/such: cannot write there: No such file or directory"
     assert done.stderr.splitlines()[-1].startswith(what)
 

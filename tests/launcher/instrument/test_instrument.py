@@ -190,11 +190,11 @@ def test_a_mistake_is_told_without_a_traceback(tmp_path: Path) -> None:
         "SLICE": "cpu-2x1",
     }
     done, events = run(tmp_path, MISTAKE, **{f"PODRUN_{name}": value for name, value in pod.items()})
-    assert (done.returncode, done.stderr) == (2, "podrun: no such file; give another\nin train.py:5\n")
+    assert (done.returncode, done.stderr) == (2, "")  # the launcher prints it
     assert [(event["kind"], event["code"]) for event in events] == [("config", 2)]
-    assert events[0]["message"] == "no such file; give another\nin train.py:5"
+    assert events[0]["message"] == "no such file; give another (train.py:5)"
     done, _ = run(tmp_path, MISTAKE, PYTHONPATH="")
-    assert (done.returncode, done.stderr) == (2, "podrun: no such file; give another\nin train.py:5\n")
+    assert (done.returncode, done.stderr) == (2, "podrun: no such file; give another (train.py:5)\n")
     done, events = run(tmp_path, MISTAKE.replace("UserError(", "KeyError("))
     assert (done.returncode, events[-1]["kind"]) == (1, "exception")
     assert "Traceback" in done.stderr
