@@ -356,7 +356,10 @@ class Steps(Generic[S]):
             return
         metric = self._best.ranking.metric
         if self._best.value is None:
-            self._note(f"best {self._best.ranking}: no evaluation has reported {metric}, so no checkpoint is the best")
+            self._note(
+                f"best {self._best.ranking}: no evaluation has reported {metric}, so no checkpoint is the best; report it "
+                'with kind="eval", or all metrics of a report with names like val/accuracy'
+            )
         else:
             self._note(f"best {metric}: {self._best.value:.6g} at step {self._best.step}")
         if self._is_exhausted and self.step < self.total:

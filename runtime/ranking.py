@@ -20,10 +20,10 @@ class Ranking:
     @classmethod
     def parse(cls, text: str) -> Ranking:
         """Return the order that `min METRIC` or `max METRIC` names. Raises ValueError."""
-        words = text.split()
+        words = text.split(maxsplit=1)
         if len(words) != 2 or words[0] not in ("min", "max"):
             raise ValueError(f"must be min or max, and a metric, such as `min loss` or `max accuracy` (it is {text!r})")
-        return cls(words[1], words[0] == "max")
+        return cls(words[1].strip(), words[0] == "max")
 
     def __str__(self) -> str:
         return f"{'max' if self.is_max else 'min'} {self.metric}"

@@ -29,6 +29,11 @@ from .options import complete_job, pod_options
     help="Run each variant N times, interleaved; the interval of the speed-up is then over the runs.",
 )
 @click.option(
+    "--best",
+    metavar="ORDER",
+    help="Say which variant has the best last value of a metric: 'max val/accuracy', 'min loss'.",
+)
+@click.option(
     "--workdir",
     "-w",
     type=click.Path(path_type=Path),
@@ -46,6 +51,7 @@ def compare(
     job: tuple[str, ...],
     over: tuple[str, ...],
     repeat: int,
+    best: str | None,
     workdir: Path | None,
     as_json: bool,
     **where: Any,
@@ -83,7 +89,7 @@ def compare(
             program=program,
             command=typed,
         )
-        return compare_request(CompareRequest(request, over, as_json, repeat))
+        return compare_request(CompareRequest(request, over, as_json, repeat, best))
 
     guard(action)
 

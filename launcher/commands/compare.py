@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.ranking import Ranking
 
 from ..compare import table
 from ..compare.comparison import Comparison, plan_comparison
 from ..compare.folder import CURVE, PAGE, STEPS, TABLE, TIMES
-from ..compare.output import as_record, as_text, write_steps, write_table
+from ..compare.output import as_record, as_text, best_variant, write_steps, write_table
 from ..compare.page import About, page_of
 from ..compare.plots import can_plot, plot_convergence, plot_times
 from ..compare.run_as_jobs import run_as_jobs
@@ -38,10 +39,13 @@ class CompareRequest:
     over: tuple[str, ...]
     json: bool = False
     repeat: int = 1
+    best: str | None = None
+    """Order of the variants: `min` or `max`, and a metric; None: none was asked for."""
 
 
 def compare(request: CompareRequest) -> int:
     """Run all variants; print the table and the names of the result files. Raises UserError before anything starts."""
+    ranking = _ranking(request.best)
     try:
         comparison = plan_comparison(request.run, request.over, request.repeat)
     except HostError as error:
@@ -56,11 +60,21 @@ def compare(request: CompareRequest) -> int:
     if not request.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(f"\n{as_text(rows, width)}\n", flush=True)
-    files, problem = _write(comparison, rows, typed_command(request.run.command))
+    best = best_variant(rows, ranking) if ranking else None
+    if best:
+        print(best, file=out, flush=True)
+    files, problem = _write(comparison, rows, typed_command(request.run.command), best)
     print(_as_json(comparison, rows, files) if request.json else "\n".join(map(str, files)), flush=True)
     if problem:
         print(f"podrun: {problem}", file=sys.stderr)
     return exit_code(measured) or (ExitCode.FAILED if problem else ExitCode.DONE)
+
+
+def _ranking(best: str | None) -> Ranking | None:
+    try:
+        return None if best is None else Ranking.parse(best)
+    except ValueError as error:
+        raise UserError(f"--best {error}") from None
 
 
 def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
@@ -103,11 +117,12 @@ def _headline(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _write(comparison: Comparison, rows: Sequence[table.Row], command: str) -> tuple[list[Path], str | None]:
+def _write(comparison: Comparison, rows: Sequence[table.Row], command: str, best: str | None
+) -> tuple[list[Path], str | None]:
     """Write the result files. Returns the written files, and an error message or None."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [run for row in rows for run in row.runs]
-    about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()))
+    about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()), best)
     writers: dict[str, Callable[[Path], bool]] = {
         TABLE: lambda file: write_table(file, rows),
         STEPS: lambda file: write_steps(file, rows),

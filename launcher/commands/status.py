@@ -68,6 +68,7 @@ def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> di
         "metrics": metrics_of(step),
         "evaluation": _evaluation(details),
         "message": details.end["message"] if details.end else None,
+        "restart": {key: details.restart[key] for key in ("time", "message")} if details.restart else None,
         "checkpoint": {"step": checkpoint["step"], "time": checkpoint["time"]} if checkpoint else None,
         "late": details.late and {key: value for key, value in details.late.items() if key not in ("event", "time")},
         "agents": details.agents,
@@ -82,6 +83,8 @@ def _evaluation(details: RunState) -> dict[str, Any] | None:
 
 def _phase(details: RunState) -> str:
     """Return the common phase, such as `evaluating`, or `3 of 4 training, 1 of 4 compiling the step`."""
+    if details.is_between:
+        return "waiting for the restart"
     if details.common_phase is not None:
         return phase_words(details.common_phase)
     phases = Counter(process.phase for process in details.processes.values())  # ties keep the order of the processes
@@ -133,7 +136,7 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
         place = location(summary.job, summary.transport, next(iter(details.start["hosts"]), ""))
         facts.append(("workdir", shorten(place, 200)))
     if details.start and not summary.has_ended:
-        facts.append(("phase", _phase(details)))
+        facts += [("phase", _phase(details)), *_restart(details)]
     facts += _step_facts(summary, details)
     if details.late and not summary.has_ended:
         facts.append(("late", f"{describe_late(details.late)}, since {moment(details.late['since'])}"))
@@ -145,6 +148,14 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
         facts.append((f"{queue.title} job", job))
     facts.append(("logs", str(directory.logs)))
     return facts
+
+
+def _restart(details: RunState) -> list[tuple[str, str]]:
+    """Return a fact with the cause of the last restart, the number of allowed ones, and its time."""
+    if details.restart is None:
+        return []
+    cause = "; ".join(details.restart["message"].strip().splitlines())
+    return [("restart", shorten(f"{cause}, at {moment(details.restart['time'])}", 300))]
 
 
 def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
@@ -161,7 +172,7 @@ def _step_facts(summary: Summary, details: RunState) -> list[tuple[str, str]]:
     if details.evaluation is not None:
         facts.append(("evaluation", f"step {details.evaluation['step']}  {_listed(metrics_of(details.evaluation))}"))
     if summary.state is RunStatus.RUNNING and (text := times(step)):
-        facts.append(("time", text))
+        facts.append(("time", f"{text} (of this attempt)" if details.restart else text))
     return facts
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from podrun.runtime.ranking import Ranking
+
 from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table, wrap
 from .table import Row, VariantState, step_times
@@ -91,6 +93,25 @@ def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Seq
     lines = text_table(rows, right=range(1, len(values) + 1)).splitlines()
     body = [text for both in zip(titles, lines[2:], strict=True) for text in both]
     return "\n".join([*lines[:2], *body])
+
+
+def best_variant(rows: Sequence[Row], ranking: Ranking) -> str:
+    """Return a line about the variant whose last value of a metric is the best; or which metrics there are instead.
+
+    A metric of the job's evaluations may be named with or without the word `validation`.
+    """
+    values: dict[str, dict[str, float]] = {}
+    for row in rows:
+        for name, value in {"loss": row.validation_loss, "training loss": row.train_loss, **row.metrics}.items():
+            if value is not None:
+                values.setdefault(name, {})[row.measured.variant.name] = value
+    metric = ranking.metric
+    by_variant = values.get(f"validation {metric}") or values.get(metric.removeprefix("validation ")) or values.get(metric)
+    if not by_variant:
+        names = ", ".join(map(in_one_line, values)) or "no metrics"
+        return f"Best by {ranking}: no variant has {metric}; there are {names}."
+    name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
+    return f"Best by {ranking}: {name}, {by_variant[name]:.5g}."
 
 
 def column_texts(rows: Sequence[Row]) -> list[list[str]]:

@@ -34,13 +34,15 @@ class About:
     workdir: str
     command: str
     made: str
+    best: str | None = None
+    """Line about the variant that is best by the order that was asked for."""
 
 
 def page_of(rows: Sequence[Row], about: About) -> str:
     """Return the page of a comparison: one self-contained HTML file."""
     charts = charts_of(rows)
     parts = {
-        "verdict": _verdict(rows),
+        "verdict": _verdict(rows, about.best),
         "tiles": tiles_of(_tiles(rows)),
         "metrics": figures("Metrics", charts, controls=True),
         "times": _times(rows),
@@ -65,13 +67,14 @@ def page_of(rows: Sequence[Row], about: About) -> str:
 # --- texts ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(rows: Sequence[Row]) -> str:
+def _verdict(rows: Sequence[Row], best: str | None) -> str:
     runs = [run for row in rows for run in row.runs]
     failed = [run for run in runs if run.state is not VariantState.DONE]
     done = sum(row.measured.state is VariantState.DONE for row in rows)
     title = f"{done} of {len(rows)} variants are done" if failed else f"All {len(rows)} variants are done"
     lines = [
-        *_best(rows),
+        *([best] if best else _best_loss(rows)),
+        *_fastest(rows),
         *(f"{one.variant.label}: {one.state}{f', {one.reason}' if one.reason else ''}" for one in failed),
     ]
     state = "failed" if any(one.state is VariantState.FAILED for one in failed) else "interrupted" if failed else "done"
@@ -79,12 +82,8 @@ def _verdict(rows: Sequence[Row]) -> str:
     return f'<section id="verdict" class="verdict {state}"><h2>{title}</h2><p class="cause">{text}</p></section>'
 
 
-def _best(rows: Sequence[Row]) -> list[str]:
-    """Return a line about the variant with the lowest validation loss and a line about the fastest one, as far as known."""
-    return [*_best_loss(rows), *_fastest(rows)]
-
-
 def _best_loss(rows: Sequence[Row]) -> list[str]:
+    """Return a line about the variant with the lowest validation loss, if at least two have one."""
     losses = {row.measured.variant.name: loss for row in rows if (loss := row.validation_loss) is not None}
     if len(losses) < 2:
         return []

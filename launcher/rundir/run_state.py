@@ -11,7 +11,7 @@ from podrun.runtime.contract import EventKind, Phase
 from podrun.runtime.events import CheckpointEvent, EvalEvent, PhaseEvent, StepEvent, metrics_of
 from podrun.runtime.lines import shown_metrics
 
-from .events import EndEvent, Event, HostEvent, LateEvent, StartEvent, is_of_worker
+from .events import EndEvent, Event, HostEvent, LateEvent, RestartEvent, StartEvent, is_of_worker
 
 NOTHING_LEFT = (
     "All steps were done by earlier runs in this workdir, so nothing was trained. Ask for more steps, or choose another "
@@ -64,6 +64,10 @@ class RunState:
     """Last complete checkpoint of any attempt."""
     compile_seconds: float | None = None
     """Seconds from the start of process 0's compilation to the end of its first step, in the first attempt that had one."""
+    restart: RestartEvent | None = None
+    """Last end of an attempt that another one follows."""
+    is_between: bool = False
+    """True from the end of an attempt to the start of the next one."""
     end: EndEvent | None = None
     told: set[tuple[str, str, int | None]] = field(default_factory=set)
     """Recorded phases of the start: (host, phase, process), without a process for phases of the host."""
@@ -116,6 +120,8 @@ class RunState:
                 if process := self._process(event["host"], event["process"]):
                     process.exit_code, process.was_stopped = event["code"], event.get("asked", False)
                     self._enter(process, "exited", now)
+            case EventKind.RESTART:
+                self.restart, self.is_between = event, True
             case EventKind.END:
                 self.end = event
 
@@ -127,6 +133,7 @@ class RunState:
             "checkpoint": self.checkpoint,
             "evaluation": self.evaluation,
             "compile_seconds": self.compile_seconds,
+            "restart": self.restart,
         }
         vars(self).update(vars(RunState(event, processes, phases, **kept)))  # type: ignore[arg-type]
 

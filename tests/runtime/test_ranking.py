@@ -31,6 +31,17 @@ def best_of(ranking: str, *values: Any) -> BestSoFar:
     return best
 
 
+def test_a_metric_with_spaces_in_its_name() -> None:
+    best = BestSoFar(Ranking.parse("max  val/top 1 "))
+    best.add(10, {"val/top 1": 0.5})
+    again = BestSoFar(Ranking.parse(str(best.ranking)))
+    again.restore(best.saved())
+    assert (best.ranking.metric, again.value) == ("val/top 1", 0.5)
+    for text in ("val/top 1", "max", "maximum x", ""):
+        with pytest.raises(ValueError, match="must be min or max"):
+            Ranking.parse(text)
+
+
 @pytest.mark.parametrize(
     ("ranking", "values", "step", "since"),
     [
@@ -55,7 +66,7 @@ def test_the_best_so_far(ranking: str, values: list[Any], step: int, since: int)
     assert other.since == 0
 
 
-@pytest.mark.parametrize("text", ["accuracy", "max", "maximum loss", "min a b", ""])
+@pytest.mark.parametrize("text", ["accuracy", "max", "maximum loss", ""])
 def test_what_is_no_order(text: str) -> None:
     with pytest.raises(ValidationError, match="must be min or max, and a metric, such as `min loss`"):
         Config.model_validate({"steps": 1, "batch_size": 1, "eval": {"best": text}})

@@ -135,6 +135,28 @@ def test_status_of_a_restart_is_that_of_the_new_attempt(podrun: Podrun, make: Ma
     assert ", restart 1" in podrun("status").out.splitlines()[0] or "abandoned" in podrun("status").out.splitlines()[0]
 
 
+def test_status_during_a_restart(podrun: Podrun, make: Make) -> None:
+    """It says that the run waits for it, which restart of how many, after what; and then whose time it shows."""
+    run = running(make)
+    attempt = {"ending": "failed", "code": 137, "what": "", "trained": True, "saved": 8, "seconds": 60.0}
+    message = "host-1 (process 1): was ended by SIGKILL\nrestart 1 of 3 from the last checkpoint, in 30 s"
+    told = "  restart     host-1 (process 1): was ended by SIGKILL; restart 1 of 3 from the last checkpoint, in 30 s, at "
+    run.event("restart", message=message, **attempt, silent_program=False)
+    with run.directory.supervise():
+        between = podrun("status").out.splitlines()
+        run.start(attempt=1)
+        run.event("phase", host="host-0", process=0, phase="restore")
+        restoring = podrun("status").out.splitlines()
+        run.step(12)
+        lines, as_json = podrun("status").out.splitlines(), podrun("status", "--json").json
+    assert "  phase       waiting for the restart" in between and any(line.startswith(told) for line in between)
+    assert "  phase       1 of 2 restoring the checkpoint, 1 of 2 waiting" in restoring
+    assert any(line.startswith(told) for line in restoring)
+    assert any(line.startswith("  time        elapsed ") and line.endswith("(of this attempt)") for line in lines)
+    assert lines[0] == f"run {run.id}: running for 2m 00s, restart 1"
+    assert as_json["restart"]["message"] == message
+
+
 def test_status_of_an_abandoned_run_says_what_to_do(podrun: Podrun, make: Make) -> None:
     """It has not ended, and nobody supervises it."""
     run = running(make)

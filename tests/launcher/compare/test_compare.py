@@ -179,6 +179,7 @@ def test_runs_of_a_variant_are_interleaved() -> None:
         (["train.yaml", "--", "python", "train.py"], "stands before the `--`"),
         (["--", "python", "none.py"], "there is no file none.py"),
         ([], "missing argument 'train.yaml'"),
+        (["--best", "val/f1", "--", "python", "x.py"], "--best must be min or max, and a metric, such as"),
     ],
 )
 def test_mistakes_with_programs(in_process: Podrun, job: list[str], said: str) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.compare.output import best_variant
 from podrun.launcher.compare.page import charts_of, page_of
 from podrun.launcher.compare.spread import WIDTH, box_svg, spread_of, ticks_to
 from podrun.launcher.compare.table import Measurement, VariantState
 from podrun.launcher.compare.variants import Variant
+from podrun.runtime.ranking import Ranking
 
 from .made import ABOUT, rows, variant
 
@@ -51,6 +53,25 @@ def test_the_page_says_which_is_faster_and_which_is_better() -> None:
     assert cells(page, "What differs") == [["pmap", "pmap"], ["single", "single"]]
     assert cells(page, "Step times")[1][2:] == ["10", "2.00x (2.00-2.00)"]
     assert "podrun compare train.yaml" in page and "20260101-000000-pmap" in page
+
+
+@pytest.mark.parametrize(
+    ("order", "line"),
+    [
+        ("max val/top 1", "Best by max val/top 1: b, 0.7."),
+        ("min val/top 1", "Best by min val/top 1: a, 0.5."),
+        ("min training loss", "Best by min training loss: a, 0.025."),
+        ("max f1", "Best by max f1: no variant has f1; there are loss, training loss, val/top 1."),
+    ],
+)
+def test_the_best_variant_by_a_metric_of_a_program(order: str, line: str) -> None:
+    a, b = (
+        replace(variant(name, 0.1, loss), metrics={"val/top 1": ((1, 0.9), (2, value))})
+        for name, loss, value in (("a", 1.0, 0.5), ("b", 2.0, 0.7))
+    )
+    best = best_variant(rows(a, b), Ranking.parse(order))
+    assert best == line
+    assert line in page_of(rows(a, b), replace(ABOUT, best=best))
 
 
 def test_losses_that_hardly_differ_have_no_best() -> None:
