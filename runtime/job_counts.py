@@ -79,6 +79,7 @@ class JobCounts:
             [stage.saved() for stage in self.order.stages] or None,
             [list(each) for each in self.order.skipped] or None,
             streams,
+            self.evaluation() is not None,
         )
 
     def advance(self) -> int | None:

@@ -21,7 +21,7 @@ from .config import Config, saved_config
 from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
-from .distributed import agree, barrier
+from .distributed import agree, barrier, gather
 from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
 from .measure.tracker import Ending
 from .measure.writers import Writer, make_writers
@@ -156,6 +156,15 @@ class Results:
         replace_text(self._workdir.sample, text)
         self._storage.after_write()
         self._reporter.event({"event": EventKind.TEXT, "text": text})
+
+    def was_sampled(self) -> bool:
+        """Return whether text was sampled from the restored checkpoint. Called on all processes; process 0 decides."""
+        try:
+            made = (self._workdir.checkpoints / str(self.saved)).stat().st_mtime
+            sampled = self._workdir.sample.stat().st_mtime >= made
+        except OSError:
+            sampled = False
+        return bool(gather([sampled])[0, 0])
 
     def prepare_saves(self) -> None:
         """Import the modules that a save needs, in a background thread."""

@@ -163,6 +163,8 @@ class Trainer:
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, size)
         self._clock = Clock(consumed, self._task.units_per_example, self._task.unit, least)
         self._feed: TrainFeed | None = None  # while no step is left
+        self._was_complete = False  # an earlier run has done and evaluated all steps of the same job
+        self._first = 0  # number of the first step of this process
         self._state: TrainState
 
     def _make_step(self) -> None:
@@ -223,6 +225,7 @@ class Trainer:
             self._data = data
             self._make_step()
         self._state = self._strategy.place(restored.state)
+        self._was_complete = self._counts.is_over and bool(restored.counters.evaluated) and not restored.changes
 
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""
@@ -235,7 +238,7 @@ class Trainer:
             return
         self._callbacks.call("on_start", counts.step)
         self._reporter.phase(Phase.COMPILE)
-        first = counts.step + 1
+        self._first = first = counts.step + 1
         for step in range(first, (until or counts.steps) + 1):
             self._reporter.begin_step(step)
             self._profiler.begin_step(step)
@@ -275,8 +278,11 @@ class Trainer:
             self._note(counts.early_end())
 
     def finish(self) -> None:
-        """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters."""
-        if self._counts.evaluation() is None:
+        """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters.
+
+        What an earlier run has done is not repeated.
+        """
+        if self._counts.evaluation() is None and not self._was_complete:
             self._evaluate()
         if self._results.saved != self._counts.step:
             self._save()
@@ -284,7 +290,7 @@ class Trainer:
         self._results.report_save(wait=True)
         if self._feed is not None:
             self._call_back("on_end", self._counts.step, self._state)
-        if self._task.uses_result:
+        if self._task.uses_result and not (self._was_complete and self._results.was_sampled()):
             if self._stop.reached():  # everything is saved, and sampling may take longer than the grace period
                 raise Preempted("stopped before text was sampled; the checkpoint of the last step is complete")
             self._reporter.phase(Phase.SAMPLE)
@@ -325,14 +331,14 @@ class Trainer:
         except NotFiniteError:
             self._reporter.step = done.step
             raise
-        logged = self._counts.is_logged(done.step)
-        if not logged and self._counts.epoch is None:
+        logged, is_first = self._counts.is_logged(done.step), done.step == self._first
+        if not logged and not is_first and self._counts.epoch is None:
             return
         averaged = self._strategy.average(done.metrics)
         if averaged is not done.metrics:
             values = averaged.read()
         values = {**values, **done.scores}
-        if logged and is_finite:
+        if (logged or is_first) and is_finite:  # the first one is shown, so that the user sees that the job works
             epochs = {
                 f"{name}/epochs": value for name, value in self._counts.order.source_epochs(done.position).items()
             }
@@ -340,9 +346,11 @@ class Trainer:
             record = {**self._task.train_metrics(values), **seen, **self._clock.rates()}
             if self._config.log.show == SHOWN and not values.keys() & {*SHOWN}:
                 self._reporter.shown = tuple(values)[:_NAMED]
-            self._results.write(done.step, "train", record)
+            if logged:
+                self._results.write(done.step, "train", record)
             self._reporter.progress(done.step, self._counts.steps, record)
-            self._call_back("on_step", done.step, dict(record))
+            if logged:
+                self._call_back("on_step", done.step, dict(record))
         if self._counts.epoch is not None:
             self._count_in_epoch(self._counts.epoch, done, values if is_finite else {})
 

@@ -117,7 +117,8 @@ def _headline(comparison: Comparison) -> str:
     return "\n".join(lines)
 
 
-def _write(comparison: Comparison, rows: Sequence[table.Row], command: str, best: str | None
+def _write(
+    comparison: Comparison, rows: Sequence[table.Row], command: str, best: str | None
 ) -> tuple[list[Path], str | None]:
     """Write the result files. Returns the written files, and an error message or None."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"

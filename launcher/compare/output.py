@@ -106,7 +106,9 @@ def best_variant(rows: Sequence[Row], ranking: Ranking) -> str:
             if value is not None:
                 values.setdefault(name, {})[row.measured.variant.name] = value
     metric = ranking.metric
-    by_variant = values.get(f"validation {metric}") or values.get(metric.removeprefix("validation ")) or values.get(metric)
+    by_variant = (
+        values.get(f"validation {metric}") or values.get(metric.removeprefix("validation ")) or values.get(metric)
+    )
     if not by_variant:
         names = ", ".join(map(in_one_line, values)) or "no metrics"
         return f"Best by {ranking}: no variant has {metric}; there are {names}."

@@ -236,7 +236,11 @@ def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -
 def _workdir_remedy(pod: Pod, remedy: str) -> str:
     if pod.setup:
         return unless_mounted(remedy)
-    return remedy if pod.workdir or pod.traits.files_are_here else f"{remedy}, or for all runs with `workdir:` in the pod file"
+    return (
+        remedy
+        if pod.workdir or pod.traits.files_are_here
+        else f"{remedy}, or for all runs with `workdir:` in the pod file"
+    )
 
 
 def _error(reply: Reply) -> str | None:

@@ -1,4 +1,4 @@
-"""Build the page of a run from its run directory, or of a workdir from its metrics and the last run that used it."""
+"""Build the page of a run from its run directory, or of a workdir from its metrics and the runs that used it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def evaluations_of(events: list[Event]) -> list[EvalEvent]:
 
 
 def page_of_workdir(workdir: Path) -> Page:
-    """Return the page of a workdir: all steps of its metrics, and the last run that used it. Raises UserError."""
+    """Return the page of a workdir: all steps of its metrics with the marks of all runs that made them, and the last run.
+
+    Raises UserError.
+    """
     file = Workdir(workdir).metrics
     try:
         steps, evaluations = read_metrics(file)
@@ -59,10 +62,10 @@ def page_of_workdir(workdir: Path) -> Page:
         raise UserError(
             f"{workdir} has no metrics that can be read ({file.name}: {error.strerror}); give a workdir, or the id of a run"
         ) from None
-    for directory in all_runs():
-        start = directory.start()
-        if start is not None and os.path.realpath(start["workdir"]) == os.path.realpath(workdir):
-            return _page(directory, read_records(directory), steps, evaluations)
+    if runs := _runs_of(workdir):
+        directory, records = runs[-1]
+        marks = marks_of([event for _, earlier in runs for event in earlier.events])
+        return _page(directory, records, steps, evaluations, marks)
     verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
     tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
@@ -71,7 +74,30 @@ def page_of_workdir(workdir: Path) -> Page:
     )
 
 
-def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], evaluations: Sequence[Row]) -> Page:
+def _runs_of(workdir: Path) -> list[tuple[RunDirectory, Records]]:
+    """Return the runs that made what is in a workdir, the oldest first, with their records."""
+    runs = []
+    for directory in all_runs():
+        start = directory.start()
+        if start is None or os.path.realpath(start["workdir"]) != os.path.realpath(workdir):
+            continue
+        records = read_records(directory)
+        runs.append((directory, records))
+        kinds = (event["event"] for event in records.events)
+        first = next((kind for kind in kinds if kind in (EventKind.RESUME, EventKind.CHECKPOINT)), None)
+        if records.steps and first != EventKind.RESUME:
+            break  # it began anew, so nothing of earlier runs is left
+    return runs[::-1]
+
+
+def _page(
+    directory: RunDirectory,
+    records: Records,
+    steps: list[StepRecord],
+    evaluations: Sequence[Row],
+    marks: list[Mark] | None = None,
+) -> Page:
+    """Return the page. `marks`: those of the charts; None: those of this run."""
     summary, (status, end, _) = summarize(directory), status_of(directory)
     spec, events = _spec(directory), records.events
     begin = events[0]["time"] if events else summary.started
@@ -79,7 +105,8 @@ def _page(directory: RunDirectory, records: Records, steps: list[StepRecord], ev
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
     shares, step_times = shares_of(lanes) if lanes else [], step_times_of(records, lags, named_late(events, until))
-    charts = curves(steps, evaluations, marks_of(records.events), records.is_program)
+    marks = marks_of(records.events) if marks is None else marks
+    charts = curves(steps, evaluations, marks, records.is_program)
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin, had_nothing_left=_had_nothing_left(summary, events))
     late = lateness_of(records.by_process, lags, until - begin)

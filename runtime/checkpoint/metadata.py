@@ -58,6 +58,8 @@ class JobMeta(TypedDict):
     """Ranges of the order of examples that are left out: first position, and that after the last."""
     streams: NotRequired[list[str] | None]
     """State of the iterator of each part of the batches, as `data.streamed` encodes it, if the data is read by iterators."""
+    evaluated: NotRequired[bool | None]
+    """True if the state of the checkpoint was evaluated."""
     token_ids: NotRequired[TokenIds | None]
     """None for data without tokens."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
@@ -77,6 +79,8 @@ class Counters(NamedTuple):
     """Ranges of the order that are left out: first position, and that after the last."""
     streams: list[str] | None = None
     """State of the iterator of each part of the batches, if the data is read by iterators."""
+    evaluated: bool | None = None
+    """True if the state of the checkpoint was evaluated."""
 
 
 _KINDS = {"config": dict, "position": int, "fingerprint": str, "shapes": dict}

@@ -90,6 +90,7 @@ class Checkpoints(CheckpointFolder):
             "mixture": counters.mixture,
             "skipped": counters.skipped,
             "streams": counters.streams,
+            "evaluated": counters.evaluated,
             "published": self._inputs.published,
             "token_ids": self._inputs.token_ids,
             "tokenizer": self._inputs.tokenizer,

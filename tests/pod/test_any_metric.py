@@ -83,7 +83,7 @@ class Compared(NamedTuple):
 
     sandbox: Sandbox
     text: str
-    """What the comparison has printed."""
+    """Return the printed text of the comparison."""
 
     @property
     def folder(self) -> Path:

@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 @pytest.mark.long
 @pytest.mark.parametrize("parallel", ["pmap", "shard_map", "{name: jit, mesh: {fsdp: 2}}"])
 def test_the_auc_of_the_recipe(sandbox: Sandbox, parallel: str) -> None:
-    """The same of two processes, killed and resumed, as of one; `podrun evaluate` computes it again."""
+    """Two processes, killed and resumed, give the value of one; `podrun evaluate` computes it again."""
     text = DOCS.read_text()
     section = text[text.index("### An AUC") : text.index("### MLflow")]
     job, code = re.findall(r"```(?:yaml|python)\n(.*?)```", section, re.DOTALL)

@@ -74,7 +74,7 @@ def test_kill_everything_and_go_on_on_other_slices(
 
 @pytest.mark.long
 def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
-    """After the last step the same command only evaluates; with more steps it goes on.
+    """After the last step the same command does nothing; with more steps it goes on.
 
     A workdir with a checkpoint of other sizes is refused with both values, and stays as it is.
     """
@@ -84,6 +84,7 @@ def test_finished_run_trains_no_further(start: Start, sandbox: Sandbox) -> None:
     assert again.end() == 0
     assert [event["step"] for event in again.of("step")] == [6]  # where it is, for the lists of runs
     assert any("steps were done before, so nothing is trained" in e["message"] for e in again.of("note"))
+    assert not again.of("eval") and not again.of("text")
     assert sorted(sandbox.losses("runs/small")) == list(range(1, 7))
     other = sandbox.podrun(*arguments, "model.layers=2", "steps=9")
     assert other.returncode == 2

@@ -91,7 +91,6 @@ def test_when_they_are_called(tmp_path: Path) -> None:
         *[(0, "step", 2), (0, "evaluation", 3), (0, "end", 3)],
         (0, "start", 3),
         *[(0, "step", 4), (0, "step", 6), (0, "evaluation", 6), (0, "end", 6)],
-        (0, "evaluation", 6),  # of the training that was done
     ]
     written = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     losses = {("step" if r["kind"] == "train" else "evaluation", r["step"]): r["loss"] for r in written}

@@ -65,8 +65,7 @@ def _check(folder: str, podruns: bool) -> None:
     status = os.stat(folder)
     if status.st_uid != os.geteuid():
         raise UnsafeError(
-            "%s belongs to %s, who could change what runs from it; %s"
-            % (folder, user_name(status.st_uid), ELSEWHERE)
+            "%s belongs to %s, who could change what runs from it; %s" % (folder, user_name(status.st_uid), ELSEWHERE)
         )
     if podruns and status.st_mode & 0o077:
         os.chmod(folder, 0o700)

@@ -238,7 +238,7 @@ def test_a_folder_that_is_removed_meanwhile(workdir: Path, monkeypatch: pytest.M
 
 
 def test_the_command(sandbox: Sandbox) -> None:
-    """The same on this machine and on a pod's first host; exit code 1 for damage, 2 for a mistake."""
+    """Equal answers on this machine and on a pod's first host; exit code 1 for damage, 2 for a mistake."""
     make(sandbox.path / "work", 20)
     done = sandbox.podrun("checkpoints", "work")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2), done.stderr

@@ -140,7 +140,9 @@ def test_status_during_a_restart(podrun: Podrun, make: Make) -> None:
     run = running(make)
     attempt = {"ending": "failed", "code": 137, "what": "", "trained": True, "saved": 8, "seconds": 60.0}
     message = "host-1 (process 1): was ended by SIGKILL\nrestart 1 of 3 from the last checkpoint, in 30 s"
-    told = "  restart     host-1 (process 1): was ended by SIGKILL; restart 1 of 3 from the last checkpoint, in 30 s, at "
+    told = (
+        "  restart     host-1 (process 1): was ended by SIGKILL; restart 1 of 3 from the last checkpoint, in 30 s, at "
+    )
     run.event("restart", message=message, **attempt, silent_program=False)
     with run.directory.supervise():
         between = podrun("status").out.splitlines()

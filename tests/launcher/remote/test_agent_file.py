@@ -30,7 +30,6 @@ from ..powerless import POWERLESS
 from .agents import HOST, pod_of, say
 
 
-
 class Counting(LocalTransport):
     """A host on which every command is started by another; what was started is kept."""
 

@@ -121,7 +121,7 @@ def test_many_hosts_are_a_heat_map() -> None:
 
 
 def test_the_last_step_of_every_process_is_shown() -> None:
-    """Of a long run only some steps are kept, but not fewer than the last one of each process."""
+    """A page of a long run keeps only some steps, but not fewer than the last one of each process."""
     directory = make()
     record(directory, start(0, 0), *phase("train", 1))
     with directory.events.open("a") as file:
@@ -158,6 +158,32 @@ def test_a_workdir_has_the_steps_of_all_its_runs(tmp_path: Path) -> None:
     page = page_of_workdir(workdir)
     assert page.verdict.state == "done" and dict(page.tiles)["tokens seen"] == "140"
     assert page.charts[0].series[0].x == [*range(1, 21)]
+
+
+def test_a_workdir_has_the_marks_of_the_runs_that_made_it(tmp_path: Path) -> None:
+    """A run before the one that began anew has none there, nor has a run in another workdir."""
+    workdir = tmp_path / "work"
+    workdir.mkdir()
+    rows = [{"step": n, "kind": "train", "loss": 1 / n} for n in range(1, 10)]
+    (workdir / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    ids = iter(f"20260101-00000{n}-abcd" for n in range(9))
+
+    def run(first: int, last: int, where: Path = workdir, resumes: bool = False) -> None:
+        resumed = [event("resume", 0, time=BEGIN + 1, step=first - 1)] * resumes
+        saved = event("checkpoint", 0, time=BEGIN + 20, step=last)
+        record(make(next(ids)), start(0, 0, workdir=str(where)), *resumed, *steps(first, last, 2), saved)
+
+    run(1, 5)
+    run(1, 3)
+    run(1, 8, tmp_path / "other")
+    run(4, 6, resumes=True)
+    record(make(next(ids)), start(0, 0, workdir=str(workdir)))  # it failed before its first step
+    run(7, 9, resumes=True)
+    marks = page_of_workdir(workdir).charts[0].marks
+    assert sorted((mark.x, mark.kind) for mark in marks) == [
+        *((3, "restart"), (3, "save"), (6, "restart"), (6, "save"), (9, "save"))
+    ]
 
 
 def test_a_long_file_is_thinned_out_and_no_peak_is_lost(tmp_path: Path) -> None:
