@@ -18,8 +18,8 @@ import jax
 
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.retention import Retention
-from podrun.runtime.contract import EventKind
 from podrun.runtime.distributed import gather
+from podrun.runtime.events import EventKind
 from podrun.runtime.ranking import Ranking
 
 from .session import current

@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from podrun.runtime.contract import EventKind, ExitCode
+from podrun.runtime.contract import ExitCode
+from podrun.runtime.events import EventKind
 
 if TYPE_CHECKING:
     from podrun.launcher.rundir.events import Event, StartEvent

@@ -17,9 +17,10 @@ from podrun.runtime.checkpoint.missing import warn_of_missing
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.unchanged import Snapshot
-from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError
+from podrun.runtime.contract import ExitCode, Phase, UserError
 from podrun.runtime.data.streamed import IteratorState, decoded
 from podrun.runtime.distributed import gather
+from podrun.runtime.events import EventKind
 from podrun.runtime.ranking import LOWEST_LOSS, BestSoFar, Ranking
 
 from .leaving import was_left_on_purpose

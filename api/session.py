@@ -19,9 +19,9 @@ import numpy as np
 from podrun.runtime.checkpoint.messages import connect
 from podrun.runtime.checkpoint.numbered import steps_in
 from podrun.runtime.config.sections import Log
-from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, EventKind, Phase, Workdir, WorkerEnv
+from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
-from podrun.runtime.events import FIELDS, EvalEvent, SampleEvent
+from podrun.runtime.events import FIELDS, EvalEvent, EventKind, SampleEvent
 from podrun.runtime.measure.samples import is_too_large, sample_of
 from podrun.runtime.measure.tracker import Ending
 from podrun.runtime.measure.writers import Writer, make_writers

@@ -16,7 +16,6 @@ import traceback
 
 from .contract import (
     ErrorKind,
-    EventKind,
     ExitCode,
     NotFiniteError,
     Phase,
@@ -26,6 +25,7 @@ from .contract import (
     WorkerEnv,
     failure_code,
 )
+from .events import EventKind
 from .worker.mistakes import explained_kind, users_line
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm

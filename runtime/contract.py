@@ -36,30 +36,6 @@ def failure_code(code: int) -> int:
     return code & 0xFF or ExitCode.FAILED
 
 
-class EventKind(StrEnum):
-    """The kinds of events, which `runtime/events.py` and `launcher/rundir/events.py` declare."""
-
-    START = "start"
-    HOST = "host"
-    PHASE = "phase"
-    STEP = "step"
-    EPOCH = "epoch"
-    EVAL = "eval"
-    CHECKPOINT = "checkpoint"
-    RESUME = "resume"
-    TEXT = "text"
-    SAMPLE = "sample"
-    NOTE = "note"
-    PROFILE = "profile"
-    ERROR = "error"
-    SIGNAL = "signal"
-    LATE = "late"
-    USAGE = "usage"
-    EXIT = "exit"
-    RESTART = "restart"
-    END = "end"
-
-
 class Phase(StrEnum):
     """The phases of a process, in the order in which they happen."""
 

@@ -6,9 +6,35 @@ declarations, so the annotations of this file must not be strings.
 
 import time
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
 
-from .contract import ErrorKind, EventKind
+from .contract import ErrorKind
+
+
+class EventKind(StrEnum):
+    """The kinds of events: of workers, declared here, and of the launcher, declared in `launcher/rundir/events.py`."""
+
+    START = "start"
+    HOST = "host"
+    PHASE = "phase"
+    STEP = "step"
+    EPOCH = "epoch"
+    EVAL = "eval"
+    CHECKPOINT = "checkpoint"
+    RESUME = "resume"
+    TEXT = "text"
+    SAMPLE = "sample"
+    NOTE = "note"
+    PROFILE = "profile"
+    ERROR = "error"
+    SIGNAL = "signal"
+    LATE = "late"
+    USAGE = "usage"
+    EXIT = "exit"
+    RESTART = "restart"
+    END = "end"
+
 
 Count = Annotated[int, "0 or more"]
 Moment = Annotated[float, "seconds since 1970"]

@@ -5,8 +5,8 @@ Standard library only: the launcher imports this module where JAX is not install
 
 from __future__ import annotations
 
-from .contract import EventKind, Phase
-from .events import SHOWN, EpochEvent, EvalEvent, StepEvent, WorkerEvent
+from .contract import Phase
+from .events import SHOWN, EpochEvent, EvalEvent, EventKind, StepEvent, WorkerEvent
 
 PHASES: dict[str, str] = {
     Phase.CONNECT: "joining the pod",

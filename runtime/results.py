@@ -18,11 +18,11 @@ from .checkpoint.missing import warn_of_missing
 from .checkpoint.restore import restore_newest
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
-from .contract import EventKind, Phase, UserError, Workdir, WorkerEnv
+from .contract import Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier, gather
-from .events import EpochEvent, EvalEvent, Metrics, WorkerEvent
+from .events import EpochEvent, EvalEvent, EventKind, Metrics, WorkerEvent
 from .measure.tracker import Ending
 from .measure.writers import Writer, make_writers
 from .models.weight_files import ConfigJson

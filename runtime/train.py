@@ -25,13 +25,13 @@ from .config import Config
 from .config.model import DecoderModel, GPT2Model
 from .config.optimizer import AdamW, Cosine, Curve
 from .config.sections import Eval
-from .contract import EventKind, NotFiniteError, Phase, UserError, Workdir, WorkerEnv
+from .contract import NotFiniteError, Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset, Examples
 from .data.pipeline import evaluation_batches, padded
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
-from .events import SHOWN
+from .events import SHOWN, EventKind
 from .feed import TrainFeed, open_feed
 from .job_counts import JobCounts, is_due
 from .measure.epochs import EpochMeans

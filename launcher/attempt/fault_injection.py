@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
-from podrun.runtime.contract import EventKind
-from podrun.runtime.events import PhaseEvent, StepEvent
+from podrun.runtime.events import EventKind, PhaseEvent, StepEvent
 from podrun.runtime.injection import LINK_DOWN, PHASE, SECONDS, SIGNALS, STEP, Injection, parse_checked
 
 from ..rundir.events import Event

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from podrun.runtime.contract import ENV_COORDINATOR, EventKind, ExitCode, Phase, ProgressRecord
-from podrun.runtime.events import WorkerEvent
+from podrun.runtime.contract import ENV_COORDINATOR, ExitCode, Phase, ProgressRecord
+from podrun.runtime.events import EventKind, WorkerEvent
 
 from ..agent.base import from_agent
 from ..agent.base.from_agent import USAGE

@@ -8,9 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind, stamped
 
 from ..agent.base.to_agent import ToAgent
 from ..plan.plan import LaunchPlan, attached_lease
@@ -117,7 +116,7 @@ class Supervisor:
                 session.adopt(self._adoption.offsets.get(session.host, {}))
             return
         for session in sessions:
-            self._tell(EventKind.HOST, host=session.host, phase="reach")
+            self._report({"event": EventKind.HOST, "host": session.host, "phase": "reach"})
         self._open(sessions)
         while not (self.state.all_opened() or self._interrupts):  # wait for all, so that every failing host is named
             self._pump()
@@ -282,17 +281,12 @@ class Supervisor:
             else:
                 self._sessions[effect.host].send(effect.frame)
 
-    def _tell(self, kind: EventKind, **fields: Any) -> None:
-        self._report(cast(Event, {"event": kind, **fields}))
-
     def _report(self, event: Event) -> None:
         """Report an event with the current time; events of workers have a time already."""
-        if "time" not in event:
-            event = cast(Event, {"event": event["event"], "time": time.time(), **event})
-        self._observer.event(event)
+        self._observer.event(event if "time" in event else stamped(event))
 
     def _note(self, message: str) -> None:
-        self._tell(EventKind.NOTE, message=message)
+        self._report({"event": EventKind.NOTE, "message": message})
 
     # --- sessions ---
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..pod.masking import Mask
 from ..rundir.echo import Echo, echoed_log

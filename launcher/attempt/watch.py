@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from podrun.runtime.config import Launch
-from podrun.runtime.contract import EventKind, ExitCode
+from podrun.runtime.contract import ExitCode
+from podrun.runtime.events import EventKind
 
 from ..rundir.events import LateEvent
 from . import hang

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from podrun.runtime.contract import EventKind, ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.events import EventKind
 
 from ..run.background import attach_hint, failure_message, report_end, take_over
 from ..run.signals import Signals

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import EventKind, ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.events import EventKind
 
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError

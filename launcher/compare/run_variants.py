@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from podrun.runtime.contract import EventKind, ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.events import EventKind
 
 from ..plan.spec import RunSpec
 from ..pod.run_id import new_run_id

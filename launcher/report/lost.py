@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.events import StepEvent
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import EventKind, StepEvent
 
 from ..rundir.events import Event
 

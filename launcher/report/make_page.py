@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.contract import EventKind, UserError, Workdir
-from podrun.runtime.events import EvalEvent
+from podrun.runtime.contract import UserError, Workdir
+from podrun.runtime.events import EvalEvent, EventKind
 from podrun.runtime.lines import out_of
 
 from ..plan.spec import RunSpec

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from podrun.runtime.contract import EventKind
-from podrun.runtime.events import StepEvent
+from podrun.runtime.events import EventKind, StepEvent
 
 from ..rundir.events import Event, Row, parse_event, parse_row
 from ..rundir.runs import RunDirectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..rundir.events import Event
 from .model import Seen

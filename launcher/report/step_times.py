@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from podrun.runtime.contract import EventKind
-from podrun.runtime.events import StepEvent
+from podrun.runtime.events import EventKind, StepEvent
 
 from ..rundir.events import Event, LateEvent
 from ..rundir.lateness import behind_others

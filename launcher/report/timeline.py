@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.events import StepEvent
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import EventKind, StepEvent
 
 from ..rundir.events import Event
 from .lost import lost_from_of

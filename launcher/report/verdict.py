@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 from podrun.runtime.lines import clock
 
 from ..rundir.events import EndEvent, Event

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..plan.spec import RunSpec
 from ..pod.fold import fold

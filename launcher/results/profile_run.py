@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podrun.runtime.contract import EventKind, UserError, profile_folder, profile_order
-from podrun.runtime.events import ProfileEvent
+from podrun.runtime.contract import UserError, profile_folder, profile_order
+from podrun.runtime.events import EventKind, ProfileEvent
 
 from ..agent.base.from_agent import Error
 from ..agent.base.places import agent_folder

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import EventKind, ExitCode, UserError
-from podrun.runtime.events import NoteEvent, stamped
+from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.events import EventKind, NoteEvent, stamped
 
 from ..attempt.agent_reuse import ReusableAgents
 from ..attempt.cause import LAUNCHER, Failure

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podrun.runtime.contract import EventKind, ExitCode, Phase, UserError, failure_code
+from podrun.runtime.contract import ExitCode, Phase, UserError, failure_code
+from podrun.runtime.events import EventKind
 
 from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from podrun.runtime.contract import EventKind, ExitCode, Phase
+from podrun.runtime.contract import ExitCode, Phase
+from podrun.runtime.events import EventKind
 
 from ..attempt.cause import LAUNCHER, FailureKind
 from ..attempt.outcome import Outcome

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from podrun.runtime.contract import EventKind
-from podrun.runtime.events import NoteEvent
+from podrun.runtime.events import EventKind, NoteEvent
 
 from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..pod.pod import Host
 from ..preflight.base import name_hosts

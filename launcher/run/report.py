@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import bucket_url
-from podrun.runtime.contract import EventKind, ExitCode, Workdir
+from podrun.runtime.contract import ExitCode, Workdir
+from podrun.runtime.events import EventKind
 
 from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome

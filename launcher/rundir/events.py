@@ -7,8 +7,8 @@ A user program can write to its worker's file as well. The checks are derived fr
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard, cast, get_args, get_origin
 
-from podrun.runtime.contract import ErrorKind, EventKind
-from podrun.runtime.events import Count, Metric, Moment, WorkerEvent
+from podrun.runtime.contract import ErrorKind
+from podrun.runtime.events import Count, EventKind, Metric, Moment, WorkerEvent
 
 from ..agent.base.from_agent import Measured
 from ..agent.base.message import check_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from .events import parse_event
 from .run_state import RunState

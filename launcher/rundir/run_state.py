@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
-from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.events import CheckpointEvent, EvalEvent, PhaseEvent, StepEvent, metrics_of
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import CheckpointEvent, EvalEvent, EventKind, PhaseEvent, StepEvent, metrics_of
 from podrun.runtime.lines import shown_metrics
 
 from .events import EndEvent, Event, HostEvent, LateEvent, RestartEvent, StartEvent, is_of_worker

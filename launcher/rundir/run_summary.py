@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from podrun.runtime.contract import EventKind
-from podrun.runtime.events import StepEvent
+from podrun.runtime.events import EventKind, StepEvent
 from podrun.runtime.lines import shown_metrics
 
 from ..agent.base.schema import Malformed, anything, each, loads, printable, record, text

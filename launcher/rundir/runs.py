@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
-from podrun.runtime.contract import EventKind, UserError, output_stream
+from podrun.runtime.contract import UserError, output_stream
+from podrun.runtime.events import EventKind
 
 from ..agent.base.schema import Malformed, each, loads, printable, record, text
 from ..plan.plan import LaunchPlan

@@ -6,7 +6,7 @@ import os
 from itertools import islice
 
 from podrun.runtime.config import bucket_url
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..plan.spec import RunSpec
 from .runs import RunDirectory, all_runs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TypeGuard
 
-from podrun.runtime.contract import EventKind, ExitCode
+from podrun.runtime.contract import ExitCode
+from podrun.runtime.events import EventKind
 
 from ..pod.traits import QUEUES
 from .events import EndEvent, Event

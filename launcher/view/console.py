@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Protocol, TextIO
 
 from podrun.runtime.config.bucket_url import url
-from podrun.runtime.contract import EventKind, Phase
-from podrun.runtime.events import StepEvent
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import EventKind, StepEvent
 from podrun.runtime.lines import PHASES, describe_step, milestone, step_line
 
 from ..pod.traits import location, reached

@@ -6,7 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from podrun.runtime.contract import EventKind, Phase
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import EventKind
 from podrun.runtime.lines import clock, shown_metrics, step_line
 
 from ..rundir.events import Event

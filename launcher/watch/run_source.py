@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..report.curves import curves
 from ..report.encode import drawn_data

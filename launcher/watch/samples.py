@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..report.records import finite
 from ..rundir.events import parse_event

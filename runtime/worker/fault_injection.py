@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..contract import ENV_INJECT, EventKind, Phase, Workdir, WorkerEnv
+from ..contract import ENV_INJECT, Phase, Workdir, WorkerEnv
+from ..events import EventKind
 from ..injection import NAN, PHASE, SIGNALS, Injection, parse_checked
 from .progress import Reporter
 

@@ -13,13 +13,13 @@ from typing import Any
 from ..contract import (
     ENV_COORDINATOR,
     ErrorKind,
-    EventKind,
     RefusedError,
     SaveError,
     UnavailableError,
     UserError,
     WorkerEnv,
 )
+from ..events import EventKind
 from .progress import Reporter
 
 _hook_before: Callable[..., Any] | None = None

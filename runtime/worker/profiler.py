@@ -11,7 +11,8 @@ from pathlib import Path
 
 import jax
 
-from ..contract import EventKind, profile_folder, profile_order
+from ..contract import profile_folder, profile_order
+from ..events import EventKind
 from .progress import Reporter
 
 _POLL = 0.5  # seconds between two checks for a request, each of which takes microseconds

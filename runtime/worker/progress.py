@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from ..contract import EventKind, Phase
-from ..events import SHOWN, StepEvent, WorkerEvent, stamped
+from ..contract import Phase
+from ..events import SHOWN, EventKind, StepEvent, WorkerEvent, stamped
 from ..lines import describe_step, log_line
 from .progress_record import ProgressRecordFile
 

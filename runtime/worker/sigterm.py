@@ -8,7 +8,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from ..contract import EventKind, ExitCode, Phase
+from ..contract import ExitCode, Phase
+from ..events import EventKind
 from .progress import Reporter
 
 _BEFORE_TRAINING = {None, Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE}

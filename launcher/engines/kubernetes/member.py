@@ -19,14 +19,13 @@ from pathlib import Path
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ErrorKind,
-    EventKind,
     ExitCode,
     UserError,
     WorkerEnv,
     events_stream,
     failure_code,
 )
-from podrun.runtime.events import ErrorEvent
+from podrun.runtime.events import ErrorEvent, EventKind
 
 from ...agent.base.schema import Lines, Malformed
 from ...plan.base_env import RUNTIME

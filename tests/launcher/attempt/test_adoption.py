@@ -8,7 +8,7 @@ from podrun.launcher.plan.plan import make_plan
 from podrun.launcher.rundir.adoption import Adoption, Reported
 from podrun.launcher.rundir.events import HostEvent
 from podrun.launcher.rundir.logs import Logs
-from podrun.runtime.contract import EventKind
+from podrun.runtime.events import EventKind
 
 from ..rundir.made import begin, make, started
 

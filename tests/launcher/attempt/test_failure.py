@@ -22,7 +22,8 @@ from podrun.launcher.attempt.cause import (
     preempted_host,
     silent_host,
 )
-from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
+from podrun.runtime.contract import ErrorKind, ExitCode, Phase
+from podrun.runtime.events import EventKind
 
 from ..attempts import exit_of
 

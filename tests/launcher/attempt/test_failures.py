@@ -9,7 +9,8 @@ from functools import partial
 from podrun.launcher.attempt.cause import Failure, FailureKind, from_error, from_exit, from_lost_agent, silent_host
 from podrun.launcher.attempt.failures import SAVE_GRACE, SETTLE, Failures
 from podrun.launcher.attempt.messages import Moment
-from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase
+from podrun.runtime.contract import ErrorKind, ExitCode, Phase
+from podrun.runtime.events import EventKind
 
 from ..attempts import exit_of
 

@@ -37,7 +37,8 @@ from podrun.launcher.remote.session import NO_WORD
 from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Config
-from podrun.runtime.contract import ErrorKind, EventKind, ExitCode, Phase, ProgressRecord
+from podrun.runtime.contract import ErrorKind, ExitCode, Phase, ProgressRecord
+from podrun.runtime.events import EventKind
 
 from ..attempts import plan_of
 

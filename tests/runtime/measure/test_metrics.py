@@ -14,7 +14,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import EventKind, Phase, UserError, Workdir
+from podrun.runtime.contract import Phase, UserError, Workdir
+from podrun.runtime.events import EventKind
 from podrun.runtime.measure.writers import JsonLines, TensorBoard, make_writers
 from podrun.runtime.worker.progress import Reporter
 
