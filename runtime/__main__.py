@@ -27,17 +27,17 @@ from .contract import (
 )
 from .events import EventKind
 from .worker.mistakes import explained_kind, users_line
+from .worker.prewarm import PRESTART, PREWARM, wait_to_start
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm
-from .worker.standby import IMPORT_AHEAD, STANDBY, stand_by
 from .worker.xla_flags import set_xla_flags
 
 
 def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
-    if sys.argv[1:] in ([STANDBY], [IMPORT_AHEAD]):
-        again = sys.argv[1] == STANDBY
-        stand_by(import_all if again else import_first, beside_training=again)
+    if sys.argv[1:] in ([PREWARM], [PRESTART]):
+        again = sys.argv[1] == PREWARM
+        wait_to_start(import_all if again else import_first, beside_training=again)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs
     try:

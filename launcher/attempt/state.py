@@ -93,13 +93,13 @@ class HostState:
 class AttemptState:
     """The processes, hosts, failures and progress of one attempt. `apply` is the only way to change it."""
 
-    def __init__(self, plan: LaunchPlan, adoption: Adoption | None = None, wants_standbys: bool = False) -> None:
+    def __init__(self, plan: LaunchPlan, adoption: Adoption | None = None, prewarms: bool = False) -> None:
         """Begin an attempt.
 
         Args:
             plan: the plan of the attempt.
             adoption: records of the supervisor from which this attempt is taken over; None: a new attempt.
-            wants_standbys: prewarm workers for the next attempt.
+            prewarms: prewarm workers for the next attempt.
         """
         self.plan = plan
         self.hosts = {
@@ -119,8 +119,8 @@ class AttemptState:
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
         self._reported = Reported(adoption) if adoption else None
         """What the supervisor that this attempt was taken over from has reported already."""
-        self._without_step = set(self.processes) if wants_standbys and not plan.is_program else set()
-        """Processes that have not made their first step, which the start of standby interpreters must not slow down."""
+        self._without_step = set(self.processes) if prewarms and not plan.is_program else set()
+        """Processes that have not made their first step, which must not be slowed down by prewarming others."""
         self._probing = False
         self._now = Moment(0.0, 0.0, 0.0)
         """Time of the last message."""
@@ -484,7 +484,7 @@ class AttemptState:
             self.started_fresh |= process.phase == Phase.COMPILE
         elif event["event"] == EventKind.STEP:
             process.step = event["step"]
-            self._start_standbys(who)
+            self._prewarm(who)
         elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
             self.saved_step = event["step"]
         elif event["event"] == EventKind.ERROR:
@@ -495,8 +495,8 @@ class AttemptState:
         if self._reported is None or not self._reported.has_next_event(who):
             self._effects.append(cast(Event, {**event, "host": process.host, "process": process.process}))
 
-    def _start_standbys(self, stepped: tuple[str, int]) -> None:
-        """Start interpreters for the next attempt once all processes have made a step. `stepped`: the one that just has."""
+    def _prewarm(self, stepped: tuple[str, int]) -> None:
+        """Prewarm workers for the next attempt once all processes have made a step. `stepped`: the one that just has."""
         if stepped not in self._without_step:
             return
         self._without_step.remove(stepped)

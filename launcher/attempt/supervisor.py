@@ -64,7 +64,7 @@ class Supervisor:
 
         `kept` has the agents of this run's last attempt, and takes those of this one; None: keep no agents.
         """
-        self.state = AttemptState(plan, adoption, wants_standbys=kept is not None and kept.wanted)
+        self.state = AttemptState(plan, adoption, prewarms=kept is not None and kept.wanted)
         self._plan = plan
         self._transport = transport
         self._observer = observer

@@ -46,7 +46,7 @@ class Prestart(Transport):
         if pod.traits.is_simulated:  # simulated hosts compete for its cores
             agents = [[agent for row in agents for agent in row]]
         for row in agents:
-            threading.Thread(target=self._start, args=[row], name="ahead", daemon=True).start()
+            threading.Thread(target=self._start, args=[row], name="prestart", daemon=True).start()
 
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
         agent = self._agents.pop((host.name, tuple(argv)), None)
@@ -118,7 +118,7 @@ class Prestart(Transport):
             "names": names_of(self.pod, self.pod.hosts[number]),
             "cwd": os.getcwd(),
         }
-        return {"type": "ahead", "processes": [worker], "count": len(self.pod.hosts)}
+        return {"type": "prestart", "processes": [worker], "count": len(self.pod.hosts)}
 
 
 @dataclass

@@ -55,8 +55,8 @@ class Thinner:
         self.kept: list[StepRecord] = []
         self._low, self._high = math.inf, -math.inf
 
-    def skip(self, line: bytes) -> None:
-        """Read only the training loss of a line, which is left out. Fast, because a long run has a million lines."""
+    def leave_out(self, line: bytes) -> None:
+        """Leave out the record in a line, and read only its loss. Fast, because a long run has a million lines."""
         at = line.find(_LOSS) + len(_LOSS)
         try:
             loss = float(line[at : line.index(b",", at)])
@@ -108,7 +108,7 @@ class Reading:
             leads = key.endswith(_LEADS)
             if (at := _number(line[len(_STEP) if is_step else len(_USAGE) : comma])) < self._due.get(key, 0.0):
                 if leads:
-                    self._thinner.skip(line)
+                    self._thinner.leave_out(line)
                 if is_step:
                     self._skipped[key] = line
                 return
@@ -172,7 +172,7 @@ def read_metrics(file: Path) -> tuple[list[StepRecord], list[Row]]:
         for number, line in enumerate(lines):
             is_step = b'"kind": "train"' in line[:60]
             if is_step and number % stride:
-                thinner.skip(line)
+                thinner.leave_out(line)
             elif values := parse_row(line):
                 if is_step:
                     thinner.keep(values)

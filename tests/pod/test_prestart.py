@@ -66,7 +66,7 @@ def test_what_is_not_taken_over_ends(sandbox: Sandbox, monkeypatch: pytest.Monke
     monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))
     ahead = Prestart(simulated_pod(parse_slice("cpu-2x1")), "20260101-000000-abcd")
     wait_until(
-        lambda: sum("--ahead" in command for command in processes_of(sandbox).values()) == 2, "two workers import"
+        lambda: sum("--prestart" in command for command in processes_of(sandbox).values()) == 2, "two workers import"
     )
     ahead.close()
     assert {pid: command for pid, command in processes_of(sandbox).items() if "pytest" not in command} == {}

@@ -36,29 +36,29 @@ class Held:
         more.write_text("1000")
         more.replace(self._steps)  # it is read all the time
 
-    def standbys(self) -> set[int]:
+    def prewarmed(self) -> set[int]:
         """Return those that have not been made use of."""
         working = {e["pid"] for e in self.run.of("host") if e["phase"] == "started"}
-        found = {pid for pid, command in processes_of(self._sandbox).items() if command.endswith("--standby ")}
+        found = {pid for pid, command in processes_of(self._sandbox).items() if command.endswith("--prewarm ")}
         return found - working
 
-    def wait_for_standbys(self) -> set[int]:
-        wait_until(lambda: len(self.standbys()) == 2, "the standbys", 120)
-        return self.standbys()
+    def wait_for_prewarmed(self) -> set[int]:
+        wait_until(lambda: len(self.prewarmed()) == 2, "the prewarmed workers", 120)
+        return self.prewarmed()
 
 
 def restarted(run: Run) -> dict[int, bool]:
-    """Return for each process of the last attempt whether it was a standby."""
+    """Return for each process of the last attempt whether it was prewarmed."""
     events = run.events[max(i for i, e in enumerate(run.events) if e["event"] == "start") :]
     return {e["process"]: "standby" in e for e in events if e["event"] == "host" and e["phase"] == "started"}
 
 
 def undisturbed(sandbox: Sandbox) -> dict[int, float]:
-    """Return the losses by step of the job that nothing disturbs; without restarts it has no standbys."""
+    """Return the losses by step of the job that nothing disturbs; without restarts it prewarms none."""
     shutil.copy(Path(__file__).with_name("faulty.py"), sandbox.path / "faulty.py")
     try:
         held = Held(lambda *args: Run(sandbox, *args), sandbox, 12)
-        assert not held.standbys()
+        assert not held.prewarmed()
         held.let_go()
         assert held.run.end() == 0, held.run.stderr
     finally:
@@ -69,20 +69,20 @@ def undisturbed(sandbox: Sandbox) -> dict[int, float]:
 def test_a_killed_worker_and_a_killed_agent(
     start: Start, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Standbys go on with the agents that there are; an agent's standby ends with it, and other hosts' do their work.
+    """The next attempt uses all prewarmed workers. That of a killed agent ends with it, and the other hosts' do their work.
 
     The losses are those of a run that nothing disturbs, bit for bit.
     """
     held = Held(start, sandbox, 12, "launch.max_restarts=2")
-    standbys = held.wait_for_standbys()
+    prewarmed = held.wait_for_prewarmed()
     kill(held.run.worker(1))
     held.run.wait_for_step(16)  # from the checkpoint of step 10, or of step 5 if that was not complete
     assert restarted(held.run) == {0: True, 1: True}
     started = [e["pid"] for e in held.run.of("host") if e["phase"] == "started"]
-    assert set(started[2:]) == standbys
+    assert set(started[2:]) == prewarmed
     agents = {(e["host"], e["pid"]) for e in held.run.of("host") if e["phase"] == "hello"}
     assert len(agents) == 2
-    held.wait_for_standbys()
+    held.wait_for_prewarmed()
     held.let_go()
     kill(held.run.agent("host-1"))
     assert held.run.end() == 0, held.run.stderr
@@ -93,7 +93,7 @@ def test_a_killed_worker_and_a_killed_agent(
 
 def test_a_stop_between_two_attempts_leaves_nothing(start: Start, sandbox: Sandbox) -> None:
     held = Held(start, sandbox, 2, "launch.max_restarts=1")
-    held.wait_for_standbys()
+    held.wait_for_prewarmed()
     kill(held.run.worker(1))
     held.run.wait_for(lambda e: e["event"] == "restart")
     kill(held.run.process.pid, signal.SIGINT)

@@ -174,7 +174,7 @@ class DumpStacks(Message):
 class Prewarm(Message):
     """Prewarm the workers if there is enough memory. `count`: number of prewarmed workers on this machine."""
 
-    type: Literal["standby"]
+    type: Literal["standby"]  # as in older versions, whose agents a newer launcher may take over
     count: Count
 
 
@@ -193,7 +193,7 @@ class Close(_Close, total=False):
 class PrestartFrame(Message):
     """The expected workers, sent while the spec is being made."""
 
-    type: Literal["ahead"]
+    type: Literal["prestart"]
     processes: ExpectedWorkers
     count: Count
 

@@ -31,7 +31,7 @@ def run() -> None:
     prestarted: Optional[PrestartedAgent] = None
     try:
         frame: First = parse(line, FIRST)
-        if frame["type"] == "ahead":
+        if frame["type"] == "prestart":
             prestarted = PrestartedAgent(frame)
             line, rest = read_line(0, rest)
             given: Spec = parse(line, SPEC)

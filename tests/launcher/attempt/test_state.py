@@ -68,8 +68,8 @@ def nothing(host: str, process: int) -> bytes:
 class Attempt:
     """The state of an attempt, and all that it has answered. Each message comes a second after the one before."""
 
-    def __init__(self, plan: LaunchPlan = JOB, adoption: Adoption | None = None, wants_standbys: bool = False) -> None:
-        self.state = AttemptState(plan, adoption, wants_standbys)
+    def __init__(self, plan: LaunchPlan = JOB, adoption: Adoption | None = None, prewarms: bool = False) -> None:
+        self.state = AttemptState(plan, adoption, prewarms)
         self.now = 0.0
         self.events: list[Event] = []
         self.orders: list[Send | StartAgent] = []
@@ -336,7 +336,7 @@ def test_a_fresh_start_is_no_resume(attempt: Attempt) -> None:
 
 def test_prewarmed_workers_start_after_the_first_step_of_all() -> None:
     """On hosts that share a machine, each gets as many as the pod has processes."""
-    attempt = Attempt(wants_standbys=True)
+    attempt = Attempt(prewarms=True)
     for host in (0, 0, 1, 1):
         attempt.report(host, event=EventKind.STEP, step=1, steps=3, loss=1.0)
         assert bool(attempt.orders) == (host == 1)

@@ -15,13 +15,14 @@ from typing import Any
 
 from ..contract import ENV_MAIN_PID, ENV_PID
 
-STANDBY = "--standby"
-IMPORT_AHEAD = "--ahead"
-"""Prewarm before training has started: the imports need not run at low priority."""
+PREWARM = "--prewarm"
+"""Argument of a worker that is prewarmed for the next attempt, while others train: it imports at low priority."""
+PRESTART = "--prestart"
+"""Argument of a worker that is prewarmed for the first attempt, which is about to start."""
 _NICE = 19
 
 
-def stand_by(import_modules: Callable[[], None], beside_training: bool) -> None:
+def wait_to_start(import_modules: Callable[[], None], beside_training: bool) -> None:
     """Import modules, wait for the agent's orders, then take on the worker's environment, working directory and output.
 
     Args:
