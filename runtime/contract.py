@@ -78,7 +78,7 @@ class ProgressRecord:
     moved: float = 0.0
     """Time of the last update, by `time.monotonic` on its host."""
     borrows: bool = False
-    """True while the process waits for a program that another process compiles."""
+    """True while the process waits for an executable that another process compiles."""
 
     @classmethod
     def parse(cls, text: str) -> ProgressRecord:
@@ -154,7 +154,7 @@ ENV_JOIN = "PODRUN_JOIN"
 ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
-ENV_PROGRAMS = "PODRUN_PROGRAMS"
+ENV_EXECUTABLES = "PODRUN_PROGRAMS"
 ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace
@@ -191,8 +191,8 @@ class WorkerEnv:
     """`user:path` of the train.yaml after which the workdir is named; empty if the user chose the workdir."""
     saved: str = ""
     """`STEP HOST RUN` of the workdir's newest checkpoint that the launcher has on record; empty if there is none."""
-    programs: str = ""
-    """Path of the list of programs that were compiled before the start; a leading `~/` is the login directory."""
+    executables: str = ""
+    """Path of the list of executables that were compiled before the start; a leading `~/` is the login directory."""
 
     @property
     def local_devices(self) -> int:
@@ -235,7 +235,7 @@ class WorkerEnv:
                 address=env.get(ENV_ADDRESS, ""),
                 owner=env.get(ENV_OWNER, ""),
                 saved=env.get(ENV_SAVED, ""),
-                programs=env.get(ENV_PROGRAMS, ""),
+                executables=env.get(ENV_EXECUTABLES, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:

@@ -31,7 +31,7 @@ JAX would end that process. A process that fails does not wait, and podrun then 
 
 
 def configure_jax() -> DiskCache | None:
-    """Configure JAX, before the first computation, and return the cache of this pod's programs; None: no cache."""
+    """Configure JAX, before the first computation, and return the cache of this pod's executables; None: no cache."""
     if cache := os.environ.get("JAX_COMPILATION_CACHE_DIR") or private_cache():
         jax.config.update("jax_compilation_cache_dir", cache)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
@@ -42,7 +42,7 @@ def configure_jax() -> DiskCache | None:
 
 
 def private_cache() -> str | None:
-    """Return the folder of compiled programs, made private to this user, because programs in it are executed.
+    """Return the folder of compiled programs, made private to this user, because they are executed.
 
     None if there is no home folder, or if others can still write there.
     """

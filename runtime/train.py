@@ -32,6 +32,7 @@ from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
 from .events import SHOWN, EventKind
+from .executables.pod_executables import Executables, StoredExecutables
 from .feed import TrainFeed, open_feed
 from .job_counts import JobCounts, is_due
 from .measure.epochs import EpochMeans
@@ -46,7 +47,6 @@ from .optim import make_optimizer
 from .parallel import make_strategy
 from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
-from .programs.pod_programs import Programs, StoredPrograms
 from .replicas import check_initial
 from .results import Results, agree_on_storage
 from .state import Batch, TrainState
@@ -92,7 +92,7 @@ def train(
         workdir: folder of the results on this host.
         reporter: gets events and notes.
         storage: storage of a workdir in a bucket; None: find out whether the processes share the folder.
-        cache: cache of compiled programs.
+        cache: cache of executables.
 
     Raises:
         UserError: the user can correct the error.
@@ -137,10 +137,10 @@ class Trainer:
         storage = agree_on_storage(env, workdir, self._data.fingerprint, storage)
         self._counts = JobCounts.at_start(self._config, self._data)
         stored = None
-        if env.programs:
+        if env.executables:
             tell = reporter.note if self._leads else None
-            stored = StoredPrograms(Path(env.programs).expanduser(), env.host, tell)
-        self._programs = Programs(pod_store(), jax.process_index(), cache, reporter.record, stored)
+            stored = StoredExecutables(Path(env.executables).expanduser(), env.host, tell)
+        self._executables = Executables(pod_store(), jax.process_index(), cache, reporter.record, stored)
         self._make_step()
         if self._task.has_step and (names := _unused(config, self._data)):
             self._note(
@@ -172,7 +172,7 @@ class Trainer:
         self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._counts.steps, self._task.stacked)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
-        self._strategy.share_programs(self._programs)
+        self._strategy.share_executables(self._executables)
 
     def _note(self, message: str) -> None:
         """Tell the user something that is the same on all processes: process 0 does."""

@@ -194,10 +194,11 @@ def compile_command(
     gpu: str | None,
     install: str | None,
 ) -> None:
-    """Compile the programs of a job before it runs, and keep them on this machine; nothing is trained.
+    """Compile a job before it runs, and keep the compiled programs on this machine; nothing is trained.
 
-    A run of the same job on this slice sends them to its hosts with the code, and loads them in place of compiling. Programs
-    for TPUs and GPUs are compiled without having any (podrun's extras tpu and cuda); those for CPUs on a simulated pod.
+    A run of the same job on this slice sends them to its hosts with the code, and loads them in place of compiling. Compiling
+    for TPUs and GPUs needs none of them here, but their compiler (podrun's extras tpu and cuda); for CPUs a simulated pod
+    compiles.
 
     --install puts such a compiler into podrun's folder instead of your environment: the version that belongs to your JAX, or
     to that of the train.yaml's launch.python. `inspect`, `fit` and `compile` find it there.

@@ -27,8 +27,8 @@ from ..request.kept_answers import FOLDER as ANSWERS
 from ..request.kept_answers import answer_files
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
-from ..staging.stored_programs import FOLDER as PROGRAMS
-from ..staging.stored_programs import program_files
+from ..staging.stored_executables import FOLDER as EXECUTABLES
+from ..staging.stored_executables import executable_files
 from ..transport.base import Transport, load_transport
 from ..view.cleanup import Removable, StoredFiles, as_table, counted, kept_lines, summary
 from ..view.printable import in_one_line
@@ -126,7 +126,7 @@ def _stored(older_than: float) -> list[StoredFiles]:
     """
     stored = []
     for kind, folder, (files, due) in (
-        ("compiled programs", PROGRAMS, program_files(older_than)),
+        ("compiled programs", EXECUTABLES, executable_files(older_than)),
         ("kept answers", ANSWERS, answer_files(older_than)),
         ("compilers of TPUs and GPUs", COMPILERS, compiler_folders(older_than)),
     ):

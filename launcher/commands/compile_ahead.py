@@ -1,4 +1,4 @@
-"""Compile the programs of a job in the background, while the run waits in a queue or for its machines."""
+"""Compile a job in the background, while the run waits in a queue or for its machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..pod.kept_compilers import has_compiler
 from ..pod.slices import Slice
 from ..pod.target import target_of
 from ..request.request import Request
-from ..staging.stored_programs import FOLDER
+from ..staging.stored_executables import FOLDER
 
 _LOG = "ahead.log"
 
@@ -39,7 +39,7 @@ class Compiling:
         if code is None:
             os.killpg(self.process.pid, signal.SIGTERM)  # the process that compiles, too
             self.process.wait()
-            return "the hosts were ready before all programs were compiled, so they compile as usual"
+            return "the hosts were ready before everything was compiled, so they compile as usual"
         lines = self.log.read_text(errors="replace").splitlines()
         return f"nothing was compiled before: {lines[-1].removeprefix('podrun: ') if lines else code}" if code else None
 

@@ -1,4 +1,4 @@
-"""`podrun compile`: compile the programs of a job before it runs, and keep them on this machine."""
+"""`podrun compile`: compile a job before it runs, and keep its executables on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from podrun.runtime.config import Config, Launch
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import ExitCode, UserError
-from podrun.runtime.program_list import CompileQuery, Made
+from podrun.runtime.executable_list import CompileQuery, Made
 from podrun.runtime.target import Target
 
 from ..inventory.pod_request import PodRequest
@@ -30,7 +30,7 @@ from ..request.train_file import read_config
 from ..run.attempts import run_attempts
 from ..rundir.old_runs import old_run, remove
 from ..rundir.runs import RunDirectory
-from ..staging.stored_programs import FOLDER, Stored, stored_programs
+from ..staging.stored_executables import FOLDER, Stored, stored_executables
 from ..view.console import NoConsole
 from ..view.times import size
 from ..view.waiting import lock_or_wait, waiting
@@ -52,10 +52,10 @@ class CompileRequest:
 
 
 def compile_job(request: CompileRequest) -> int:
-    """Compile the programs, print what was made, and return the exit code. Raises UserError."""
+    """Compile the job, print what was made, and return the exit code. Raises UserError."""
     spec = _check(request)
     assert isinstance(spec.job, Config)
-    stored = stored_programs(spec.job, spec.pod.slice.name)
+    stored = stored_executables(spec.job, spec.pod.slice.name)
     if spec.job.parallel.name in _NOT_OF_A_POD:
         raise UserError(
             f"parallel: {spec.job.parallel.name} has no program of the whole pod: each process compiles its own at the start"
@@ -116,11 +116,11 @@ def _alone(stored: Stored) -> Iterator[None]:
         lock = open(private_folder(FOLDER) / f"{stored.path.stem}.lock", "w", opener=private)
     except OSError as error:
         raise UserError(
-            f"cannot keep programs in {stored.path.parent}: {error.strerror}; make room there, or set PODRUN_HOME to another "
-            "folder"
+            f"cannot keep the compiled programs in {stored.path.parent}: {error.strerror}; make room there, or set "
+            "PODRUN_HOME to another folder"
         ) from None
     with lock:
-        lock_or_wait(lock, "compiles the same programs")
+        lock_or_wait(lock, "compiles the same job")
         yield
 
 
@@ -128,11 +128,11 @@ def _for_target(query: CompileQuery, spec: RunSpec, platform: str) -> list[Made]
     """Compile in one process for the devices of TPUs or GPUs. Returns the executables, or the exit code of a failure."""
     launch = spec.job.launch
     env = with_presets({**spec.pod.env, **launch.env}, launch.xla, platform)
-    process = QueryProcess(_python(spec), _PROGRAM, query_environment(env, is_for_hosts=True), "compiled the programs")
+    process = QueryProcess(_python(spec), _PROGRAM, query_environment(env, is_for_hosts=True), "compiled the job")
     try:
         return Made.parse(process.ask(query))
     except QueryError as error:
-        print(f"podrun: the programs cannot be compiled: {error}", file=sys.stderr)
+        print(f"podrun: the job cannot be compiled: {error}", file=sys.stderr)
         return ExitCode.FAILED
 
 
@@ -150,7 +150,7 @@ def _in_pod(query: CompileQuery, spec: RunSpec, folder: Path) -> list[Made] | in
     directory = RunDirectory.create(run)
     code = run_attempts(run, directory, _Silent())
     if code == ExitCode.INTERRUPTED:
-        print("podrun: interrupted; a program that was complete is kept", file=sys.stderr)
+        print("podrun: interrupted; compiled programs that were complete are kept", file=sys.stderr)
     if code:
         return code
     remove(old_run(directory))
@@ -173,13 +173,15 @@ def _as_text(train: Path, slice: Slice, made: Sequence[Made], stored: Stored) ->
     """Return a text about the executables: how long they took, their sizes, and where they are stored."""
     new = [one for one in made if one.is_new]
     rows = []
-    for name in dict.fromkeys(one.program.name for one in made):
-        these = [one for one in made if one.program.name == name]
-        seconds = sum(one.program.seconds for one in these)
+    for name in dict.fromkeys(one.executable.name for one in made):
+        these = [one for one in made if one.executable.name == name]
+        seconds = sum(one.executable.seconds for one in these)
         took = f"{seconds:.1f} s" if any(one.is_new for one in these) else "there already"
         count = f" ({len(these)} processes)" if len(these) > 1 else ""
-        rows.append(f"  {name + count:<30}{took:>14}{size(sum(one.program.bytes for one in these)):>10}")
-    what = "all programs are there already; nothing was compiled" if not new else f"{len(new)} of {len(made)} compiled"
+        rows.append(f"  {name + count:<30}{took:>14}{size(sum(one.executable.bytes for one in these)):>10}")
+    what = (
+        "all of it was compiled before; nothing was compiled now" if not new else f"{len(new)} of {len(made)} compiled"
+    )
     lines = [f"{train.name} for {slice.name}: {what}", *rows, f"kept in {stored.path.parent}"]
     if slice.kind == "gpu":
         lines.append(

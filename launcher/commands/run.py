@@ -39,9 +39,9 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
 
         spec, bundles = with_code(spec)
     else:
-        from ..run.pack import with_programs
+        from ..run.pack import with_executables
 
-        spec, bundles = with_programs(spec)
+        spec, bundles = with_executables(spec)
     secrets = read_secrets(pod)
     if request.dry_run:
         plan = make_plan(spec, 0, secrets)

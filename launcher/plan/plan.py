@@ -15,9 +15,9 @@ from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import (
     CONFIG_FILE,
+    ENV_EXECUTABLES,
     ENV_INJECT,
     ENV_OWNER,
-    ENV_PROGRAMS,
     ENV_SAVED,
     ENV_WORKDIR,
     WorkerEnv,
@@ -110,8 +110,8 @@ class LaunchPlan:
             lines += [f"container {self.pod.container.render()}"]
         if run.code:
             lines += [f"project {run.code.project}", f"podrun  {run.code.podrun}"]
-        if run.programs:
-            lines += [f"programs {run.programs}"]
+        if run.executables:
+            lines += [f"compiled {run.executables}"]
         if run.data:
             lines += run.data.render(self.pod.home)
         for host in self.hosts:
@@ -258,8 +258,8 @@ def _uses(run: RunSpec) -> list[str]:
     in_environment = PurePosixPath(environments_folder(run.pod.home)) in python.parents
     environment = [str(python.parents[1])] if in_environment else []
     data = [run.data.folder(run.pod.home)] if run.data else []
-    programs = [posixpath.dirname(run.programs)] if run.programs else []
-    return [run.code.project, run.code.podrun, *environment, *data, *programs]
+    executables = [posixpath.dirname(run.executables)] if run.executables else []
+    return [run.code.project, run.code.podrun, *environment, *data, *executables]
 
 
 def _workers(run: RunSpec, attempt: int, number: int, directory: str) -> list[WorkerEnv]:
@@ -300,7 +300,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
         **worker.to_env(),
         ENV_WORKDIR: str(run.workdir),
         **({ENV_OWNER: run.owner} if run.owner else {}),
-        **({ENV_PROGRAMS: run.programs} if run.programs else {}),
+        **({ENV_EXECUTABLES: run.executables} if run.executables else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
 
@@ -314,7 +314,7 @@ def _path(run: RunSpec, directory: str, files: Mapping[str, str]) -> dict[str, l
     """Return the folders to put in front of the host's own in the workers' PATH and PYTHONPATH."""
     modules = [posixpath.join(directory, INSTRUMENT)] if instrument_files().keys() <= files.keys() else []
     modules += [run.code.podrun] if run.code else []
-    programs = str(PurePosixPath(run.python).parent)
-    is_named = programs != "." and (run.code or isinstance(run.job, Program))
-    paths = {"PYTHONPATH": modules, "PATH": [programs] if is_named and not run.pod.container else []}
+    folder = str(PurePosixPath(run.python).parent)
+    is_named = folder != "." and (run.code or isinstance(run.job, Program))
+    paths = {"PYTHONPATH": modules, "PATH": [folder] if is_named and not run.pod.container else []}
     return {name: folders for name, folders in paths.items() if folders}  # in a container, PATH is the image's

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 T = TypeVar("T")
-_ON_RECORD = {"queue_job": "slurm_job"}
-"""Maps fields of a pod to their older names in spec.json, which were used while SLURM was the only queue."""
+_ON_RECORD = {"executables": "programs"}
+_POD_ON_RECORD = {"queue_job": "slurm_job"}
+"""Map fields of a run, and of its pod, to their older names in spec.json, which stay."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class RunSpec:
     """Data to copy to the hosts; `job` already has the paths on the hosts."""
     pull: Path | None = None
     """Folder on the launcher's machine to which results are downloaded at the end."""
-    programs: str = ""
+    executables: str = ""
     """Path on the hosts of the list of stored executables; a leading `~/` is the login directory. Empty: there are none."""
     stored: str = ""
     """Path of the same list on the launcher's machine. `podrun compile` may write it while the run waits in a queue."""
@@ -82,24 +84,28 @@ class RunSpec:
         return self.code.python if self.code else self.job.launch.python or self.pod.python or sys.executable
 
     def to_json(self) -> bytes:
-        recorded = asdict(self)
-        recorded["pod"] = {_ON_RECORD.get(name, name): value for name, value in recorded["pod"].items()}
+        recorded = _renamed(asdict(self), _ON_RECORD)
+        recorded["pod"] = _renamed(recorded["pod"], _POD_ON_RECORD)
         return json.dumps(recorded, indent=1, default=_plain).encode()
 
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raises ValueError if it is malformed, or of another version."""
         try:
-            recorded = json.loads(text)
+            recorded = _renamed(json.loads(text), {old: name for name, old in _ON_RECORD.items()})
             recorded["job"] = job = _job(recorded["job"])
-            names = {old: name for name, old in _ON_RECORD.items()}
-            recorded["pod"] = {names.get(name, name): value for name, value in recorded["pod"].items()}
+            recorded["pod"] = _renamed(recorded["pod"], {old: name for name, old in _POD_ON_RECORD.items()})
             spec = _read(cls, recorded, Config=type(job))
         except (DaciteError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no specification of a run: {error}") from None
         if spec.pod.transport not in TRAITS:
             raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
         return spec
+
+
+def _renamed(fields: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields with new names. `names`: the new name of each field that gets another."""
+    return {names.get(name, name): value for name, value in fields.items()}
 
 
 def _job(recorded: dict[str, Any]) -> Config | Program:

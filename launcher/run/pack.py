@@ -14,7 +14,7 @@ from ..staging.bundle import Bundle
 from ..staging.bundles import podrun_bundle, project_bundle
 from ..staging.project_files import IGNORE_FILE, shown
 from ..staging.requirements import check_runtime_packages, worker_python
-from ..staging.stored_programs import Stored, stored_programs
+from ..staging.stored_executables import Stored, stored_executables
 
 
 def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
@@ -34,16 +34,16 @@ def with_code(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     podrun = podrun_bundle()
     home = spec.pod.home
     code = Code(bundle_folder(home, project.name), subfolder, bundle_folder(home, podrun.name), worker_python(spec.pod))
-    spec, programs = with_programs(replace(spec, code=code))
+    spec, executables = with_executables(replace(spec, code=code))
     if not isinstance(spec.job, Program) and spec.job.brings_data:
         from ..staging.find_data import find_data
 
         data = find_data(spec.job, lambda text: print(f"podrun: {text}", file=sys.stderr, flush=True))
         spec = replace(spec, data=data, job=data.on_hosts(spec.job, home))
-    return spec, (project, podrun, *programs)
+    return spec, (project, podrun, *executables)
 
 
-def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+def with_executables(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     """Add the executables that `podrun compile` has stored for this job. Prints on stderr why they are not sent.
 
     Returns:
@@ -52,22 +52,22 @@ def with_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
     """
     if isinstance(spec.job, Program):
         return spec, ()
-    return add_programs(replace(spec, stored=str(stored_programs(spec.job, spec.pod.slice.name).path)))
+    return add_executables(replace(spec, stored=str(stored_executables(spec.job, spec.pod.slice.name).path)))
 
 
-def add_programs(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
-    """Add the executables in the list `spec.stored`, as `with_programs` does. Used for a run that has waited in a queue."""
-    spec, stored = replace(spec, programs=""), Stored(Path(spec.stored))
+def add_executables(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
+    """Add the executables in the list `spec.stored`, as `with_executables` does, to a run that has waited in a queue."""
+    spec, stored = replace(spec, executables=""), Stored(Path(spec.stored))
     if not spec.stored or not stored.path.exists():
         return spec, ()
     if not spec.pod.traits.needs_staging:
-        return replace(spec, programs=str(stored.path)), ()
+        return replace(spec, executables=str(stored.path)), ()
     bundle = stored.bundle()
     if isinstance(bundle, str):
         print(f"podrun: the compiled programs are not sent to the hosts: {bundle}", file=sys.stderr, flush=True)
         return spec, ()
     folder = bundle_folder(spec.pod.home, bundle.name)
-    return replace(spec, programs=f"{folder}/{stored.path.name}"), (bundle,)
+    return replace(spec, executables=f"{folder}/{stored.path.name}"), (bundle,)
 
 
 def _name_private(names: Sequence[str]) -> None:

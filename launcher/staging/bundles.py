@@ -63,7 +63,7 @@ def podrun_bundle() -> Bundle:
     return bundle
 
 
-def programs_bundle(files: Mapping[str, Path]) -> Bundle:
+def executables_bundle(files: Mapping[str, Path]) -> Bundle:
     """Pack stored executables and their list. Raises UserError if they are too large."""
     pack = _Pack(asked_for=files.keys())
     for name in sorted(files):

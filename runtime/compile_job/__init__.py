@@ -1,1 +1,1 @@
-"""Compile the programs of a job before it runs, and keep them."""
+"""Compile a job before it runs, and keep its executables."""

@@ -16,15 +16,15 @@ from ..compiler_package import use_kept
 from ..worker.query import answer_query
 
 if TYPE_CHECKING:
-    from ..program_list import CompileQuery, Made
+    from ..executable_list import CompileQuery, Made
     from .make import Job
 
 _WAIT = 20 * 60
-"""Seconds that process 0 waits for the program of another process."""
+"""Seconds that process 0 waits for the executable of another process."""
 
 
 def _for_target(query: CompileQuery) -> str:
-    """Compile for the devices of a topology, and return the programs."""
+    """Compile for the devices of a topology, and return the executables."""
     assert query["target"] is not None
     use_kept(str(query["target"]["platform"]))
     import jax
@@ -43,7 +43,7 @@ def _for_target(query: CompileQuery) -> str:
 def _in_pod(query: CompileQuery) -> None:
     """Compile for the devices of the pod that this process joins; process 0 writes the answer to a file."""
     from ..distributed import configure_jax, initialize
-    from ..program_list import Made
+    from ..executable_list import Made
     from ..worker.blocked import pod_store
     from .make import Compiler
 

@@ -1,4 +1,4 @@
-"""Compile the programs of a job for the devices of a pod, and keep them with a list of them."""
+"""Compile a job for the devices of a pod, and keep its executables with a list of them."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from ..contract import UserError
 from ..data.pipeline import evaluation_shapes, step_shapes
 from ..devices import Devices
 from ..disk_cache import DiskCache, UntrustedError
+from ..executable_list import ExecutableList, Made, StoredExecutable, compiled_beside
+from ..executables.executable import compile_anew, pack
+from ..executables.key import built_for, executable_key
 from ..models.attention import resolve
 from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
-from ..program_list import Made, ProgramList, StoredProgram, compiled_beside
-from ..programs.executable import compile_anew, pack
-from ..programs.key import built_for, program_key
 from ..storage.bucket_data import load_data
 from ..tasks import make_task
 
 _LIMIT = 4 << 30
-"""Bytes of all programs that are kept on this machine; the ones not used for longest are removed."""
+"""Bytes of all executables that are kept on this machine; the ones not used for longest are removed."""
 _TOO_MUCH = re.compile(r"RESOURCE_EXHAUSTED|Ran out of memory|out of memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job to compile, and where to keep the programs."""
+    """The job to compile, and where to keep the executables."""
 
     config: Config
     slice: str
     path: Path
-    """The list of the programs."""
+    """The list of the executables."""
 
 
 class Compiler:
-    """Compiles the programs of a job for the devices of a pod.
+    """Compiles a job for the devices of a pod.
 
     Args:
         job: the job.
@@ -83,7 +83,7 @@ class Compiler:
     def of_the_pod(self) -> list[Made]:
         """Compile the programs of all devices.
 
-        Programs that call functions of their process cannot be kept, and are left out.
+        Executables that call functions of their process cannot be kept, and are left out.
 
         For GPUs, only the initialization is compiled. XLA chooses the kernels of a GPU by measuring them there: a step that
         was compiled without one took 4.8 times as long on an H200.
@@ -94,21 +94,21 @@ class Compiler:
         return [made for name, lowered in programs.items() for made in self._make(name, lowered)]
 
     def write_list(self, made: Sequence[Made]) -> None:
-        """Write the list of the programs. Raises UserError if that fails."""
-        programs = tuple(one.program for one in made)
+        """Write the list of the executables. Raises UserError if that fails."""
+        executables = tuple(one.executable for one in made)
         try:
-            ProgramList(self._job.slice, self._built_for, programs).write(self._job.path)
+            ExecutableList(self._job.slice, self._built_for, executables).write(self._job.path)
         except OSError as error:
             raise _cannot_keep(self._job.path, error) from None
 
     def _make(self, name: str, lowered: jax.stages.Lowered, device: int | None = None) -> list[Made]:
         """Compile a program and store it, unless it is stored already.
 
-        Returns the stored program, or an empty list if a program of this kind cannot be stored.
+        Returns the stored executable, or an empty list if it cannot be stored.
         """
-        key = program_key(lowered, self._built_for, device)
+        key = executable_key(lowered, self._built_for, device)
         if (size := _size_of(self._store, key)) is not None:
-            return [Made(StoredProgram(name, key, size, 0.0), False)]
+            return [Made(StoredExecutable(name, key, size, 0.0), False)]
         began = time.monotonic()
         try:
             compiled = compile_anew(lowered)
@@ -127,11 +127,11 @@ class Compiler:
             self._store.store(key, packed)
         except OSError as error:
             raise _cannot_keep(self._job.path, error) from None
-        return [Made(StoredProgram(name, key, len(packed), round(seconds, 2)), True)]
+        return [Made(StoredExecutable(name, key, len(packed), round(seconds, 2)), True)]
 
 
 def _size_of(store: DiskCache, key: str) -> int | None:
-    """Return the size of a stored program; None if there is none that can be trusted."""
+    """Return the size of a stored executable; None if there is none that can be trusted."""
     try:
         return len(store.load(key))
     except (UntrustedError, OSError):

@@ -24,8 +24,8 @@ from ..contract import UserError
 from ..devices import Devices
 from ..distributed import as_numpy
 from ..events import Metrics
+from ..executables.pod_executables import Executables
 from ..plugins import hook
-from ..programs.pod_programs import Programs
 from ..state import (
     Batch,
     Params,
@@ -106,7 +106,7 @@ class Strategy(ABC):
         self.seed = config.seed
         self.accumulate = config.accumulate
         self.ema = config.ema
-        self._programs: Programs | None = None
+        self._executables: Executables | None = None
         self.raised: tuple[str, ...] = ()  # parameters that `initial_state` has converted to float32
         if task.whole_batch and self.accumulate > 1:
             raise UserError(
@@ -197,11 +197,11 @@ class Strategy(ABC):
     _step: Any
     _evaluate: Any
 
-    def share_programs(self, programs: Programs) -> None:
-        """Let one process compile for all, and use programs that were compiled earlier."""
-        self._programs = programs
+    def share_executables(self, executables: Executables) -> None:
+        """Let one process compile for all, and use executables that were compiled earlier."""
+        self._executables = executables
         if self.is_one_program:
-            self._step, self._evaluate = programs.shared(self._step), programs.shared(self._evaluate)
+            self._step, self._evaluate = executables.shared(self._step), executables.shared(self._evaluate)
 
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Dispatch a step without waiting for it. It donates `state`, which must not be used again.
@@ -387,9 +387,9 @@ class Strategy(ABC):
         seed = np.uint32(self.seed & 0xFFFFFFFF)  # more bits `jax.random.key` does not look at, without 64-bit numbers
         if not self.pod.is_cpu:
             init = jax.jit(initial, out_shardings=layout)
-            state: TrainState = (self._programs.shared(init) if self._programs else init)(seed)
+            state: TrainState = (self._executables.shared(init) if self._executables else init)(seed)
             return state
-        return put_global(initial.compute(seed, self._programs.local if self._programs else None), layout)
+        return put_global(initial.compute(seed, self._executables.local if self._executables else None), layout)
 
     def step_key(self, step: jax.Array, device: jax.Array | int) -> jax.Array:
         """Return the key, [], for the dropout of one device in one step, int32[]."""

@@ -60,7 +60,7 @@ class InitialState:
 
         Args:
             seed: uint32[].
-            local: the method `Programs.local`, which caches the program; None: the program is compiled here.
+            local: the method `Executables.local`, which caches the executable; None: it is compiled here.
 
         One program computes it if there are few parameters. Its compile time grows faster than the number of random arrays:
         two minutes for 1,000 matrices. Otherwise the operations run one by one, each compiled once for all arrays of a shape.

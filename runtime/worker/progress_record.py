@@ -72,7 +72,7 @@ class ProgressRecordFile:
 
     @contextmanager
     def borrowing(self) -> Iterator[None]:
-        """Context manager: record that this process waits for a program that another process compiles."""
+        """Context manager: record that this process waits for an executable that another process compiles."""
         self._integers[_BORROWS] = 1
         try:
             yield

@@ -13,7 +13,7 @@ import jax
 import pytest
 
 from podrun.runtime.disk_cache import DiskCache
-from podrun.runtime.program_list import ProgramList
+from podrun.runtime.executable_list import ExecutableList
 
 pytestmark = pytest.mark.compilers
 JOB = """
@@ -50,17 +50,17 @@ def test_programs_of_a_pod_that_is_not_here(tmp_path: Path, slice: str) -> None:
     assert ("step and evaluation are compiled on the hosts" in done.stdout) == (slice == "h100-16")
     store = tmp_path / "home" / "programs"
     (path,) = store.glob("*.json")
-    programs = ProgramList.read(path)
-    assert [program.name for program in programs.programs] == kept
+    listed = ExecutableList.read(path)
+    assert [one.name for one in listed.executables] == kept
     wanted = {"v5e-16": "libtpu ", "h100-16": "jax-cuda13-plugin "}[slice]
-    assert programs.built_for["compiler"].startswith(wanted)
-    assert programs.built_for["jax"] == jax.__version__
-    assert len(programs.built_for["devices"].splitlines()) == 16
+    assert listed.built_for["compiler"].startswith(wanted)
+    assert listed.built_for["jax"] == jax.__version__
+    assert len(listed.built_for["devices"].splitlines()) == 16
     variable = {"v5e-16": "LIBTPU_INIT_ARGS", "h100-16": "XLA_FLAGS"}[slice]
-    assert "latency_hiding" in programs.built_for[variable]
-    for program in programs.programs:
-        packed = DiskCache(store / "compiled").load(program.key)
-        assert len(packed) == program.bytes
+    assert "latency_hiding" in listed.built_for[variable]
+    for one in listed.executables:
+        packed = DiskCache(store / "compiled").load(one.key)
+        assert len(packed) == one.bytes
         names = [
             argument
             for code, argument, _ in pickletools.genops(zlib.decompress(packed))

@@ -115,7 +115,7 @@ def test_without_space_for_the_store(sandbox: Sandbox, in_process: Podrun) -> No
     (sandbox.path / "home" / "programs").write_text("")
     done = in_process("compile", "small.yaml", *SLICE)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot keep programs in " in done.stderr and "set PODRUN_HOME to another folder" in done.stderr
+    assert "cannot keep the compiled programs in " in done.stderr and "set PODRUN_HOME to another folder" in done.stderr
 
 
 @pytest.mark.parametrize("parallel", ["single", "ensemble"])
@@ -143,7 +143,7 @@ def test_two_at_once(sandbox: Sandbox) -> None:
     assert (first.returncode, second.returncode) == (0, 0), answers
     assert "4 of 4 compiled" in answers[0][0]
     assert "nothing was compiled" in answers[1][0]
-    assert "another podrun compiles the same programs" in answers[1][1]
+    assert "another podrun compiles the same job" in answers[1][1]
 
 
 @pytest.mark.long
@@ -154,6 +154,6 @@ def test_ctrl_c(sandbox: Sandbox) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted; a program that was complete is kept" in said
+    assert "interrupted; compiled programs that were complete are kept" in said
     assert processes_of(sandbox) == {}
     assert "4 of 4 compiled" in compiled(sandbox)

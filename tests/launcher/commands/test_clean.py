@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.program_list import ProgramList, StoredProgram, compiled_beside
+from podrun.runtime.executable_list import ExecutableList, StoredExecutable, compiled_beside
 
 from ...conftest import Sandbox
 from .conftest import Make, Podrun
@@ -62,7 +62,7 @@ def store(home: Path, name: str, age: float, *keys: str) -> Path:
     for key in keys:
         store.store(key, b"x" * 1000)
         os.utime(home / "programs" / "compiled" / key, (time.time() - 20 * DAY,) * 2)
-    ProgramList("v3-8", {}, tuple(StoredProgram("step", key, 1000, 1.0) for key in keys)).write(path)
+    ExecutableList("v3-8", {}, tuple(StoredExecutable("step", key, 1000, 1.0) for key in keys)).write(path)
     os.utime(path, (time.time() - age,) * 2)
     return path
 

@@ -354,10 +354,10 @@ def test_pod_files_give_the_slice(in_process: Podrun, file: Path) -> None:
 
 def test_programs_that_were_compiled_before() -> None:
     """Their list is known to every worker, and the bundle is kept as long as the run lasts."""
-    programs = "~/.podrun/bundles/programs-1f/ab.json"
-    plan = make(pod_of("cpu-2x1", transport="ssh"), JOB, code=CODE, programs=programs)
-    assert [env["PODRUN_PROGRAMS"] for env in environments(plan)] == [programs] * 2
+    executables = "~/.podrun/bundles/programs-1f/ab.json"
+    plan = make(pod_of("cpu-2x1", transport="ssh"), JOB, code=CODE, executables=executables)
+    assert [env["PODRUN_PROGRAMS"] for env in environments(plan)] == [executables] * 2
     assert all("~/.podrun/bundles/programs-1f" in host.spec["uses"] for host in plan.hosts)
-    assert f"programs {programs}" in plan.render()
-    assert RunSpec.from_json(plan.run.to_json()).programs == programs
+    assert f"compiled {executables}" in plan.render()
+    assert RunSpec.from_json(plan.run.to_json()).executables == executables
     assert not any("PODRUN_PROGRAMS" in env for env in environments(plan_of()))

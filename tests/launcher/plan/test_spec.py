@@ -51,7 +51,10 @@ PROGRAM = Program(("python", "train it.py", "", "ä\n"), Launch(max_restarts=2, 
 @pytest.mark.parametrize("detached", [False, True])
 def test_what_is_read_is_what_was_written(job: Config | Program, code: Code | None, detached: bool) -> None:
     """Every field, with its type: the plans that follow are the same."""
-    spec = RunSpec("20260101-000000-abcd", POD, job, Path("/work dir"), Path("/jobs"), code, detached)
+    spec = RunSpec(
+        "20260101-000000-abcd", POD, job, Path("/work dir"), Path("/jobs"), code, detached, executables="~/e"
+    )
+    assert json.loads(spec.to_json())["programs"] == "~/e"  # the name that older versions read
     back = RunSpec.from_json(spec.to_json())
     assert back == spec
     assert type(back.job) is type(job)

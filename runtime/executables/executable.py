@@ -1,4 +1,4 @@
-"""Compile, serialize and load one program, by public calls of JAX."""
+"""Compile, serialize and load one executable, by public calls of JAX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("podrun")
 
 
 def compile_anew(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compile a program without JAX's cache: XLA for CPUs loses functions when it serializes a program from the cache."""
+    """Compile without JAX's cache: XLA for CPUs loses functions when it serializes an executable from the cache."""
     before = {name: jax.config.values[name] for name in _PAST_CACHE}
     try:
         for name, value in _PAST_CACHE.items():
@@ -30,31 +30,31 @@ def compile_anew(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
             jax.config.update(name, value)
 
 
-def pack(program: jax.stages.Compiled) -> bytes | None:
-    """Return the program's serialized form; None if it has none, as when it calls functions of this process."""
-    packed: bytes | None = attempt(lambda: zlib.compress(serialize(program)[0], 1))
+def pack(executable: jax.stages.Compiled) -> bytes | None:
+    """Return the executable's serialized form; None if it has none, as when it calls functions of this process."""
+    packed: bytes | None = attempt(lambda: zlib.compress(serialize(executable)[0], 1))
     return packed
 
 
 def load(
     packed: bytes | None, lowered: jax.stages.Lowered, device: jax.Device | None = None
 ) -> jax.stages.Compiled | None:
-    """Return the program from its serialized form; None if that fails.
+    """Return the executable from its serialized form; None if that fails.
 
     Args:
         packed: the result of `pack`. Loading it runs code.
-        lowered: the program before it was compiled.
-        device: the device that the program is for; None: all of the pod.
+        lowered: the program from which it was compiled.
+        device: the device that the executable is for; None: all of the pod.
     """
     if packed is None:
         return None
     devices = None if device is None else [device]
-    program: jax.stages.Compiled | None = attempt(
+    executable: jax.stages.Compiled | None = attempt(
         lambda: deserialize_and_load(
             zlib.decompress(packed), lowered.in_tree, lowered.out_tree, execution_devices=devices
         )
     )
-    return program
+    return executable
 
 
 def attempt(action: Callable[[], Any]) -> Any:

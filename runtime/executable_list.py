@@ -1,7 +1,7 @@
-"""The programs that `podrun compile` has made for a job on a slice, as a list beside them. Standard library only.
+"""The executables (compiled programs) of a job on a slice that `podrun compile` has made, as a list. Standard library only.
 
 FOLDER/LIST               the list: a file of JSON, `<digest of the job and the slice>.json`
-FOLDER/compiled/KEY       the programs (`disk_cache`); several lists may share some
+FOLDER/compiled/KEY       the executables (`disk_cache`); several lists may share some
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import TypedDict
 from .disk_cache import DiskCache, UntrustedError, read_own_file, write_whole
 
 COMPILED = "compiled"
-"""Name of the folder of the programs, beside the lists."""
+"""Name of the folder of the executables, beside the lists."""
+_ON_RECORD = "programs"
+"""Name of the executables in a list on disk."""
 
 
 @dataclass(frozen=True)
-class StoredProgram:
-    """A compiled program."""
+class StoredExecutable:
+    """An executable."""
 
     name: str
     """What it does: `initialization`, `step` or `evaluation`."""
@@ -46,37 +48,39 @@ class CompileQuery(TypedDict):
 
 @dataclass(frozen=True)
 class Made:
-    """A program in the answer to a `CompileQuery`."""
+    """An executable in the answer to a `CompileQuery`."""
 
-    program: StoredProgram
+    executable: StoredExecutable
     is_new: bool
     """False if it was there before."""
 
     @classmethod
     def parse(cls, answer: str) -> list[Made]:
-        """Return the programs of an answer."""
-        return [cls(StoredProgram(**one["program"]), one["is_new"]) for one in json.loads(answer)]
+        """Return the executables of an answer."""
+        return [cls(StoredExecutable(**one["executable"]), one["is_new"]) for one in json.loads(answer)]
 
 
 @dataclass(frozen=True)
-class ProgramList:
-    """The programs of a job on a slice."""
+class ExecutableList:
+    """The executables of a job on a slice."""
 
     slice: str
     built_for: dict[str, str]
     """Versions, devices and flags that they were compiled for and with, by name."""
-    programs: tuple[StoredProgram, ...]
+    executables: tuple[StoredExecutable, ...]
 
     @property
     def bytes(self) -> int:
-        return sum(program.bytes for program in self.programs)
+        return sum(executable.bytes for executable in self.executables)
 
     def write(self, path: Path) -> None:
         """Write the list. Raises OSError."""
-        write_whole(path, json.dumps(asdict(self), indent=1).encode())
+        executables = [asdict(executable) for executable in self.executables]
+        fields = {"slice": self.slice, "built_for": self.built_for, _ON_RECORD: executables}
+        write_whole(path, json.dumps(fields, indent=1).encode())
 
     @classmethod
-    def read(cls, path: Path) -> ProgramList:
+    def read(cls, path: Path) -> ExecutableList:
         """Read a list.
 
         Raises:
@@ -86,12 +90,12 @@ class ProgramList:
         content = read_own_file(path)
         try:
             fields = json.loads(content)
-            programs = tuple(StoredProgram(**program) for program in fields["programs"])
-            return cls(str(fields["slice"]), dict(fields["built_for"]), programs)
+            executables = tuple(StoredExecutable(**executable) for executable in fields[_ON_RECORD])
+            return cls(str(fields["slice"]), dict(fields["built_for"]), executables)
         except (ValueError, TypeError, KeyError) as error:
             raise UntrustedError(f"{path} is damaged: {type(error).__name__}") from None
 
 
 def compiled_beside(path: Path, limit: int = 1 << 30) -> DiskCache:
-    """Return the programs beside a list."""
+    """Return the executables beside a list."""
     return DiskCache(path.parent / COMPILED, limit)

@@ -19,11 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.devices import Devices
 from podrun.runtime.disk_cache import DiskCache
-from podrun.runtime.program_list import ProgramList, StoredProgram, compiled_beside
-from podrun.runtime.programs import key, pod_programs
-from podrun.runtime.programs.executable import compile_anew, pack
-from podrun.runtime.programs.key import built_for, program_key
-from podrun.runtime.programs.pod_programs import Programs, StoredPrograms
+from podrun.runtime.executable_list import ExecutableList, StoredExecutable, compiled_beside
+from podrun.runtime.executables import key, pod_executables
+from podrun.runtime.executables.executable import compile_anew, pack
+from podrun.runtime.executables.key import built_for, executable_key
+from podrun.runtime.executables.pod_executables import Executables, StoredExecutables
 from podrun.runtime.worker.progress_record import ProgressRecordFile
 
 
@@ -51,20 +51,20 @@ class Store:
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the programs that each thread compiles, by its name."""
+    """Count the executables that each thread compiles, by its name."""
     counts: Counter[str] = Counter()
-    real = pod_programs.compile_anew
+    real = pod_executables.compile_anew
 
     def counting(lowered: Any) -> Any:
         counts[threading.current_thread().name] += 1
         return real(lowered)
 
-    monkeypatch.setattr(pod_programs, "compile_anew", counting)
+    monkeypatch.setattr(pod_executables, "compile_anew", counting)
     return counts
 
 
-def process(number: int, store: Store, cache: Path | None = None) -> Programs:
-    return Programs(store, number, DiskCache(cache) if cache else None, ProgressRecordFile(None))
+def process(number: int, store: Store, cache: Path | None = None) -> Executables:
+    return Executables(store, number, DiskCache(cache) if cache else None, ProgressRecordFile(None))
 
 
 def everywhere(*values: float) -> jax.Array:
@@ -82,11 +82,11 @@ def run(program: Any) -> list[float]:
     return values
 
 
-def both(first: Programs, second: Programs, factor: float = 2.0) -> list[list[float]]:
+def both(first: Executables, second: Executables, factor: float = 2.0) -> list[list[float]]:
     """Return what the program computes on two processes that ask for it at the same time; the second begins first."""
     results: list[list[float]] = [[], []]
 
-    def ask(index: int, by: Programs) -> None:
+    def ask(index: int, by: Executables) -> None:
         results[index] = run(by.get(lowered(factor)))
 
     threads = [threading.Thread(target=ask, args=pair, name=str(pair[0])) for pair in ((1, second), (0, first))]
@@ -149,7 +149,7 @@ def test_a_failure_of_the_first_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
     store = Store()
     with monkeypatch.context() as patch:
-        patch.setattr(pod_programs, "compile_anew", fail)
+        patch.setattr(pod_executables, "compile_anew", fail)
         with pytest.raises(RuntimeError, match="does not compile"):
             process(0, store).get(lowered())
     assert run(process(1, store).get(lowered())) == [0, 2, 4]
@@ -183,7 +183,7 @@ def test_a_program_that_calls_functions_of_its_process(tmp_path: Path, compiled:
 def test_a_single_process_compiles_as_it_always_does() -> None:
     function = jax.jit(lambda x: x)
     assert process(0, Store()).shared(function) is function
-    assert Programs(None, 0, None, ProgressRecordFile(None)).shared(function) is function
+    assert Executables(None, 0, None, ProgressRecordFile(None)).shared(function) is function
 
 
 def test_a_function_has_a_program_for_each_shape_of_its_batch(
@@ -203,7 +203,7 @@ def test_nothing_goes_through_the_cache_of_jax(tmp_path: Path) -> None:
     script = f"""
 import jax
 from pathlib import Path
-from podrun.runtime.programs.executable import compile_anew
+from podrun.runtime.executables.executable import compile_anew
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None)
 jax.config.update("jax_enable_compilation_cache", True)
@@ -224,7 +224,7 @@ assert len(hits) == 1
 
 
 def own_key(factor: float = 2.0) -> str:
-    return program_key(lowered(factor), built_for(Devices.here()))
+    return executable_key(lowered(factor), built_for(Devices.here()))
 
 
 def test_a_key_is_of_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,18 +256,18 @@ def test_a_key_is_of_all_that_the_compiler_sees(monkeypatch: pytest.MonkeyPatch)
 def stored_in(folder: Path, **other: str) -> Path:
     """Compile a program into a folder, as `podrun compile` does. `other`: what it was built for, in place of what is here."""
     now = {**built_for(Devices.here()), **other}
-    key = program_key(lowered(), now)
+    key = executable_key(lowered(), now)
     packed = pack(compile_anew(lowered()))
     assert packed
     path = folder / "list.json"
     compiled_beside(path).write(key, packed)
-    ProgramList("cpu-1x4", now, (StoredProgram("step", key, len(packed), 0.1),)).write(path)
+    ExecutableList("cpu-1x4", now, (StoredExecutable("step", key, len(packed), 0.1),)).write(path)
     return path
 
 
-def with_stored(path: Path, told: list[str], cache: Path | None = None, number: int = 0) -> Programs:
-    programs = StoredPrograms(path, "host-7", told.append)
-    return Programs(Store(), number, DiskCache(cache) if cache else None, ProgressRecordFile(None), programs)
+def with_stored(path: Path, told: list[str], cache: Path | None = None, number: int = 0) -> Executables:
+    stored = StoredExecutables(path, "host-7", told.append)
+    return Executables(Store(), number, DiskCache(cache) if cache else None, ProgressRecordFile(None), stored)
 
 
 def test_a_program_compiled_before_the_start(tmp_path: Path, compiled: Counter[str]) -> None:
@@ -302,9 +302,9 @@ def test_a_program_built_for_something_else(
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     path = stored_in(tmp_path, **other)
     told: list[str] = []
-    programs = with_stored(path, told)
+    executables = with_stored(path, told)
     for factor in (2.0, 3.0):
-        assert run(programs.get(lowered(factor))) == [0, factor, 2 * factor]
+        assert run(executables.get(lowered(factor))) == [0, factor, 2 * factor]
     assert told == [f"what was compiled before the start is not used: {why}; podrun compiles as usual"]
     assert compiled.total() == 2
 

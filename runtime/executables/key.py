@@ -1,6 +1,6 @@
-"""The key of a compiled program: a digest of everything that the compiled program depends on.
+"""The key of an executable, a compiled program: a digest of everything that it depends on.
 
-The devices may be real ones or those of a topology, so that a program compiled for a pod that is not here yet is found
+The devices may be real ones or those of a topology, so that an executable for a pod that is not here yet is found
 when the pod is.
 """
 
@@ -29,13 +29,13 @@ _COMPILERS = {
 """Packages that have the compiler, by platform; that for CPUs is in jaxlib. The client of a topology names no version."""
 
 
-def program_key(lowered: jax.stages.Lowered, built_for: Mapping[str, str], device: int | None = None) -> str:
-    """Return the key of a program.
+def executable_key(lowered: jax.stages.Lowered, built_for: Mapping[str, str], device: int | None = None) -> str:
+    """Return the key of an executable.
 
     Args:
-        lowered: the program. Its text, without locations in source files, is part of the key.
+        lowered: the program that is compiled. Its text, without locations in source files, is part of the key.
         built_for: the result of `built_for`.
-        device: id of the device that the program is for; None: all of the pod.
+        device: id of the device that it is for; None: all of the pod.
     """
     digest = hashlib.sha256()
     for part in (lowered.as_text(), *built_for.values(), *([] if device is None else [str(device)])):
@@ -45,7 +45,7 @@ def program_key(lowered: jax.stages.Lowered, built_for: Mapping[str, str], devic
 
 
 def built_for(pod: Devices) -> dict[str, str]:
-    """Return all that determines a compiled program besides its text, by name."""
+    """Return all that determines an executable besides its program, by name."""
     settings = (f"{name}={value}" for name, value in sorted(jax.config.values.items()) if re.search(_COMPILES, name))
     return {
         "devices": "\n".join(_describe(device, pod.platform) for device in pod.all),
@@ -71,7 +71,7 @@ _DIFFERS = {
 
 
 def difference(then: Mapping[str, str], now: Mapping[str, str], host: str) -> str | None:
-    """Return why a program built for `then` does not fit `now`, on `host`; None if everything but its text agrees."""
+    """Return why an executable built for `then` does not fit `now`, on `host`; None if everything but its program agrees."""
     for name, words in _DIFFERS.items():
         if (old := then.get(name, "")) != (new := now.get(name, "")):
             return words.format(old or "none", new or "none", host=host)

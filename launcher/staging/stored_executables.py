@@ -1,6 +1,6 @@
 """The executables that `podrun compile` has stored for a job on this machine, and the bundle that takes them to hosts.
 
-podrun_home()/programs/DIGEST.json       the list of a job's executables on a slice (`runtime/program_list.py`)
+podrun_home()/programs/DIGEST.json       the list of a job's executables on a slice (`runtime/executable_list.py`)
 podrun_home()/programs/compiled/KEY      the executables
 """
 
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.disk_cache import UntrustedError
-from podrun.runtime.program_list import COMPILED, ProgramList, compiled_beside
+from podrun.runtime.executable_list import COMPILED, ExecutableList, compiled_beside
 
 from ..pod.home import age_of, podrun_home
 from .bundle import Bundle
-from .bundles import programs_bundle
+from .bundles import executables_bundle
 from .project_files import MAX_BYTES
 
 if TYPE_CHECKING:
@@ -44,38 +44,39 @@ class Stored:
         with contextlib.suppress(OSError):
             os.utime(self.path)  # used now
         try:
-            programs = ProgramList.read(self.path)
+            listed = ExecutableList.read(self.path)
             store = compiled_beside(self.path)
-            for program in programs.programs:
-                store.load(program.key)
+            for executable in listed.executables:
+                store.load(executable.key)
         except UntrustedError as error:
             return f"{error}; {again}"
         except OSError as error:
             return f"{error.filename}: {error.strerror}; {again}"
-        if programs.bytes > MAX_BYTES:
-            return f"they have {programs.bytes / 1e6:.0f} MB, and at most {MAX_BYTES / 1e6:.0f} MB are sent"
+        if listed.bytes > MAX_BYTES:
+            return f"they have {listed.bytes / 1e6:.0f} MB, and at most {MAX_BYTES / 1e6:.0f} MB are sent"
         files = {
-            f"{COMPILED}/{program.key}": self.path.parent / COMPILED / program.key for program in programs.programs
+            f"{COMPILED}/{executable.key}": self.path.parent / COMPILED / executable.key
+            for executable in listed.executables
         }
-        return programs_bundle({**files, self.path.name: self.path})
+        return executables_bundle({**files, self.path.name: self.path})
 
 
-def stored_programs(job: Config, slice: str) -> Stored:
+def stored_executables(job: Config, slice: str) -> Stored:
     """Return the stored executables of a job on the slice of that name; there may be none."""
     sections = job.model_dump(mode="json", exclude=_NOT_COMPILED)
     identity = json.dumps([sections, job.launch.process_per, job.launch.xla, slice], sort_keys=True)
     return Stored(podrun_home() / FOLDER / f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.json")
 
 
-def program_files(older_than: float) -> tuple[list[Path], list[Path]]:
+def executable_files(older_than: float) -> tuple[list[Path], list[Path]]:
     """Return all files of stored executables, and those that may be removed.
 
     These belong only to lists not used for `older_than` seconds, or to no list. None may be removed while `podrun
     compile` works.
     """
     folder = podrun_home() / FOLDER
-    lists, locks, programs = [*folder.glob("*.json")], [*folder.glob("*.lock")], [*(folder / COMPILED).glob("*")]
-    files = [*lists, *locks, *programs]
+    lists, locks, executables = [*folder.glob("*.json")], [*folder.glob("*.lock")], [*(folder / COMPILED).glob("*")]
+    files = [*lists, *locks, *executables]
     if any(_is_locked(lock) for lock in locks):
         return files, []
     old = {path for path in files if (age := age_of(path)) is not None and age >= older_than}
@@ -99,6 +100,6 @@ def _is_locked(path: Path) -> bool:
 
 def _keys(path: Path) -> list[str]:
     try:
-        return [program.key for program in ProgramList.read(path).programs]
+        return [executable.key for executable in ExecutableList.read(path).executables]
     except (UntrustedError, OSError):
         return []

@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.disk_cache import DiskCache
-from podrun.runtime.programs import pod_programs
-from podrun.runtime.programs.pod_programs import Programs
+from podrun.runtime.executables import pod_executables
+from podrun.runtime.executables.pod_executables import Executables
 from podrun.runtime.worker.blocked import pod_store
 from podrun.runtime.worker.progress_record import ProgressRecordFile
 
@@ -76,15 +76,15 @@ def main() -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     expected = train()
-    compile_anew, compiled = pod_programs.compile_anew, []
+    compile_anew, compiled = pod_executables.compile_anew, []
 
     def counted(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
         compiled.append(lowered)
         return compile_anew(lowered)
 
-    pod_programs.compile_anew = counted
+    pod_executables.compile_anew = counted
     counts = []
-    shared = Programs(pod_store(), process, DiskCache(f"{folder}/programs"), ProgressRecordFile(None)).shared
+    shared = Executables(pod_store(), process, DiskCache(f"{folder}/programs"), ProgressRecordFile(None)).shared
     for _ in range(2):
         compiled.clear()
         assert train(shared) == expected, "the bits differ"

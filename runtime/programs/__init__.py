@@ -1,1 +1,0 @@
-"""Compiled programs by their content: compile, serialize, share among the processes of a pod, and load."""
