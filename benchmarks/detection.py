@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import queue
 import signal
 import statistics
 import subprocess
@@ -28,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from child import ended, lines_of
 from setting import print_setting
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -106,14 +106,7 @@ class Watched:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.events: list[Event] = []
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        assert process.stdout is not None
-        threading.Thread(target=self._read, args=[process.stdout], daemon=True).start()
-
-    def _read(self, lines: Iterator[str]) -> None:
-        for line in lines:
-            self._lines.put(line)
-        self._lines.put(None)
+        self._lines = lines_of(process)
 
     def until(self, wanted: Callable[[Event], bool]) -> float:
         """Return the time at which a wanted event came. Raises SystemExit if podrun ends first, or nothing comes."""
@@ -160,15 +153,8 @@ def running(*arguments: str) -> Iterator[Watched]:
 def watched(sandbox: Sandbox, *arguments: str) -> Iterator[Watched]:
     process = sandbox.start(*arguments)
     threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would hold podrun up
-    try:
+    with ended(process):
         yield Watched(process)
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def killed() -> tuple[float, float]:

@@ -19,13 +19,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from child import ended, lines_of
 from setting import print_setting
 
 WORKERS, EVERY = 4, 20
@@ -80,14 +80,7 @@ class Watched:
         self.pids: dict[int, int] = {}
         self.saved = self.step = 0
         """Steps of the last checkpoint, and of this attempt."""
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        assert process.stdout is not None
-        threading.Thread(target=self._read, args=[process.stdout], daemon=True).start()
-
-    def _read(self, lines: Iterator[str]) -> None:
-        for line in lines:
-            self._lines.put(line)
-        self._lines.put(None)
+        self._lines = lines_of(process)
 
     def until(self, wanted: Callable[[Event], bool], seconds: float = SHORT_LIMIT) -> float | None:
         """Return the time at which a wanted event came; None if none came in time, or the command has ended."""
@@ -138,15 +131,8 @@ class Watched:
 def running(command: list[str], env: dict[str, str], folder: str) -> Iterator[Watched]:
     with open(Path(folder, "stderr"), "w") as stderr:
         process = subprocess.Popen(command, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=stderr, text=True)
-    try:
+    with ended(process):
         yield Watched(process)
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def time_podrun(kills: int) -> tuple[float, list[tuple[float, float]]]:

@@ -50,7 +50,7 @@ SMALLEST = {
 }
 """Options of each run of a benchmark."""
 RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
-HELPERS = {"setting"}
+HELPERS = {"child", "setting"}
 IN_CI = {"charts", "checkpoint", "compile_time", "input", "watch"}
 """Benchmarks that are cheap, and need neither hosts nor pods."""
 

@@ -1,4 +1,4 @@
-"""Shared here: a pod of three hosts that are this machine, and a folder for programs that are found first."""
+"""Shared here: a pod of three hosts that are this machine, a clock, and a folder for programs that are found first."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.pod import Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.transport.local import LocalTransport
+
+from .clock import Clock
 
 
 @pytest.fixture
@@ -29,3 +31,8 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     return folder
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)

@@ -2,23 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
-from podrun.launcher.agent.run import limits as module
 from podrun.launcher.agent.run.limits import Ending, Lease
 
-
-class Clock:
-    """The time, as a test sets it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+from ..clock import Clock
 
 
 def test_a_lease_begins_when_the_launcher_attaches(clock: Clock) -> None:

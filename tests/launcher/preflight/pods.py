@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import uuid
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from podrun.launcher.agent.prepare.packages import PACKAGES
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.base import Facts
+from podrun.launcher.preflight.rules import apply_rules
 
 GB = 10**9
 VERSION = sys.version.split()[0]
@@ -100,3 +103,26 @@ def changed(slice: str, changes: dict[str, dict[str, Any]]) -> tuple[Pod, dict[s
 
 
 PKG = "interpreter/packages/"
+FATAL, WARNING = True, False
+Case = tuple[str, dict[str, dict[str, Any]], str, str, str, bool]
+"""Slice, changed facts, hosts that are named, what is said of them, what is to be done, how bad it is."""
+
+
+def check_finding(case: Case) -> None:
+    """Check that there is one finding, which names the hosts."""
+    slice, changes, hosts, what, remedy, fatal = case
+    findings = apply_rules(*changed(slice, changes), program=False)
+    assert len(findings) == 1, findings
+    assert findings[0].hosts == tuple(hosts)
+    assert re.search(what, findings[0].what), findings[0].what
+    assert remedy in findings[0].remedy
+    assert findings[0].fatal == fatal
+    assert findings[0].about
+
+
+def check_remedy_here(case: Case) -> None:
+    """Check that the remedy on this machine, for which no pod file is needed, names none."""
+    slice, changes, *_ = case
+    pod, facts = changed(re.sub(r"-\dx", "-1x", slice), {"*": next(iter(changes.values()))})
+    findings = apply_rules(replace(pod, transport="this_machine"), facts, program=False)
+    assert not [f for f in findings if "pod file" in f.remedy and "PODRUN_HOME" not in f.remedy]

@@ -16,7 +16,7 @@ from podrun.launcher.preflight.devices import format_age
 from podrun.launcher.preflight.rules import apply_rules, fatal_findings
 from podrun.launcher.staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX
 
-from .pods import GB, PKG, changed, healthy, pod_of
+from .pods import FATAL, GB, PKG, WARNING, Case, changed, check_finding, check_remedy_here, healthy, pod_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,10 +31,8 @@ def lock(**values: Any) -> dict[str, Any]:
     return {"lock_file": {**free, **values}}
 
 
-FATAL, WARNING = True, False
 NAME = "host_name"
-# slice, changed facts, hosts that are named, what is said of them, what is to be done, how bad it is
-CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
+CASES: dict[str, Case] = {
     "another jax": (
         "cpu-4x2",
         {"c": {PKG + "jax": "0.10.1"}},
@@ -260,22 +258,12 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -> None:
-    slice, changes, hosts, what, remedy, fatal = CASES[case]
-    findings = apply_rules(*changed(slice, changes), program=False)
-    assert len(findings) == 1, findings
-    assert findings[0].hosts == tuple(hosts)
-    assert re.search(what, findings[0].what), findings[0].what
-    assert remedy in findings[0].remedy
-    assert findings[0].fatal == fatal
-    assert findings[0].about
+    check_finding(CASES[case])
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "x" in CASES[name][0] and CASES[name][1]])
 def test_remedies_for_a_run_on_this_machine_need_no_pod_file(case: str) -> None:
-    slice, changes, *_ = CASES[case]
-    pod, facts = changed(re.sub(r"-\dx", "-1x", slice), {"*": next(iter(changes.values()))})
-    findings = apply_rules(replace(pod, transport="this_machine"), facts, program=False)
-    assert not [f for f in findings if "pod file" in f.remedy and "PODRUN_HOME" not in f.remedy]
+    check_remedy_here(CASES[case])
 
 
 @pytest.mark.parametrize("slice", ["cpu-1x2", "cpu-3x2", "v3-8", "v3-32", "v5litepod-16", "gpu-1x8", "gpu-3x8"])

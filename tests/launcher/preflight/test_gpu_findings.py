@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from podrun.launcher.preflight.rules import apply_rules
 
-from .pods import H100S, PKG, changed
+from .pods import FATAL, H100S, PKG, WARNING, Case, changed, check_finding, check_remedy_here
 
-FATAL, WARNING = True, False
-# slice, changed facts, hosts that are named, what is said of them, what is to be done, how bad it is
-CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
+CASES: dict[str, Case] = {
     "a GPU that another user computes on": (
         "gpu-2x8",
         {"b": {"gpus/users": [{"gpu": 3, "pid": 77, "user": "bob", "command": "python y"}]}},
@@ -116,22 +112,12 @@ CASES: dict[str, tuple[str, dict[str, dict[str, Any]], str, str, str, bool]] = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_thing_that_is_wrong_is_one_finding_that_names_the_host(case: str) -> None:
-    slice, changes, hosts, what, remedy, fatal = CASES[case]
-    findings = apply_rules(*changed(slice, changes), program=False)
-    assert len(findings) == 1, findings
-    assert findings[0].hosts == tuple(hosts)
-    assert re.search(what, findings[0].what), findings[0].what
-    assert remedy in findings[0].remedy
-    assert findings[0].fatal == fatal
-    assert findings[0].about
+    check_finding(CASES[case])
 
 
 @pytest.mark.parametrize("case", [name for name in CASES if "x" in CASES[name][0] and CASES[name][1]])
 def test_remedies_for_a_run_on_this_machine_need_no_pod_file(case: str) -> None:
-    slice, changes, *_ = CASES[case]
-    pod, facts = changed(re.sub(r"-\dx", "-1x", slice), {"*": next(iter(changes.values()))})
-    findings = apply_rules(replace(pod, transport="this_machine"), facts, program=False)
-    assert not [f for f in findings if "pod file" in f.remedy and "PODRUN_HOME" not in f.remedy]
+    check_remedy_here(CASES[case])
 
 
 @pytest.mark.parametrize(

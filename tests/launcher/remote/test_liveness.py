@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.launcher.remote import liveness as module
 from podrun.launcher.remote.liveness import Liveness
 
-
-class Clock:
-    """The time, as a test sets it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+from ..clock import Clock
 
 
 def test_silence_begins_with_the_last_word(clock: Clock) -> None:
