@@ -167,8 +167,42 @@ _LAST = (1 << 63) - 1
 """The largest step that TensorBoard's files have room for."""
 _LONGEST = 120
 """Most characters of a metric's name."""
-_SAMPLED = 64 << 20
+_SENT = 64 << 20
 """Bytes of samples that are sent to the launcher; further ones are only in the workdir."""
+
+
+class _Samples:
+    """The samples that the program reports: they are written, and sent to the launcher until there are too many."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._sent = 0
+        """Bytes of samples that were sent, or would have been."""
+        self._too_large: set[str] = set()
+        """Names of samples that were too large. The user is told once for each name."""
+
+    def write(self, writers: Sequence[Writer], step: int, name: str, value: Any) -> None:
+        """Write a sample and send it. Raises TypeError if it has none of the forms of `sample_of`."""
+        sample = sample_of(name, value)
+        if reason := is_too_large(sample):
+            if name not in self._too_large:
+                self._too_large.add(name)
+                self._reporter.note(f"sample {name} of step {step} is left out: {reason}")
+            return
+        try:
+            for writer in writers:
+                writer.sample(step, sample)
+        except (OSError, ValueError, OverflowError) as error:  # something to look at must not end the training
+            self._reporter.note(f"sample {name} of step {step} is left out: {error}")
+            return
+        before, self._sent = self._sent, self._sent + len(sample.content)
+        if self._sent <= _SENT:
+            event = {"event": EventKind.SAMPLE, "step": step, **sample._asdict()}
+            self._reporter.event(cast(SampleEvent, event))
+        elif before <= _SENT:
+            self._reporter.note(
+                f"{_SENT >> 20} MB of samples were sent to the page of the run; further ones are only in the workdir"
+            )
 
 
 class ReportedMetrics:
@@ -191,9 +225,7 @@ class ReportedMetrics:
         self._resumed: int | None = None
         self._writers: list[Writer] = []
         self._unread: list[_Reported] = []
-        self._sampled = 0
-        self._left_out: set[str] = set()
-        """Names of samples that were too large, each of which is told once."""
+        self._samples = _Samples(reporter)
         self.shown: tuple[str, ...] = ()
         """Names of the metrics on a line of the console; empty: the first that are reported."""
         self.total: int | None = None
@@ -241,32 +273,9 @@ class ReportedMetrics:
             self.last_step = max(self.last_step, step if kind == "train" else 0)
         if not self.defers:
             self.flush()
-        for name, value in samples.items():
-            self._write_sample(step, name, value)
-
-    def _write_sample(self, step: int, name: str, value: Any) -> None:
-        if self._open_writers is None:  # another process writes
-            return
-        sample = sample_of(str(name), value)
-        if reason := is_too_large(sample):
-            if name not in self._left_out:
-                self._left_out.add(name)
-                self._reporter.note(f"sample {name} of step {step} is left out: {reason}")
-            return
-        try:
-            for writer in self._writers:
-                writer.sample(step, sample)
-        except (OSError, ValueError, OverflowError) as error:  # something to look at must not end the training
-            self._reporter.note(f"sample {name} of step {step} is left out: {error}")
-            return
-        before, self._sampled = self._sampled, self._sampled + len(sample.content)
-        if self._sampled <= _SAMPLED:
-            event = {"event": EventKind.SAMPLE, "step": step, **sample._asdict()}
-            self._reporter.event(cast(SampleEvent, event))
-        elif before <= _SAMPLED:
-            self._reporter.note(
-                f"{_SAMPLED >> 20} MB of samples were sent to the page of the run; further ones are only in the workdir"
-            )
+        if self._open_writers is not None:  # otherwise another process writes
+            for name, value in samples.items():
+                self._samples.write(self._writers, step, str(name), value)
 
     def take_evaluations(self) -> dict[int, dict[str, float]]:
         """Return the metrics of the evaluations whose numbers were read since the last call, by step."""
