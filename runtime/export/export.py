@@ -22,7 +22,7 @@ HF = "hf"
 """Format of a folder that transformers opens."""
 PEFT = "peft"
 """Format of a folder that PEFT opens: only what LoRA adds to a model."""
-_HEADER = 64 << 10  # bytes reserved for what a file has besides its arrays and metadata
+_HEADER = 64 << 10  # bytes reserved for the rest of a file, besides its arrays and metadata
 
 
 def export(workdir: Path, step: Step, form: str, file: str | None = None) -> ExportAnswer:

@@ -56,7 +56,7 @@ def write_safetensors(file: Path, arrays: Described, read: Read, metadata: Mappi
     offset = 0
     for name, (shape, dtype) in arrays.items():
         if dtype.name not in _SAFETENSORS:
-            raise UserError(f"{name} has the type {dtype.name}, for which safetensors has none; try --format npz")
+            raise UserError(f"{name} has the dtype {dtype.name}, which safetensors lacks; try --format npz")
         end = offset + math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": _SAFETENSORS[dtype.name], "shape": list(shape), "data_offsets": [offset, end]}
         offset = end
@@ -88,7 +88,7 @@ def write_npz(file: Path, arrays: Described, read: Read, metadata: Mapping[str, 
 def _check_names(arrays: Described) -> None:
     """Raise UserError if an array has the name under which safetensors and npz files store metadata."""
     if METADATA in arrays:
-        raise UserError(f"an array of the model is named {METADATA}, which exported files use for their own; rename it")
+        raise UserError(f"an array of the model is named {METADATA}, as the metadata of exported files is; rename it")
 
 
 def _add(out: zipfile.ZipFile, name: str, array: np.ndarray[Any, Any]) -> None:

@@ -161,7 +161,7 @@ class PublishedModel:
 
 
 def write_shards(folder: Path, arrays: Described, read: Read, most: int = SHARD) -> None:
-    """Write arrays to safetensors files with at most so many bytes of arrays, and their index if there are several."""
+    """Write arrays to safetensors files of at most `most` bytes of arrays each, and an index if there are several."""
     shards: list[dict[str, tuple[tuple[int, ...], np.dtype[Any]]]] = [{}]
     total = size = 0
     for name, (shape, dtype) in arrays.items():

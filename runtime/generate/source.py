@@ -23,7 +23,7 @@ _NEEDED = "give its tokenizer.json with --tokenizer FILE"
 
 
 def load(folder: Path, step: Step, tokenizer: Path | None) -> tuple[Source, str]:
-    """Return the model in a folder, and a phrase that says what it is.
+    """Return the model in a folder, and a phrase that describes it.
 
     Args:
         folder: a run's workdir, or a folder as `save_pretrained` of transformers writes it.
@@ -31,7 +31,7 @@ def load(folder: Path, step: Step, tokenizer: Path | None) -> tuple[Source, str]
         tokenizer: a tokenizer.json, if the model has none; None: the model's own.
 
     Raises:
-        UserError: there is no model that writes text, it is damaged, or it has no tokenizer.
+        UserError: there is no model that generates text, the model is damaged, or it has no tokenizer.
     """
     if is_published(folder):
         if step is not None:
@@ -46,7 +46,7 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     if config.task not in ("language_model", "dpo"):
         raise UserError(f"{workdir} has a model of task {config.task}; only those of language_model and dpo write text")
     if config.parallel.name == "ensemble":
-        raise UserError(f"{workdir} has an ensemble; podrun generate writes text by one model")
+        raise UserError(f"{workdir} has an ensemble; podrun generate needs a single model")
     stored = saved.meta.get("tokenizer")
     words = BytePairs.load(file) if file else None if stored is None else restored_tokenizer(stored)
     if words is None:

@@ -19,11 +19,11 @@ from ..models.generation import Sampling, Writer, writer_of
 from ..state import Params
 
 BLOCK = 16
-"""Tokens that are written between two looks at them. A program is compiled for this number."""
+"""Tokens that are generated before the text is checked and shown. The generating function is compiled for this number."""
 _MOST = 128  # tokens of a text, unless more are asked for
 _ROWS = 8  # prompts that are continued together
 _UNFINISHED = "\ufffd"
-"""A tokenizer gives this for the bytes of a character whose other bytes are still to come."""
+"""The text that a tokenizer returns for an incomplete character."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Figures:
     Attributes:
         read: tokens of the prompts.
         written: new tokens.
-        seconds: time of writing, without the first block of each batch, because programs are compiled in it.
+        seconds: time of writing, without the first block of each batch, which includes compiling.
         timed: number of tokens that were written in this time.
     """
 
@@ -82,7 +82,7 @@ class Figures:
 
 
 class _Text:
-    """The text of one prompt, as far as it has been written."""
+    """The text generated so far for one prompt."""
 
     def __init__(self, tokenizer: Tokenizer, most: int, stops: tuple[str, ...], ends: frozenset[int]) -> None:
         self._tokenizer = tokenizer
@@ -192,7 +192,7 @@ def _batches(count: int) -> Iterator[list[int]]:
 
 
 def _rounded(length: int) -> int:
-    """Round a length up to whole blocks. So few lengths occur, and few programs are compiled."""
+    """Round a length up to whole blocks, so that few different lengths have to be compiled."""
     return -(-length // BLOCK) * BLOCK + BLOCK
 
 

@@ -65,7 +65,7 @@ def largest(program: Program, count: int = 10) -> tuple[Buffer, ...]:
 
 
 def _peak(program: Program, computation: str) -> tuple[int, list[Instruction]]:
-    """Return the most bytes that a computation needs at once, and the instructions whose results take these bytes."""
+    """Return the peak bytes of a computation, and the instructions whose results occupy them."""
     lines = program.computations.get(computation, ())
     owner: dict[str, tuple[str, ...]] = {}
     """By instruction: the instructions whose memory its result is in."""
@@ -126,7 +126,7 @@ def _carried(program: Program, by_name: dict[str, Instruction]) -> dict[str, tup
 
 
 def _update(line: Instruction, program: Program, by_name: dict[str, Instruction]) -> Instruction | None:
-    """Return the instruction whose result is written into a part of an array, if the line does so."""
+    """Return the instruction whose result `line` writes into a part of an array; None if it does not."""
     if line.kind == "dynamic-update-slice":
         return by_name.get(line.operands[1])
     if line.kind == "bitcast" and line.operands[0] in by_name:

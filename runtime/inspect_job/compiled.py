@@ -29,13 +29,13 @@ class CompiledStep:
     """Result of compiling the step of a job."""
 
     memory: Memory | None
-    """None if the step does not fit, or if the compiler does not say."""
+    """None if the step does not fit, or if the compiler does not report it."""
     too_large: str
-    """The compiler's words if the step does not fit into a device's memory; otherwise empty."""
+    """The compiler's message if the step does not fit into a device's memory; otherwise empty."""
     needed: int | None
-    """Bytes of memory that a device needs, as far as the compiler says; a lower bound if the step does not fit."""
+    """Bytes of memory that a device needs, as reported by the compiler; a lower bound if the step does not fit."""
     available: int | None
-    """Bytes of memory that the compiler has on a device, if it says so: only if the step does not fit."""
+    """Bytes of a device's memory that the compiler can use. It reports them only if the step does not fit."""
     buffers: tuple[Buffer, ...]
     """The largest temporaries at the peak of memory."""
     traffic: tuple[Traffic, ...]

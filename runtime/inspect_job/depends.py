@@ -15,7 +15,7 @@ _NO_FILES = ("/proc/", "/sys/", "/dev/", "/etc/", "/run/")
 
 
 def recorded() -> Callable[[], list[str]]:
-    """Begin to record the files that this process reads. Return a function that returns the paths it depends on so far."""
+    """Record the files that this process reads from now on. Return a function that returns their paths so far."""
     opened: set[str] = set()
 
     def hook(event: str, args: tuple[object, ...]) -> None:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ..contract import UserError
 
 _LONGEST, _DEEPEST = 2000, 200
-"""Maximum number of characters, and of nested operations."""
+"""Maximum number of characters, and maximum depth of nested operations."""
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[..., Any]]] = {
     ast.Add: ("+", jnp.add),
     ast.Sub: ("-", jnp.subtract),
@@ -74,7 +74,7 @@ def parse_expression(text: str, arrays: Collection[str]) -> Expression:
     Raises UserError if it is malformed, or contains anything but arrays, numbers, and the operators and functions above.
     """
     if len(text) > _LONGEST:
-        raise UserError(f"--expr: {len(text)} characters; at most {_LONGEST} are read")
+        raise UserError(f"--expr: {len(text)} characters; at most {_LONGEST} are allowed")
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -47,11 +47,11 @@ class Instruction:
     """Its result; several if it is a tuple."""
     operands: tuple[str, ...]
     op_name: str
-    """Where it comes from in the user's program, such as `jit(step)/transpose(jvp(GPT2))/h_0/attn/dot_general`."""
+    """Its place in the traced function, such as `jit(step)/transpose(jvp(GPT2))/h_0/attn/dot_general`."""
     called: dict[str, tuple[str, ...]]
-    """Computations that it calls, by how: `calls`, `body`, `condition`, ..."""
+    """Computations that it calls, by role: `calls`, `body`, `condition`, ..."""
     trips: int | None
-    """Turns of a loop; None if the compiler does not write it."""
+    """Iterations of a loop; None if the compiler does not write their number."""
     is_root: bool
     text: str
 
@@ -66,7 +66,7 @@ class Instruction:
 
     @property
     def number(self) -> int:
-        """Return the number of the parameter that it is, or of the tuple element that it gets."""
+        """Return the number of a parameter, or of the element that `get-tuple-element` takes."""
         return int(re.findall(r"(?: parameter\(|\), index=)(\d+)", self.text)[0])
 
     @property

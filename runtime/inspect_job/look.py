@@ -186,7 +186,7 @@ def _computed(config: Config, kind: str | None, devices: int, flops: StepFlops, 
 
 
 _DIVISOR = 4
-"""A step that does not fit is compiled again with a batch of this part, and of this part of that, to name its buffers."""
+"""To name the buffers of a step that does not fit, it is compiled with a batch smaller by this factor, repeatedly."""
 
 
 def _does_not_fit(

@@ -1,4 +1,4 @@
-"""Tell how often the instructions of a compiled program run: how many iterations its loops have.
+"""Determine how often the instructions of a compiled program run: the number of iterations of its loops.
 
 The compilers of CPUs and GPUs write the number of iterations beside a loop. That of TPUs does not, so it is read from the
 loop itself: the condition compares a counter with a constant, the loop's first operand has the counter's first value, and the
@@ -151,7 +151,7 @@ class _Loops:
         return after.plus if isinstance(after, _Carried) and is_own else None
 
     def _settled(self, value: _Value) -> _Value:
-        """Return the value that an element of a tuple has in all iterations if none changes it, otherwise `value`."""
+        """Return the value of a tuple element that no iteration changes; otherwise `value`."""
         while isinstance(value, _Carried) and self._step(value) == 0:
             value = _sum(self._element(self._by_name[value.loop].operands[0], value.index), value.plus)
         return value
@@ -166,7 +166,7 @@ def _sum(left: _Value, right: _Value, sign: int = 1) -> _Value:
 
 
 def _count(first: int, step: int, direction: str, bound: int) -> int | None:
-    """Return how many of first, first + step, ... pass the comparison with the bound; None if the loop does not end so."""
+    """Return how many of first, first + step, ... pass the comparison with the bound; None if none fails it."""
     if step < 0:
         first, step, direction, bound = -first, -step, _FLIPPED[direction], -bound
     if direction == "NE":

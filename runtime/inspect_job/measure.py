@@ -1,4 +1,4 @@
-"""Answer the queries of `podrun fit` about a job's layouts: facts that need no compiling, and results of compiling."""
+"""Answer the queries of `podrun fit` about a job's layouts: facts that are known before compiling, and compile results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .look import step_batch
 
 
 def survey(configs: Sequence[Config], pod: Devices) -> Survey:
-    """Return the facts about a job that need no compiling.
+    """Return the facts about a job that are known before compiling.
 
     Args:
         configs: the job with each strategy. The step of the first that works is traced, so that an error in the job's code is

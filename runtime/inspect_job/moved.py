@@ -16,9 +16,9 @@ _NOTHING = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "optimization-barrier"),
     *("while", "conditional", "call", "async-start", "partition-id", "replica-id", "iota", "recv"),
 }
-"""Instructions that move nothing themselves."""
+"""Instructions that move no bytes themselves."""
 _VIEWS = ("ConcatBitcast", "AssumeGatherIndicesInBound")
-"""Custom calls of a TPU's program that move nothing."""
+"""Custom calls on TPUs that move no bytes."""
 _PARTS = {"slice", "dynamic-slice", "gather", "slice-start"}
 """Instructions that read a part of their first operand, of the size of the result."""
 _UPDATES = {"dynamic-update-slice": 1, "scatter": 2}

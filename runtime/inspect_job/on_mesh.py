@@ -106,7 +106,7 @@ def _result(expression: Expression, specs: Mapping[str, Spec], mesh: Mesh, width
     try:
         compiled = jax.jit(expression.__call__).lower(shapes).compile()
     except jax.errors.JaxRuntimeError as error:
-        raise UserError(f"--expr {expression.text}: the compiler refuses it: {str(error).splitlines()[0]}") from None
+        raise UserError(f"--expr {expression.text}: it cannot be compiled: {str(error).splitlines()[0]}") from None
     sharding: Any = compiled.output_shardings
     value = jax.eval_shape(expression, {name: jax.ShapeDtypeStruct(s.shape, s.dtype) for name, s in shapes.items()})
     alone = all(spec.device is not None for spec in used.values())

@@ -15,7 +15,7 @@ _CPU = "cpu"
 _BUFFERS = 5
 """Number of buffers in the text; the JSON has ten."""
 _LARGE = 0.01
-"""Smaller parts of the memory are no large buffers."""
+"""Buffers below this share of the memory are not listed."""
 _SHOWN = 40
 """Maximum number of rows of parameters in the text; the JSON has all."""
 _NAMES = {"params": "parameters", "opt_state": "optimizer state", "ema": "moving average", "model_state": "model state"}
@@ -168,7 +168,7 @@ def _memory(report: Report) -> str:
     kind = "CPU" if is_cpu else report.compiled_for
     head = f"Memory of each device, as compiled for {kind} in {in_seconds(report.compile_seconds)}"
     if memory is None:
-        return f"{head}\n  the compiler does not say"
+        return f"{head}\n  the compiler does not report it"
     rows = [
         ("arguments", memory.arguments, "the state and a batch"),
         ("outputs", memory.outputs, f"{in_bytes(memory.reused)} of them in the place of arguments"),

@@ -84,7 +84,7 @@ def _collectives(program: Program) -> list[tuple[Instruction, int]]:
 
 
 def _within(instruction: Instruction, program: Program) -> list[Instruction]:
-    """Return the collectives that an instruction is or contains."""
+    """Return the instruction if it is a collective, otherwise the collectives that it contains."""
     if instruction.kind != "fusion":
         is_one = instruction.kind.removesuffix("-start") in _KINDS
         between = instruction.kind == "send" and _BETWEEN_SLICES.search(instruction.text)
@@ -121,7 +121,7 @@ def _groups(text: str, devices: int) -> list[list[int]]:
 
 
 def _counted(match: re.Match[str]) -> np.ndarray:
-    """Return the numbers of devices that `[4,4]T(1,0)` means, in one row."""
+    """Return the numbers of the devices in `[4,4]T(1,0)`, in one row."""
     dims, order = _numbers(match["dims"]), _numbers(match["order"] or "")
     numbers = np.arange(math.prod(dims)).reshape(dims)
     return (numbers.transpose(order) if order else numbers).ravel()

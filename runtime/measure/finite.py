@@ -1,4 +1,4 @@
-"""Watch for steps whose loss or gradient is not finite: skip them as far as the job allows it, then fail."""
+"""Check each step for a loss or gradient that is not finite: skip as many such steps as the job allows, then fail."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class FiniteCheck:
 
 
 def arrays_with_nan(tree: Any) -> list[str]:
-    """Return the names of the arrays that have NaN in this process's part of them. It needs no other process."""
+    """Return the names of the arrays with NaN in this process's part of them. Communicates with no other process."""
     floats = {".".join(place): x for place, x in places(tree, "the state") if jnp.issubdtype(x.dtype, jnp.inexact)}
     parts: dict[int, dict[str, jax.Array]] = {}  # arrays on the same device, by its number here
     for name, array in floats.items():

@@ -37,7 +37,7 @@ class StepFlops:
 
     work: float
     repeated: float
-    """FLOPs that `jax.checkpoint` computes again, in place of keeping their results."""
+    """FLOPs of recomputation by `jax.checkpoint`."""
 
     @property
     def total(self) -> float:
@@ -50,7 +50,7 @@ class StepFlops:
 def step_seconds_at_peak(
     config: Config, task: Task, strategy: Strategy, examples: Examples, batch_size: int
 ) -> float | None:
-    """Return the seconds that a step's work takes at the peak of the devices; None if their peak is unknown."""
+    """Return the seconds that a step takes at the peak FLOP/s of the devices; None if their peak is unknown."""
     kind = jax.devices()[0].device_kind
     if peak_of(kind) is None or config.optimizer.whole_set:  # L-BFGS, whose steps differ in length
         return None
@@ -167,7 +167,10 @@ def _product(equation: Any) -> float:
 
 
 def _convolution(equation: Any) -> float:
-    """Return the FLOPs of a convolution: two per product, without products with padding or with holes of a dilated input."""
+    """Return the FLOPs of a convolution: two per product.
+
+    Products with padding, or with the holes of a dilated input, do not count.
+    """
     params = equation.params
     numbers = params["dimension_numbers"]
     left, right, out = (one.aval.shape for one in (*equation.invars, *equation.outvars))

@@ -1,4 +1,4 @@
-"""Samples of a run to look at: texts, tables, images and histograms, in the form in which they are sent and stored."""
+"""Samples of a run: texts, tables, images and histograms, in the form in which they are sent and stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROWS, _COLUMNS, _CELL = 200, 40, 500
 """Most rows and columns of a table that are kept, and characters of a cell."""
 _BINS = 40
 _PIXELS = 1 << 24
-"""Most values of an image that are compressed, to see whether it is small enough."""
+"""Most values of an image. Larger images are not compressed to find out whether they fit."""
 _IMAGE = "uint8 or float from 0 to 1, [height, width] or [height, width, 1, 3 or 4]"
 
 
@@ -39,7 +39,7 @@ class Sample(NamedTuple):
 
     @property
     def ending(self) -> str:
-        """Return the ending of the name of the sample's file."""
+        """Return the extension of the sample's file."""
         return {"text": ".txt", "image": ".png"}.get(self.form, ".json")
 
 

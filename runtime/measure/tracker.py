@@ -1,4 +1,4 @@
-"""Metrics for a user's experiment tracker, which gets them in a thread of its own: training never waits for it."""
+"""Send metrics to a user's experiment tracker in a separate thread, so that training never waits for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ..config import SavedConfig
 
 Ending = Literal["done", "stopped", "failed"]
-"""How a training ended; one that was stopped may go on later."""
+"""How a training ended; a stopped one may go on later."""
 
 _METHODS = {"start": ("config", "run"), "log": ("step", "metrics"), "end": ("status",)}
 """The methods that are called, with the names of their arguments."""
 _KEPT = 10_000
-"""Records that wait for the tracker; further ones are left out."""
+"""Most records that wait for the tracker; beyond that, new records are dropped."""
 _AGAIN = 30.0  # seconds until a start that failed is tried again
 _LAST = 20.0  # seconds that the end of the training waits for the tracker
 _HURRY = 2.0  # the same if it was stopped or failed: the machine may go away
@@ -30,7 +30,7 @@ _KEY = "log.tracker"
 
 
 class TrackedRun(NamedTuple):
-    """The run that a tracker gets the metrics of."""
+    """The run whose metrics a tracker gets."""
 
     id: str
     """Eight hexadecimal digits that name the workdir: the same after each restart."""
@@ -38,7 +38,7 @@ class TrackedRun(NamedTuple):
     """Name of the workdir's folder."""
     workdir: str
     step: int
-    """Step that training goes on from; records of later steps come again."""
+    """Step from which training continues. Records of later steps may be repeated."""
 
 
 class TrackerThread:
@@ -48,7 +48,7 @@ class TrackerThread:
         code: the object, or its name, `package.module:attribute`, which is called without arguments to make it.
         workdir: folder of the results.
         step: step that training goes on from.
-        note: tells the user what goes wrong, once each.
+        note: reports an error to the user; called once for each kind of error.
         config: the job as JSON.
 
     Raises:
@@ -83,7 +83,7 @@ class TrackerThread:
             self._tell("slow", f"is too slow: {_KEPT} records wait for it, and further ones are left out")
 
     def close(self, status: Ending) -> None:
-        """Wait until the tracker has all records, but not for long."""
+        """Wait a limited time until the tracker has all records."""
         self._ending = status
         self._waiting.put(None)
         self._closed.set()
@@ -105,7 +105,7 @@ class TrackerThread:
         self._call("end", self._ending)
 
     def _call(self, method: str, *arguments: Any) -> bool:
-        """Call a method of the tracker; return whether it succeeded. What it raises is told once."""
+        """Call a method of the tracker; return whether it succeeded. An error is reported once."""
         try:
             getattr(self._code, method)(*arguments)
         except BaseException as error:  # also SystemExit: it is not for this thread to end the training
@@ -121,7 +121,7 @@ class TrackerThread:
 
 
 def _id(workdir: Path) -> str:
-    """Return the id of a workdir, which is made at the first time."""
+    """Return the id of a workdir; the first call creates it."""
     file = workdir / "tracker-id"
     if not os.path.lexists(file):
         replace_text(file, secrets.token_hex(4))

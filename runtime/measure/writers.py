@@ -79,7 +79,7 @@ class JsonLines(Writer):
                 "--workdir DIR"
             ) from None
         self._evaluated = {_evaluation(json.loads(line)) for line in kept if '"kind": "eval"' in line}
-        """Evaluations on record: a finished run that is started again evaluates its last step once more."""
+        """Recorded evaluations, because a finished run that is started again evaluates its last step again."""
         self._began = time.monotonic() - (_elapsed(kept[-1]) if kept else 0.0)
 
     def write(self, step: int, kind: str, metrics: Metrics) -> None:
@@ -102,7 +102,7 @@ class JsonLines(Writer):
 
 
 def _file_name(name: str) -> str:
-    """Return the part of a file's name for a sample. A digest keeps apart names that would become the same."""
+    """Return the part of a file's name for a sample. A digest distinguishes names that would otherwise become equal."""
     short = re.sub(r"[^\w.-]+", "_", name).encode("utf-8", "replace")[:100].decode("utf-8", "ignore")
     return short if short == name else f"{short}-{zlib.crc32(name.encode('utf-8', 'replace')):08x}"
 
@@ -276,13 +276,13 @@ def make_writers(
     config: SavedConfig,
     tracker: Any = None,
 ) -> list[Writer]:
-    """Return the writers that the section `log` asks for.
+    """Return the writers that the section `log` configures.
 
     Args:
         log: the job's section `log`.
         workdir: folder of the results.
         resumed_from: step after which records are removed.
-        note: reports to the user which writer is not available.
+        note: reports to the user that a writer is not available.
         config: the job as JSON, for Weights & Biases and a tracker.
         tracker: a program's tracker, in place of `log.tracker`.
     """

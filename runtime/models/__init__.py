@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .adapter import Model
 
 _PADDING = 1 / 32
-"""Largest share of a published model's token ids that may be padding; below 2 % in the models known."""
+"""Largest share of a published model's token ids that may be padding; known models have less than 2 %."""
 _CLASSES = {"gpt2": "GPT2", "decoder": "Decoder", "cnn": "CNN", "mlp": "MLP", "linear": "Linear"}
 
 

@@ -1,4 +1,4 @@
-"""The common interface of models of all frameworks: pure functions of trees of arrays."""
+"""The common interface for models of all frameworks: pure functions of trees of arrays."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Model(ABC):
         return self._array(outputs)
 
     def refuse(self, reason: str) -> Any:
-        """Raise UserError for a model that does not fulfil docs/plugins.md."""
+        """Raise UserError for a model that violates the contract in docs/plugins.md."""
         plugins.refuse(self.name, KEY, reason)
 
     def check_call(self, module: Any, words: Iterable[str], by_name: Iterable[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Causal self-attention by one of several kernels, and which of them a job takes.
+"""Causal self-attention by one of several kernels, and the choice of a job's kernel.
 
 XLA's keeps the scores of all pairs of tokens in memory, T x S for each head, and works everywhere. cuDNN's on GPUs and splash
 attention on TPUs compute them in parts that stay on the chip, so that memory and its traffic grow with T only.
@@ -39,9 +39,9 @@ _BLOCK = 512
 _HOPPER = (9, 0)
 _OLDEST = (8, 0)
 _LARGE_HEADS = 128
-"""Heads above this size need a Hopper or later for cuDNN's."""
+"""cuDNN's kernel needs a Hopper or later for heads above this size."""
 _FOR_AUTO = {"gpu": "cudnn", "tpu": "splash"}
-"""The kernel that `auto` takes where it can, by platform."""
+"""The kernel that `auto` prefers, by platform."""
 _OLD_TPUS = ("TPU v2", "TPU v3")
 INSTALL_CUDNN = "`pip install nvidia-cudnn-cu13` (517 MB)"
 
@@ -74,14 +74,14 @@ def in_shards(shards: Shards) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scores:
-    """How the scores of pairs of tokens follow from queries and keys."""
+    """How the scores of pairs of tokens are computed from queries and keys."""
 
     scale: float
-    """Their factor."""
+    """Factor of the scores."""
     window: int | None = None
     """Number of last tokens that a token attends to, itself among them; None: all."""
     soft_cap: float | None = None
-    """Their limit; not by `cudnn`."""
+    """Limit of the scores; `cudnn` has none."""
 
 
 def attend(

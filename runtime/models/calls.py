@@ -1,4 +1,4 @@
-"""Call a module with its inputs by position, and with those optional arguments that its signature names."""
+"""Call a module with its inputs by position, and with the optional arguments that its signature names."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .layers import Layers
 from .linen import Linen
 
 _LOWEST = 1e-6
-"""Lowest temperature that is divided by. Below it the most likely token is all but certain."""
+"""Lowest temperature used as a divisor. Below it the most likely token is nearly certain."""
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def scan_layers(
 
 
 def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
-    """Wrap a layer so that it gathers its parameters, and the backward pass computes again what `remat` says."""
+    """Wrap a layer so that it gathers its parameters, and the backward pass recomputes the results that `remat` names."""
     gather = _gather.get()
     if remat == "none" and gather is None:
         return layer
@@ -95,7 +95,7 @@ def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def saved(remat: Remat) -> Callable[..., bool] | None:
-    """Return the policy of jax.checkpoint: which results within a layer are kept for the backward pass; None: none."""
+    """Return the policy of jax.checkpoint: which results within a layer are kept for the backward pass; None: none are."""
     # Products with a weight have no batch dimensions; those of attention, whose results grow with T², have.
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
 

@@ -70,7 +70,7 @@ def _dictionary(state: Any) -> Arrays:
 
 
 def _filled(like: Any, values: Arrays) -> Any:
-    """Return a part of a split module, `like`, with other values."""
+    """Return `like`, a part of a split module, with its values replaced."""
     return jax.tree.unflatten(jax.tree.structure(like), jax.tree.leaves(refilled(nnx.to_pure_dict(like), values)))
 
 

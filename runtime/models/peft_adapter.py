@@ -23,9 +23,9 @@ _OTHERS = (
     *("use_dora", "use_qalora", "lora_bias", "modules_to_save", "layer_replication", "alora_invocation_tokens"),
     *("trainable_token_indices", "arrow_config", "kasa_config", "monteclora_config"),
 )
-"""Keys of adapter_config.json by which an adapter is more than a sum of matrices."""
+"""Keys of adapter_config.json that make an adapter more than a sum of matrices."""
 _CHANGE_THE_BASE = ("pissa", "olora", "corda", "loftq")
-"""Beginnings of `init_lora_weights` with which the base model is another one than its files have."""
+"""Prefixes of `init_lora_weights` for which PEFT changes the weights of the base model."""
 
 
 @dataclass(frozen=True)

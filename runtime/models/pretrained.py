@@ -25,7 +25,7 @@ from .weight_files import ConfigJson, StoredArray, read_json, stored_arrays
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 _NOT_TRAINED = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")
-"""Ends of the names of arrays that older files have, and that are computed here."""
+"""Suffixes of the names of arrays in older files that are computed here instead."""
 _SHOWN = 8  # rows of a table in a message
 _ROWS = 1024  # rows of a matrix that are compared at once
 
@@ -53,7 +53,7 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
     except (TypeError, AttributeError) as error:  # a list in place of a text, and the like
         raise UserError(f"model.init_from: {file} is not as `save_pretrained` writes it: {error}") from None
     except ValidationError as error:
-        raise UserError(f"model.init_from: the model in {file} cannot be: {_reasons(error)}") from None
+        raise UserError(f"model.init_from: podrun cannot make the model of {file}: {_reasons(error)}") from None
     except UserError as error:
         raise UserError(f"model.init_from: {file.parent}: {error}") from None
     values = {key: getattr(section, key) for key in section.model_fields_set}
@@ -91,7 +91,7 @@ def _read_config(given: Path) -> ConfigJson:
 
 
 def _advice(given: Path, folder: Path) -> str | None:
-    """Return what to give in place of a folder without config.json, if that can be said."""
+    """Return advice about a folder without config.json; None if there is none."""
     if snapshots := sorted(folder.glob(f"snapshots/*/{CONFIG}")):
         return f"the folder is of the Hub's cache: give the snapshot in it, {snapshots[-1].parent}"
     if not folder.exists() and not given.is_absolute() and len(given.parts) == 2:
@@ -187,7 +187,7 @@ def _drop_copied_head(family: Family, stored: dict[str, StoredArray]) -> None:
         for block in ((slice(row, row + _ROWS),) for row in rows)
     ):
         raise UserError(
-            f"model.init_from: {CONFIG} says tie_word_embeddings, so that the head is the embedding, but {HEAD} in "
+            f"model.init_from: {CONFIG} says tie_word_embeddings, which makes the head the embedding, but {HEAD} in "
             f"{head.file} differs from the embedding; set tie_word_embeddings to false if the model has this head"
         )
     del stored[HEAD]
@@ -212,7 +212,7 @@ def file_of(folders: tuple[Path, ...], name: str) -> Path | None:
 
 
 def title_of(folders: tuple[Path, ...]) -> str:
-    """Return a phrase that says what a published model is."""
+    """Return a phrase that describes a published model."""
     folder, *base = folders
     return f"the adapter in {folder}, added to {base[0]}" if base else f"the published model in {folder}"
 

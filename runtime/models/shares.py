@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 SHARES = "batch"
-"""Its name, bound wherever a strategy calls a model."""
+"""Name of the axis. It is bound wherever a strategy calls a model."""
 
 
 def of_one_share(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a function so that its batch is the only share of the global batch. This adds nothing to the program."""
+    """Wrap a function so that its batch is the only share of the global batch. This adds no operations."""
     return jax.vmap(function, in_axes=None, out_axes=None, axis_size=1, axis_name=SHARES)

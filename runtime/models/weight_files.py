@@ -46,7 +46,7 @@ class StoredArray:
 
     @property
     def is_float(self) -> bool:
-        """Return whether its dtype is read."""
+        """Return whether podrun reads its dtype."""
         return self.dtype in _DTYPES
 
     def part(self, block: tuple[slice, ...]) -> np.ndarray[Any, Any]:
@@ -74,7 +74,7 @@ def stored_arrays(folder: Path) -> dict[str, StoredArray]:
     if wrong := {name: array.dtype for name, array in arrays.items() if array.dtype not in _DTYPES}:
         name, dtype = next(iter(wrong.items()))
         raise UserError(
-            f"{arrays[name].file}: {len(wrong)} arrays have a type that is not read, {name} has {dtype}; "
+            f"{arrays[name].file}: {len(wrong)} arrays have a dtype that podrun does not read, {name} has {dtype}; "
             f"weights are {', '.join(_DTYPES)}: take a model that is not quantised"
         )
     return arrays
@@ -124,7 +124,7 @@ def read_header(file: Path) -> dict[str, StoredArray]:
             opened.seek(0)
             length = int.from_bytes(opened.read(8), "little")
             if size < 8 or length > min(size - 8, _MOST_JSON):
-                raise UserError(f"{file} is no safetensors file, or not whole: it has {size} bytes; {_AGAIN}")
+                raise UserError(f"{file} is not a safetensors file, or is incomplete: it has {size} bytes; {_AGAIN}")
             header = json.loads(opened.read(length))
         if not isinstance(header, dict):
             raise ValueError("it is not a mapping")
@@ -145,12 +145,12 @@ def _array(file: Path, name: str, given: Any, start: int, size: int) -> StoredAr
     try:
         dtype, shape, (first, last) = str(given["dtype"]), tuple(given["shape"]), given["data_offsets"]
         if not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
-            raise ValueError("a number is negative or not whole")
+            raise ValueError("a number is negative or not an integer")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the entry of {name}: {error}") from None
     if start + last > size:
         raise UserError(
-            f"{file} is not whole: {name} ends at byte {start + last:,}, but the file has {size:,}; {_AGAIN}"
+            f"{file} is incomplete: {name} ends at byte {start + last:,}, but the file has {size:,}; {_AGAIN}"
         )
     expected = math.prod(shape) * _DTYPES[dtype].itemsize if dtype in _DTYPES else last - first
     if first > last or last - first != expected:

@@ -82,7 +82,7 @@ class Strategy(ABC):
     """True if each device trains its own model."""
 
     is_one_program = False
-    """True if `_step` and `_evaluate` are programs that all processes run together: one of them can compile for all."""
+    """True if all processes run the same `_step` and `_evaluate` together, so that one of them can compile for all."""
 
     partition = Partition()
     """Division of the state's arrays."""
@@ -251,9 +251,9 @@ class Strategy(ABC):
         return joined(self.config.task, parts)
 
     def added(self, state: TrainState, batches: Iterable[Batch]) -> Sums:
-        """Return the results of `evaluate` added up over batches.
+        """Add up the results of `evaluate` over batches.
 
-        They are added up in float64 on the host, because float32 cannot count large sets exactly.
+        The sums are float64, on the host, because float32 cannot count large sets exactly.
         """
         sums: Sums | None = None
         for batch in batches:

@@ -1,4 +1,4 @@
-"""Metrics of a step."""
+"""Metrics of a step, in one array."""
 
 from __future__ import annotations
 

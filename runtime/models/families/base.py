@@ -1,4 +1,4 @@
-"""Parts that families of published models share: how their config.json is read and written, and how their arrays are called.
+"""What families of published models share: reading and writing config.json, and the names of arrays.
 
 config.json is what `save_pretrained` of transformers writes. Versions up to 4 write RoPE as `rope_theta` and `rope_scaling`,
 version 5 writes `rope_parameters`; both are read.
@@ -44,7 +44,7 @@ A `kernel` is [inputs, outputs] here and [outputs, inputs] in the files, so it i
 """
 
 _ROWS = 128
-"""Rows that are transposed at once: they stay in the processor's cache, which halves the time."""
+"""Rows that are transposed at a time. They stay in the processor's cache, which halves the time."""
 
 QKV_BIASES = {f"model.layers.{{}}.self_attn.{x}_proj.bias": f"layers_{{}}.attn.{x}.bias" for x in "qkv"}
 QK_NORMS = {f"model.layers.{{}}.self_attn.{x}_norm.weight": f"layers_{{}}.attn.{x}_norm.scale" for x in "qk"}
@@ -368,5 +368,5 @@ def rope_mapping(rope: AnyRope) -> ConfigJson:
 
 
 def pre_attention_scalar(section: DecoderModel) -> int:
-    """Return Gemma's form of the attention's scale, 1 / scale^2, as a whole number: transformers refuses others."""
+    """Return Gemma's form of the attention's scale, 1 / scale^2, as an integer, as transformers requires."""
     return section.size if section.attention_scale is None else round(section.attention_scale**-2)

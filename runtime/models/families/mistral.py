@@ -16,7 +16,7 @@ def section(config: ConfigJson) -> DecoderModel:
 
 
 def config(section: DecoderModel) -> ConfigJson:
-    """Return the keys of a Mistral. If its layers are of several kinds, it is none."""
+    """Return the keys of config.json for a Mistral. They describe layers of one kind only, so others are not a Mistral."""
     return {**common(section), **rope_keys(section), "hidden_act": "silu", "sliding_window": section.window}
 
 

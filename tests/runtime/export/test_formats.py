@@ -91,6 +91,6 @@ def test_an_array_with_the_name_of_the_metadata(form: str, tmp_path: Path) -> No
 
 
 def test_a_type_that_safetensors_lacks(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="wide has the type complex128, for which safetensors has none"):
+    with pytest.raises(UserError, match="wide has the dtype complex128, which safetensors lacks"):
         write("safetensors", tmp_path / "model", {"wide": np.zeros(2, np.complex128)})
     write("npz", tmp_path / "model.npz", {"wide": np.zeros(2, np.complex128)})

@@ -184,7 +184,10 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         r"Hub's cache: give the snapshot in it, .*/llama/snapshots/a1$",
     ),
     "a list for a text": (config_json(model_type=["llama"]), r"config\.json is not as `save_pretrained` writes it: "),
-    "a list for a number": (config_json(vocab_size=[32]), r"cannot be: vocabulary: Input should be a valid integer"),
+    "a list for a number": (
+        config_json(vocab_size=[32]),
+        r"cannot make the model of .*: vocabulary: Input should be a valid integer",
+    ),
     "a text for RoPE": (config_json(rope_parameters="linear"), r"config\.json is not as `save_pretrained` writes it: "),
     "a head that is not tied": (
         config_json(tie_word_embeddings=True),
@@ -209,7 +212,7 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "unknown model": (config_json(model_type="mamba"), r"model_type is 'mamba'; model decoder can be llama, mistral"),
     "a text for a size": (
         config_json(hidden_size="big"),
-        r"the model in .*config\.json cannot be: width: Input should be a valid integer",
+        r"cannot make the model of .*config\.json: width: Input should be a valid integer",
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), r"neither model\.safetensors nor .*save_pretrained"),
     "no shard": (
@@ -227,12 +230,12 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a truncated file": (
         bytes_of("model.safetensors", lambda b: b[:-9]),
-        r"model\.safetensors is not whole: \S+ ends at byte [\d,]+, but the file has [\d,]+; copy or download",
+        r"model\.safetensors is incomplete: \S+ ends at byte [\d,]+, but the file has [\d,]+; copy or download",
     ),
-    "an empty file": (bytes_of("model.safetensors", lambda b: b""), r"not whole: it has 0 bytes"),
+    "an empty file": (bytes_of("model.safetensors", lambda b: b""), r"incomplete: it has 0 bytes"),
     "a huge header": (
         bytes_of("model.safetensors", lambda b: b"\xff" * 8 + b[8:]),
-        r"is no safetensors file, or not whole",
+        r"is not a safetensors file, or is incomplete",
     ),
     "a broken header": (bytes_of("model.safetensors", lambda b: b[:8] + b"?" + b[9:]), r"its header cannot be read"),
     "wrong offsets": (
@@ -246,7 +249,7 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no offsets": (header(lambda h: h[NORM].pop("data_offsets")), r"the entry of model\.norm\.weight: 'data_offsets'"),
     "integers": (
         arrays(lambda a: a.update({NORM: np.ones(16, np.int8)})),
-        r"1 arrays have a type that is not read, model\.norm\.weight has I8; weights are F32, F16, BF16: .*quantised",
+        r"1 arrays have a dtype that podrun does not read, model\.norm\.weight has I8; weights are F32, F16, BF16: .*quantised",
     ),
     "wrong shapes": (
         arrays(lambda a: a.update({NORM: np.ones(8, np.float32), HEAD: a[HEAD].T})),
