@@ -458,7 +458,9 @@ class Trainer:
 
 def _raised_note(raised: tuple[str, ...]) -> str:
     names = ", ".join(raised[:_NAMED]) + (f" and {len(raised) - _NAMED} more" if len(raised) > _NAMED else "")
-    return f"the initial parameters {names} become float32, which the optimizer needs; `precision` is that of the computation"
+    return (
+        f"the initial parameters {names} become float32, which the optimizer needs; `precision` is for the computation"
+    )
 
 
 def _unused(config: Config, data: Dataset) -> list[str]:

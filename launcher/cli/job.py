@@ -134,9 +134,9 @@ def inspect(
     """Show parameters, layout over the devices, FLOPs and memory of a job before it runs, or the layout of arrays on a mesh.
 
     Nothing is trained. The step is compiled on this machine from shapes alone, so the model may be larger than this machine's
-    memory: by the compiler of the slice's own TPUs or GPUs if it is installed (podrun's extras tpu and cuda), which says
-    whether the step fits, otherwise for as many virtual CPU devices. The answer is kept under PODRUN_HOME, and given again
-    until the job, its data, code or packages change.
+    memory. If the compiler of the slice's TPUs or GPUs is installed (podrun's extras tpu and cuda), it compiles, and tells
+    whether the step fits; otherwise the step is compiled for as many virtual CPU devices. The answer is stored under
+    PODRUN_HOME, and used again until the job, its data, code or packages change.
 
     \b
     Examples:

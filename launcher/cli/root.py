@@ -155,7 +155,7 @@ def _program(error: click.NoSuchOption) -> str | None:
     at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
     if at is None or not any(word.partition("=")[0] == error.option_name for word in words[at:]):
         return None
-    return f"a program and its options come behind two dashes: podrun ... -- python {shlex.join(words[at:])}"
+    return f"a program and its options come after two dashes: podrun ... -- python {shlex.join(words[at:])}"
 
 
 def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:

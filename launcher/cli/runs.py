@@ -27,7 +27,7 @@ def _parse_step(ctx: click.Context, param: click.Parameter, value: str | None) -
 
 def _finite(ctx: click.Context, param: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a number that can be computed with", ctx, param)
+        raise click.BadParameter(f"{value} is not a finite number", ctx, param)
     return value
 
 
@@ -470,8 +470,9 @@ def evaluate(target: str | None, step: Step, data: str | None, tokenizer: Path |
     """Compute the validation metrics of a trained model, on this machine's CPU.
 
     The model is that of a checkpoint, or a published one in a folder that transformers has written. The metrics are those
-    that the run itself validates with, of as many batches (`eval.batches`), up to rounding; with `ema` those of the average.
-    Of other data, all is evaluated; files of arrays say themselves which part. A published model needs --data, a text.
+    of the run's own validation, over as many batches (`eval.batches`), up to rounding; with `ema`, of the averaged
+    parameters. Other data is evaluated completely, but files of arrays only in their part for validation. A published model
+    needs --data with a text.
 
     \b
     Examples:

@@ -78,8 +78,8 @@ def tpu(ctx: click.Context) -> None:
 def up(**options: Any) -> None:
     """Create a TPU VM, and wait in Google's queue until it is ready. Ctrl-C ends only the wait.
 
-    Shows first what it will create, and which dead resource it will delete, with the class of cost, and asks. Does nothing
-    if the TPU VM is up already.
+    First shows what it will create, its class of cost, and which dead resource it will delete, and asks. Does nothing if the
+    TPU VM is up already.
 
     \b
     Exit code: 0 ready, 2 refused by Google, 69 not available now, 130 Ctrl-C.

@@ -1,4 +1,4 @@
-"""PURE: what a session knows of the attempt it serves, of an agent kept for the next attempt, and of its own end."""
+"""PURE: the state of a session: the attempt that it serves, an agent kept for the next attempt, and its own end."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FIRST_WORD = 10.0  # seconds to wait for an agent's first frame before the next 
 _FAREWELL = 15.0  # seconds to tell an agent that it is not reused
 NO_WORD = "it was killed, or the host ran out of memory"
 REBOOTED = "the host was restarted"
-"""Likely reasons for the end of an agent that gave none."""
+"""Likely reasons for the end of an agent that did not report one."""
 SILENCE = 6.0  # seconds without an answer to a ping after which a connection counts as dead
 
 

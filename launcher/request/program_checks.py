@@ -33,10 +33,10 @@ def check_kind(train: Path | None, program: Sequence[str], overrides: Sequence[s
     if not program[0]:
         raise UserError("the word after `--` is empty; it must name a program: write podrun ... -- python my_train.py")
     if any("\0" in word for word in program):
-        raise UserError("the program's arguments contain the character \\0, which no argument can")
+        raise UserError("the program's arguments contain the character \\0, which is not allowed in an argument")
     if job := next((word for word in overrides if "=" not in word), None):
         raise UserError(
-            f"{job} stands before the `--`: with a program of your own only options and launch.key=value may; "
+            f"{job} stands before the `--`, where only options and launch.key=value are allowed for a program; "
             "a train.yaml and a program are two runs, so leave one of them out"
         )
     script = script_of(program) if _is_python(program[0]) else program[0]

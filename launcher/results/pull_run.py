@@ -229,7 +229,7 @@ def _open(transport: Transport, directory: RunDirectory, spec: RunSpec, say: Say
     except FileFailedError as error:
         raise UserError(
             f"run {directory.run_id} has no results on {first.name}: {error}; it has not begun to write any, they were "
-            "removed, or it is a program that wrote elsewhere (podrun brings the folder that it finds in PODRUN_WORKDIR)"
+            "removed, or it is a program that wrote elsewhere (podrun downloads only the folder that PODRUN_WORKDIR names)"
             + (f"; `podrun pull {directory.run_id} files` brings them" if directory.kept_files() else "")
         ) from None
     except HostError as error:

@@ -120,7 +120,7 @@ def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
 
 @dataclass(frozen=True)
 class _Open:
-    """What stays open while this process supervises a run."""
+    """Resources that stay open while this process supervises a run."""
 
     directory: RunDirectory
     view: View

@@ -25,7 +25,7 @@ class Onward:
 
 
 class JobTime(ABC):
-    """The time that a run has in its job, and how the run continues when that is over."""
+    """The time of a run in its job, and how the run continues when that time is over."""
 
     signal: int
     """Signal that the queue sends shortly before the time limit."""

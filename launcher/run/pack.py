@@ -73,8 +73,8 @@ def add_executables(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 def _name_private(names: Sequence[str]) -> None:
     shown_names = ", ".join(map(shown, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
     print(
-        f"podrun: not sent to the hosts, for they hold keys or passwords: {shown_names}; `!{shown(names[0])}` in "
-        f"{IGNORE_FILE} sends such a file all the same, and `secrets:` of a pod file passes single values",
+        f"podrun: not sent to the hosts, because they contain keys or passwords: {shown_names}; `!{shown(names[0])}` in "
+        f"{IGNORE_FILE} sends such a file anyway, and `secrets:` in the pod file passes single values",
         file=sys.stderr,
         flush=True,
     )

@@ -132,7 +132,7 @@ def _is_hopeless(attempts: Sequence[Attempt]) -> str:
     if last.ending is Ending.UNPREPARED:
         return "the hosts are not ready for this run"
     if last.ending is Ending.CONFIG:
-        return "what is wrong with the job would be wrong again"
+        return "the job has a mistake that a restart does not correct"
     if last.ending is not Ending.FAILED:
         return ""
     if not last.silent_program and not any(a.trained for a in attempts):

@@ -22,7 +22,7 @@ class Adoption:
 
 
 class Reported:
-    """What a lost supervisor has reported: agents repeat all of it to the one that takes over."""
+    """What a lost supervisor has reported. Agents repeat all of it to the supervisor that takes over."""
 
     def __init__(self, adoption: Adoption) -> None:
         self._phases = adoption.phases

@@ -70,7 +70,7 @@ class RunState:
     """True from the end of an attempt to the start of the next one."""
     end: EndEvent | None = None
     told: set[tuple[str, str, int | None]] = field(default_factory=set)
-    """Recorded phases of the start: (host, phase, process), without a process for phases of the host."""
+    """Recorded phases of the start: (host, phase, process); the process is None for phases of the host."""
     reported: Counter[tuple[str, int]] = field(default_factory=Counter)
     """Number of events that each process has reported, by host and process."""
     _compiling: float | None = None

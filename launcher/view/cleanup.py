@@ -96,14 +96,16 @@ def as_table(removable: Removable) -> str:
 
 
 _RULES = {
-    "environment": "an environment may go when no run has used it for {} (--older-than); a run builds it again",
-    "data set": "a data set may go when no run has used it for {} (--older-than); a run brings it again",
+    "environment": "an environment can be removed when no run has used it for {} (--older-than); a run builds it again",
+    "data set": "a data set can be removed when no run has used it for {} (--older-than); a run copies it again",
 }
 _RULES_HERE = {
-    "compiled programs": "compiled programs may go when nothing has used them for {} (--older-than); `podrun compile` makes "
+    "compiled programs": "compiled programs can be removed when nothing has used them for {} (--older-than); "
+    "`podrun compile` makes them again",
+    "kept answers": "kept answers can be removed when nothing has used them for {} (--older-than); inspect and fit compute "
     "them again",
-    "kept answers": "kept answers may go when nothing has used them for {} (--older-than); inspect and fit find them again",
-    "compilers of TPUs and GPUs": "compilers of TPUs and GPUs may go when nothing has used them for {} (--older-than); "
+    "compilers of TPUs and GPUs": "compilers of TPUs and GPUs can be removed when nothing has used them for {} "
+    "(--older-than); "
     "`podrun compile --install` downloads them again",
 }
 

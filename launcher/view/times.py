@@ -18,7 +18,7 @@ def parse_duration(text: str, option: str) -> float:
     if given == "0":
         return 0.0
     if not _DURATION.fullmatch(given):
-        raise UserError(f"{option} {text}: that is no duration; write for example 90s, 10m, 1h30m or 7d")
+        raise UserError(f"{option} {text}: that is not a duration; write for example 90s, 10m, 1h30m or 7d")
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)([smhdw])", given))
 
 
@@ -33,7 +33,7 @@ def parse_since(text: str, option: str) -> float:
         return datetime.fromisoformat(given).timestamp()
     except (ValueError, OverflowError):
         raise UserError(
-            f"{option} {text}: that is no time; write how long ago, for example 10m or 2h, or a time, "
+            f"{option} {text}: that is not a time; write how long ago, for example 10m or 2h, or a time, "
             "for example 10:30 or 2026-01-31T10:30"
         ) from None
 

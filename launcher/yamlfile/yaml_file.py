@@ -66,7 +66,8 @@ class _Loader(yaml.SafeLoader):
             raise _mistake(node, "the character \\0 cannot be in a path, a name or an environment variable")
         if not _is_unicode(node.value):
             raise _mistake(
-                node, "half of a character (\\ud800 to \\udfff), which no file can hold; write the whole one"
+                node,
+                "half of a character (\\ud800 to \\udfff), which cannot be written to a file; write the whole character",
             )
         if len(node.value) > _NUMBER and node.tag != "tag:yaml.org,2002:str":
             raise _mistake(node, f"a number of {len(node.value)} characters; put it in quotes if it is text")
@@ -135,7 +136,7 @@ def read_mapping(
     except OSError as error:
         raise UserError(f"{title}: cannot read {what}: {error.strerror}; {instead(path)}") from None
     if len(data) > BYTES:
-        raise UserError(f"{title}: is larger than {BYTES >> 10} KiB, and no file of settings for podrun; {start}")
+        raise UserError(f"{title}: is larger than {BYTES >> 10} KiB, too large for a file of settings; {start}")
     try:
         values, lines = parse(text)
     except yaml.YAMLError as error:

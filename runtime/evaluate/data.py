@@ -65,7 +65,7 @@ def data_of_run(saved: SavedModel) -> Validation:
 def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel | None) -> Validation:
     """Return the data at a path. If it is the run's own data, only its examples for validation; otherwise all of it.
 
-    Files of arrays, such as npz, say themselves which of their examples are for validation.
+    Of files of arrays, such as npz, only the examples that they contain for validation.
 
     Args:
         path: a file, folder or pattern of the kind that the job reads.

@@ -82,8 +82,8 @@ class Login:
         keys = f"keys tried: {', '.join(tried)}" if tried else "there is no key to try"
         return (
             f"{self.where} refused the login of {self.user}; {keys}\n"
-            f"the public key has to be in ~/.ssh/authorized_keys of {self.user} there; "
-            "`key` and `user` under `ssh:` in the pod file name others"
+            f"add the public key to ~/.ssh/authorized_keys of {self.user} there; or name another key or user with "
+            "`key` and `user` under `ssh:` in the pod file"
         )
 
     def _keys(self, agent: Mapping[bytes, PKey]) -> Iterator[tuple[str, PKey | str]]:

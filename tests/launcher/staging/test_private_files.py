@@ -86,7 +86,7 @@ def test_the_ignore_file_brings_them_back(tmp_path: Path) -> None:
 def test_they_are_named_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     _name_private([*PRIVATE[:6], "a\x1b"])
     error = capsys.readouterr().err
-    assert error.startswith("podrun: not sent to the hosts, for they hold keys or passwords: .env, .env.local, ")
+    assert error.startswith("podrun: not sent to the hosts, because they contain keys or passwords: .env, .env.local, ")
     assert "and 2 more; `!.env` in .podrunignore" in error and error.count("\n") == 1
 
 
