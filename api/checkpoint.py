@@ -75,8 +75,8 @@ def restore(
     ranking = None if best is None else Ranking.parse(best)
     with _opened(folder, like, Retention(1)) as checkpoints:
         if ranking is not None:
-            ranked = checkpoints.best(ranking)
             # Process 0 decides, for all processes: not all of them may see the folder.
+            ranked = checkpoints.best(ranking) if jax.process_index() == 0 else None
             if (number := int(gather([0 if ranked is None else ranked + 1])[0, 0])) == 0:
                 return None
             step = number - 1

@@ -23,9 +23,9 @@ from ..view.times import duration, moment
 
 _RECENT = 10  # ended runs listed without --all
 _DROPPED = ("HOSTS", "SLICE", "STARTED", "JOB")
-"""Trace the steps, and download the traces. Returns 0, or 69 if a host is unreachable. Raises UserError."""
+"""Columns that a narrow terminal leaves out, one after the other."""
 _SHORTENED = ("JOB", "WORKDIR", "NAME", "METRIC")
-"""Raise UserError if the run cannot be traced, with the reason."""
+"""Columns that it shortens after that."""
 _LEAST, _MOST = 10, 60  # characters of a shortened column; of any column
 _SHORT_ID = 6  # characters at the end of an id, for a narrow terminal
 
@@ -85,7 +85,7 @@ def _row(summary: Summary) -> dict[str, object]:
 
 
 def table_of(shown: Sequence[Summary], width: int | None) -> str:
-    """Return the selected processes of the last attempt, and the attempt's number. Raises UserError."""
+    """Return the table of the runs; `width`: columns of the terminal that it must fit, if there is one."""
     columns = {name: [cells[name] for cells in map(_cells, shown)] for name in _cells(shown[0])}
     if all(cell == "-" for cell in columns["NAME"]):
         del columns["NAME"]
@@ -136,7 +136,8 @@ def _fitted(columns: dict[str, list[str]], width: int) -> dict[str, list[str]]:
     for name in _SHORTENED:
         if name in kept and (over := _width(kept) - width) > 0:
             room = max(_LEAST, max(map(len, kept[name])) - over)
-            kept[name] = [(_end_of if name == "WORKDIR" else shorten)(cell, room) for cell in kept[name]]
+            shortened = {"WORKDIR": _end_of, "METRIC": _with_value}.get(name, shorten)
+            kept[name] = [shortened(cell, room) for cell in kept[name]]
     return kept
 
 
@@ -148,6 +149,12 @@ def _width(columns: dict[str, list[str]], shortened: Sequence[str] = ()) -> int:
         for most in [max(map(len, cells))]
     )
     return sum(widths) + 2 * (len(columns) - 1)
+
+
+def _with_value(metric: str, width: int) -> str:
+    """Return a metric such as `val/accuracy 0.9310` with a shorter name; its value stays whole."""
+    name, _, value = metric.rpartition(" ")
+    return f"{name[: max(1, width - len(value) - 1)]} {value}" if len(metric) > width else metric
 
 
 def _end_of(text: str, limit: int) -> str:

@@ -13,6 +13,8 @@ from .model import Chart, Mark, Series
 from .records import StepRecord, finite
 
 _BYTES = 1e9
+_RATES = (("MB/s", 1.0), ("kB/s", 1e3), ("B/s", 1e6))
+"""Units of network traffic, and how many of each are 1 MB/s."""
 _MOST_SETS = 6  # validation sets that get dots of their own
 _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean and the range are shown
 
@@ -172,8 +174,10 @@ def usage_charts(events: Sequence[UsageEvent], begin: float) -> list[Chart]:
             points = [(e["time"] - begin, number) for e in rows if (number := value(e)) is not None]
             if len(points) > 1:  # a single point is no curve
                 lines.append(Series(host, [x for x, _ in points], [y for _, y in points]))
-        if lines and key == "network" and max(max(line.y) for line in lines) < 1.0:
-            unit, lines = "kB/s", [replace(line, y=[1000 * value for value in line.y]) for line in lines]
+        if lines and key == "network":
+            largest = max(max(line.y) for line in lines)
+            unit, scale = next((row for row in _RATES if largest * row[1] >= 1.0), _RATES[-1])
+            lines = [replace(line, y=[scale * value for value in line.y]) for line in lines]
         if lines:
             few = lines if len(lines) <= _MOST_HOSTS else [_merged(lines)]
             charts.append(Chart(key, title, unit, few, axis="time", most=most))

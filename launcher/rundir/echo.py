@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from .events import StartEvent
+from .log_view import is_overwritten, visible
 
 _BEHIND = 1 << 20  # bytes of backlog that are skipped, since nobody reads that much in a terminal
 _SHOWN = 1 << 14  # last bytes of a skipped backlog that are shown
@@ -44,8 +45,8 @@ class Echo:
             if len(self._partial) >= size:
                 lines.append(self._partial)
                 self._partial = b""
-            if lines:
-                return "\n".join(map(last_state, lines))
+            if shown := [last_state(line) for line in lines if not is_overwritten(line)]:
+                return "\n".join(shown)
         if at_end and self._partial:
             rest, self._partial = self._partial, b""
             return last_state(rest)
@@ -85,7 +86,7 @@ def last_state(line: bytes) -> str:
     """Return a line in its last state: a progress bar overwrites its line. A warning of JAX is replaced by its meaning."""
     if _SIGTERM_CAUGHT.match(line):
         return "the process was asked to stop: it ends after its step"
-    return line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return visible(line).decode(errors="replace")
 
 
 def _size(path: Path) -> int:

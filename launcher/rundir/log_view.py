@@ -12,6 +12,8 @@ from .log_files import LogFile
 
 _CHUNK = 1 << 18  # bytes of one file that are read in turn
 _BAR_EVERY = 2.0  # seconds between two updates of a progress bar
+_UP = b"\x1b[A"
+"""How tqdm ends each state of a nested bar: with the cursor back in the line of the outer one."""
 _PARTIAL = 1 << 20  # bytes of an unfinished line that are kept
 
 
@@ -23,7 +25,15 @@ def prefixes(files: Sequence[LogFile]) -> dict[str, bytes]:
 
 def visible(line: bytes) -> bytes:
     """Return the final state of a line in a terminal, in which a progress bar overwrites itself."""
-    return line.rstrip(b"\r").rpartition(b"\r")[2]
+    state = line.rstrip(b"\r").rpartition(b"\r")[2]
+    while state.endswith(_UP):
+        state = state.removesuffix(_UP)
+    return state
+
+
+def is_overwritten(line: bytes) -> bool:
+    """Return whether the next lines overwrite this one: it is a state of a progress bar below another one."""
+    return line.rstrip(b"\r").endswith(_UP)
 
 
 def show(
@@ -77,7 +87,7 @@ class _Lines:
     raw: bool
 
     def write(self, lines: Iterable[bytes]) -> None:
-        shown = lines if self.raw else [visible(line) if b"\r" in line else line for line in lines]
+        shown = lines if self.raw else [visible(line) for line in lines if not is_overwritten(line)]
         self.out.write(b"".join([self.prefix + line + b"\n" for line in shown]))
 
 
@@ -139,6 +149,7 @@ class Follower:
     def _show_bar(self, name: str) -> None:
         """Print the current state of a progress bar, an unfinished line."""
         bar = self._partial.get(name, b"").rpartition(b"\r")[0].rpartition(b"\r")[2]
+        bar = visible(bar)
         if bar and bar != self._bars.get(name) and time.monotonic() - self._wrote.get(name, 0.0) > _BAR_EVERY:
             self._bars[name] = bar
             self._write(name, [bar])

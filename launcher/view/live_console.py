@@ -95,12 +95,12 @@ class LiveConsole:
         return step_line(event)
 
     def say(self, text: str) -> None:
-        self._console.print(without_colours(text), markup=False)
+        self._console.print(without_colours(text), markup=False, soft_wrap=True)  # a path stays in one piece, to be copied
 
     def output(self, text: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text.from_ansi(printable(text)))
+        self._console.print(Text.from_ansi(printable(text)), soft_wrap=True)
 
     def stop(self) -> None:
         self._live.stop()

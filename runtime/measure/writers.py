@@ -293,8 +293,11 @@ def make_writers(
         check_folder(workdir.tensorboard)
         try:
             writers.append(TensorBoard(workdir.tensorboard, resumed_from))
-        except ImportError as error:  # installed, but incomplete or of another version
-            note(f"no TensorBoard files: tensorboardX cannot be imported ({error}); metrics.jsonl has all metrics")
+        except (OSError, UserError):
+            raise
+        except Exception as error:  # installed, but incomplete, or with another protobuf or numpy than it was made for
+            why = str(error).partition("\n")[0]
+            note(f"no TensorBoard files: tensorboardX cannot be imported ({why}); metrics.jsonl has all metrics")
     if log.wandb:
         writers.append(WandB(log.wandb, workdir.path, config))
     if (code := tracker or log.tracker) is not None:

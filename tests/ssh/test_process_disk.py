@@ -101,3 +101,37 @@ def test_a_loop_of_the_users_own(pod: PodSandbox) -> None:
     assert done.returncode == 0, done.stderr
     assert losses(pod, folder) == resumed and len(resumed) == 9
     assert not (pod.hosts.home_of("h1") / "runs").exists()
+
+BEST = """
+import os, signal
+import jax
+import jax.numpy as jnp
+import podrun
+
+VALUES = [5.0, 3.0, 4.0, 3.5, 4.5, 1.0]
+podrun.init()
+zero = jax.jit(lambda: {"x": jnp.zeros(())})()
+train = podrun.steps(6, zero, save_every=1, keep=1, best="min val/top loss", patience=3)
+for step in train:
+    train.state = {"x": train.state["x"] + 1}
+    if step == 4 and jax.process_index() == 1 and os.environ["PODRUN_ATTEMPT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    podrun.report(step, {"val/top loss": VALUES[step - 1]})
+step, state = podrun.checkpoint.restore(zero, best="min val/top loss")
+print("best", jax.process_index(), step, float(state["x"]), flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_best_checkpoint_is_kept_and_ends_training(pod: PodSandbox) -> None:
+    """All hosts end at the same step, also if one was killed meanwhile, and all get the best checkpoint."""
+    option = pod_file(pod, ["h0", "h1"])
+    (pod.path / "small.py").write_text(BEST)
+    done = pod.podrun(option, "launch.max_restarts=1", "--", "python", "small.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the loop ends early, at step 5 of 6" in done.stdout and "restart 1 of 1" in done.stdout + done.stderr
+    logs = pod.podrun("logs").stdout
+    assert "best 0 2 2.0" in logs and "best 1 2 2.0" in logs
+    assert sorted(path.name for path in (kept_in(pod.hosts, "h0") / "checkpoints").iterdir()) == ["2", "5"]
+    assert not kept_in(pod.hosts, "h1").exists()

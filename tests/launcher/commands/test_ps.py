@@ -89,6 +89,7 @@ def test_ps_fits_the_terminal(make: Make, sandbox: Sandbox, width: int) -> None:
     assert max(map(len, lines)) <= max(width, 78)
     assert {"RUN", "STATE", "STEP", "METRIC", "FOR", "NAME", "WORKDIR"} <= {*lines[0].split()}
     assert ("SLICE" in lines[0]) == (width >= 140)
+    assert " 0.5000 " in lines[1]  # the value of the metric
     assert "1m 30s" in lines[1] and "failed 137" in lines[1]
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from podrun.launcher.rundir.echo import last_state
+from podrun.launcher.rundir.echo import Echo, last_state
 
 
 @pytest.mark.parametrize(
@@ -29,3 +33,27 @@ from podrun.launcher.rundir.echo import last_state
 )
 def test_what_a_progress_bar_shows_last(line: bytes, shown: str) -> None:
     assert last_state(line) == shown
+
+
+NESTED = """
+from tqdm import tqdm
+for epoch in tqdm(range(2), desc="epochs", mininterval=0):
+    for batch in tqdm(range(3), desc=f"batches {epoch}", mininterval=0):
+        for part in tqdm(range(2), desc="parts", mininterval=0, leave=False):
+            pass
+print("end", flush=True)
+"""
+
+
+def test_nested_progress_bars_are_shown_at_their_end(tmp_path: Path) -> None:
+    """Each bar that stays has a line; no state in between of an inner one, and no escape codes."""
+    pytest.importorskip("tqdm")
+    with (tmp_path / "log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", NESTED], stdout=log, stderr=log, check=True)
+    echo, shown = Echo(tmp_path / "log", 0), []
+    while (text := echo.next(1 << 16, at_end=True)) is not None:
+        shown += text.splitlines()
+    assert "\x1b" not in "".join(shown) and shown[-1] == "end"
+    assert [line.split(":")[0] for line in shown if "batches" in line] == ["batches 0", "batches 1"]
+    assert all("3/3" in line for line in shown if "batches" in line), shown
+    assert not any("parts" in line for line in shown)

@@ -123,6 +123,16 @@ def test_the_view_stays_whole_when_the_terminal_is_resized() -> None:
     assert not terminal.count("step ") and not terminal.count("phase ")  # the view has gone
 
 
+def test_a_path_stays_in_one_piece(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal wraps it, so that it can be copied from a narrow one."""
+    monkeypatch.setenv("COLUMNS", "30")
+    console, path = live_console.LiveConsole(), "/home/me/.podrun/runs/20261127-160806-c06146/logs"
+    console.say(f"logs  {path}")
+    console.output(f"saved {path}")
+    console.stop()
+    assert capsys.readouterr().out.count(path) == 2
+
+
 def lines_of(capsys: pytest.CaptureFixture[str], *events: dict[str, Any]) -> list[str]:
     """Return the lines of steps that stay above the view."""
     console = live_console.LiveConsole()
