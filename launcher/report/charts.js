@@ -63,6 +63,19 @@ function pieces(x) {
 // A curve of fewer points is not smoothed: its values are to be read.
 const FEW = 10;
 
+// Points of a chart with fewer are never left out of the axis.
+const ENOUGH = 20;
+
+// The ends of the axis without outliers: values far from 96 % of all do not flatten the rest. They are not changed.
+function withoutOutliers(values, low, high) {
+  if (values.length < ENOUGH) return [low, high];
+  const sorted = Float64Array.from(values).sort(), at = (share) => sorted[Math.round(share * (sorted.length - 1))];
+  const least = at(0.02), most = at(0.98), span = most - least;
+  if (!(span > 0)) return [low, high];
+  const near = sorted.filter((value) => value >= least - 3 * span && value <= most + 3 * span);
+  return [low < least - 3 * span ? near[0] : low, high > most + 3 * span ? near[near.length - 1] : high];
+}
+
 // Curves that the reader has hidden by a click on the legend.
 const hidden = new Set();
 
@@ -72,6 +85,8 @@ class Chart {
     this.canvas = figure.querySelector("canvas");
     this.output = figure.querySelector("output");
     this.log = false;
+    this.all = false; // outliers are shown, too
+    this.note = "";
     this.hover = null;
   }
 
@@ -145,17 +160,25 @@ class Chart {
   // The lowest and highest value between two places of the axis.
   bounds([from, to]) {
     let low = Infinity, high = -Infinity;
+    const values = [];
+    this.note = "";
     for (const s of this.shown)
       for (const [start, end] of s.pieces) {
         const x = s.x.subarray(start, end), last = firstFrom(x, to * (1 + 1e-12) + 1e-9);
         for (let i = start + firstFrom(x, from); i < start + last; i++) {
           if (!(this.log && s.low[i] <= 0) && s.low[i] < low) low = s.low[i];
           if (s.high[i] > high) high = s.high[i];
+          values.push(s.y[i]);
         }
       }
     if (!(low <= high)) return [this.log ? 0.1 : 0, 1];
     if (this.log) return [Math.max(low, 1e-38) / 1.1, Math.max(high, 1e-37) * 1.1];
     if (this.spec.most) return [0, Math.max(high, this.spec.most)];
+    if (!this.all) {
+      [low, high] = withoutOutliers(values, low, high);
+      const beyond = values.filter((value) => value < low || value > high).length;
+      if (beyond) this.note = beyond + (beyond === 1 ? " value is" : " values are") + " beyond the axis";
+    }
     if (low > 0 && low < 0.5 * high) low = 0;
     const margin = (high - low || Math.abs(high) || 1) * 0.06;
     return [low === 0 ? 0 : low - margin, high + margin];
@@ -315,7 +338,7 @@ class Chart {
   }
 
   drawHover(pen) {
-    if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) { this.output.textContent = ""; return; }
+    if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) { this.output.textContent = this.note; return; }
     const { top, bottom } = this.box, texts = [];
     let at = null;
     for (const s of this.shown) {

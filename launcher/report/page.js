@@ -98,12 +98,13 @@ function applyControls(chart) {
   const smooth = document.getElementById("smooth");
   if (!smooth || chart.spec.axis !== "step") return;
   chart.smoothen(Number(smooth.value));
+  chart.all = document.getElementById("outliers").checked;
   chart.log = document.getElementById("log").checked && chart.series.some((s) => s.high.some((value) => value > 0));
 }
 
 // The controls may come later, with the first step.
 document.addEventListener("input", (event) => {
-  if (!["smooth", "log", "find"].includes(event.target.id)) return;
+  if (!["smooth", "log", "outliers", "find"].includes(event.target.id)) return;
   charts.forEach(applyControls);
   drawCharts("step");
 });

@@ -197,6 +197,7 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
     bar = (
         '<div class="controls"><label>Smoothing <input id="smooth" type="range" min="0" max="0.99" step="0.01" value="0.6">'
         '</label><label><input id="log" type="checkbox"> Log axis</label>'
+        '<label><input id="outliers" type="checkbox"> Outliers</label>'
         '<button id="reset" type="button">Whole run</button>'
         f"{_SEARCH if len(charts) > _MANY else ''}"
         '<span class="quiet">Drag over a chart to zoom.</span></div>'

@@ -14,7 +14,8 @@ from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..browsers import WAIT, chromium
-from .made import hostile_run, run_with_restart, run_with_samples
+from ..rundir.made import make, record
+from .made import hostile_run, phase, run_with_restart, run_with_samples, start, steps
 
 pytestmark = pytest.mark.long
 WHITE_OR_NOT = """(id) => {
@@ -112,6 +113,22 @@ def test_zoom_theme_and_log_axis(opened: Open) -> None:
     assert page.evaluate("charts[0].log") is True
     page.locator("#theme").click()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 28)"
+
+
+def test_an_outlier_does_not_flatten_the_rest(opened: Open) -> None:
+    """The axis leaves it out, which is said, until the reader asks for all values."""
+    directory = make()
+    rows = steps(1, 100, 0, hosts=1)
+    rows[60]["loss"] = 1e6
+    record(directory, start(0, 0, hosts=1), *phase("train", 0, 1), *rows)
+    page = opened(directory)
+    assert page.evaluate("charts[0].bounds(charts[0].range)[1] < 5")
+    assert page.locator("#chart-loss output").inner_text() == "1 value is beyond the axis"
+    assert page.evaluate("charts.find((chart) => chart.spec.key === 'learning_rate').note") == ""
+    page.locator("#outliers").check()
+    page.evaluate(ALL_DRAWN)
+    assert page.evaluate("charts[0].bounds(charts[0].range)[1] > 1e6")
+    assert page.locator("#chart-loss output").inner_text() == ""
 
 
 def test_a_hostile_run_is_only_text(opened: Open) -> None:
