@@ -63,6 +63,26 @@ function pieces(x) {
 // A curve of fewer points is not smoothed: its values are to be read.
 const FEW = 10;
 
+// What the charts are drawn over: steps, seconds or tokens. `progress` has, for each run, the seconds and tokens at its steps.
+let over = "steps", progress = [];
+
+function loadProgress(specs, places) {
+  return specs.map((spec) => ({
+    steps: places(spec.steps), seconds: places(spec.seconds), tokens: spec.tokens === null ? null : places(spec.tokens),
+  }));
+}
+
+// The places of steps on an axis, between the steps of the run that are known.
+function placesOn(axis, steps, run) {
+  if (axis === "steps") return steps;
+  const known = run.steps, values = run[axis], last = known.length - 1;
+  return steps.map((step) => {
+    const at = Math.min(last, firstFrom(known, step));
+    if (at === 0 || known[at] <= step) return values[at];
+    return values[at - 1] + (values[at] - values[at - 1]) * (step - known[at - 1]) / (known[at] - known[at - 1]);
+  });
+}
+
 // Points of a chart with fewer are never left out of the axis.
 const ENOUGH = 20;
 
@@ -93,22 +113,36 @@ class Chart {
   load(spec, places) {
     this.spec = spec;
     this.series = spec.series.map((s, number) => {
-      const x = places(s.x), y = decode(s.y, Float32Array);
+      const steps = places(s.x), y = decode(s.y, Float32Array);
       // Of runs that are compared, all curves of one colour are hidden together, in all charts.
       const key = s.colour === null ? spec.key + " " + s.name : "colour " + s.colour;
-      return { key, name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), x, y, pieces: pieces(x), smooth: null,
+      return { key, name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), run: s.progress,
+        steps, x: steps, y, pieces: pieces(steps), smooth: null,
         // Of curves that are compared the first are the widest: those that lie on each other are all seen.
         wider: s.colour === null ? 0 : 3 * (1 - number / spec.series.length),
         low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
     });
-    this.whole = this.extent();
+    this.placeCurves();
     this.addLegend();
+  }
+
+  // Places the points on the chosen axis, if all runs of the chart have it.
+  placeCurves() {
+    const runs = this.series.map((s) => progress[s.run ?? -1]);
+    this.axis = this.spec.axis !== "step" ? this.spec.axis : runs.length && runs.every((run) => run?.[over]) ? over : "steps";
+    this.series.forEach((s, n) => { s.x = this.spec.axis === "step" ? placesOn(this.axis, s.steps, runs[n]) : s.steps; });
+    this.markRun = runs[0];
+    this.whole = this.extent();
+  }
+
+  get isTime() {
+    return this.axis === "time" || this.axis === "seconds";
   }
 
   extent() {
     let low = Infinity, high = -Infinity;
     for (const s of this.series) for (const x of s.x) { if (x < low) low = x; if (x > high) high = x; }
-    if (this.spec.axis === "time") low = Math.min(low, 0);
+    if (this.isTime) low = Math.min(low, 0);
     return low < high ? [low, high] : [low - 0.5, high + 0.5];
   }
 
@@ -242,7 +276,7 @@ class Chart {
   }
 
   drawAxes(pen, ticks) {
-    const { left, right, top, bottom } = this.box, isTime = this.spec.axis === "time";
+    const { left, right, top, bottom } = this.box, isTime = this.isTime;
     pen.lineWidth = 1;
     pen.strokeStyle = colour("line");
     pen.fillStyle = colour("quiet");
@@ -264,15 +298,15 @@ class Chart {
       line(pen, x, bottom, x, bottom + 4);
       pen.fillText(text, Math.min(x, right + 10 - half), bottom + 6);
     }
-    pen.fillText(isTime ? "time since the start, h:mm:ss" : "step", (left + right) / 2, bottom + 21);
+    pen.fillText(isTime ? "time since the start, h:mm:ss" : this.axis === "tokens" ? "tokens" : "step", (left + right) / 2, bottom + 21);
     line(pen, left, bottom + 0.5, right, bottom + 0.5);
   }
 
   drawMarks(pen) {
     const { top, bottom } = this.box;
-    for (const [x, kind] of this.spec.marks) {
+    for (const [step, kind] of this.spec.marks) {
       pen.strokeStyle = pen.fillStyle = colour(kind === "restart" ? "down" : kind);
-      const at = this.toX(x);
+      const at = this.toX(placesOn(this.axis, [step], this.markRun)[0]);
       if (kind === "restart") {
         pen.setLineDash([4, 3]);
         line(pen, at, top, at, bottom);
@@ -352,7 +386,11 @@ class Chart {
     pen.strokeStyle = colour("quiet");
     const x = this.toX(this.hover);
     line(pen, x, top, x, bottom);
-    if (at !== null) this.output.textContent = (this.spec.axis === "time" ? clock(at) : "step " + at) + ": " + texts.slice(0, 4).join(", ");
+    if (at !== null) this.output.textContent = this.named(at) + ": " + texts.slice(0, 4).join(", ");
+  }
+
+  named(at) {
+    return this.isTime ? clock(at) : this.axis === "tokens" ? short(at) + " tokens" : "step " + at;
   }
 
   // Shows what a drag has chosen so far.

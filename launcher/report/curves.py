@@ -9,7 +9,7 @@ from dataclasses import replace
 from podrun.runtime.events import metrics_of
 
 from ..rundir.events import Row, UsageEvent
-from .model import Chart, Mark, Series
+from .model import Chart, Mark, Progress, Series
 from .records import StepRecord, finite
 
 _BYTES = 1e9
@@ -20,15 +20,44 @@ _MOST_HOSTS = 8  # up to this many hosts get a curve each; for more, the mean an
 
 
 def curves(
-    steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark], program: bool = False
+    steps: Sequence[StepRecord],
+    evaluations: Sequence[Row],
+    marks: list[Mark],
+    program: bool = False,
+    begin: float | None = None,
 ) -> list[Chart]:
     """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values.
 
     After them come those of all other metrics, in groups by the part of their names before a slash. Each metric of a user
     `program` has a chart with the name that the program has given it.
+
+    `begin` is the time at which the run began; None: that of its first step.
     """
-    if program:
-        return _of_program(steps, evaluations, marks)
+    charts = _of_program(steps, evaluations, marks) if program else _of_job(steps, evaluations, marks)
+    progress = _progress(steps, begin)
+    return [replace(chart, series=[replace(one, progress=progress) for one in chart.series]) for chart in charts]
+
+
+def _progress(steps: Sequence[StepRecord], begin: float | None) -> Progress | None:
+    """Return when each step was done; of a step that was repeated, the last time. None if the steps have no times."""
+    rows: list[tuple[float, float, float | None]] = []
+    for record in steps:
+        step, at = finite(record.values.get("step")), finite(record.values.get("time"))
+        if step is None or at is None:
+            return None
+        while rows and rows[-1][0] >= step:
+            rows.pop()
+        rows.append((step, at, finite(record.values.get("tokens_seen"))))
+    if not rows:
+        return None
+    first = rows[0][1] if begin is None else begin
+    tokens = [count for _, _, count in rows if count is not None]
+    return Progress(
+        [step for step, _, _ in rows], [at - first for _, at, _ in rows], tokens if len(tokens) == len(rows) else None
+    )
+
+
+def _of_job(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
     loss = _loss(steps)
     measured = [
         Chart("loss", "Loss", "", [*_present(loss), *_evaluated(evaluations, "loss")], marks=marks, smooth=True),

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, TypedDict
 
-from .model import Chart, Series, Strips
+from .model import Chart, Progress, Series, Strips
 
 
 class SeriesData(TypedDict):
@@ -23,6 +23,16 @@ class SeriesData(TypedDict):
     y: str
     low: str | None
     high: str | None
+    progress: int | None
+    """Index in `PageData.progress`; None: it is drawn over steps only."""
+
+
+class ProgressData(TypedDict):
+    """When each step of a run was done, as indices in `PageData.places`."""
+
+    steps: int
+    seconds: int
+    tokens: int | None
 
 
 class ChartData(TypedDict):
@@ -52,6 +62,7 @@ class PageData(TypedDict):
 
     places: list[str]
     """Lists of x values. Many curves share one."""
+    progress: list[ProgressData]
     charts: list[ChartData]
     strips: list[StripsData]
 
@@ -68,8 +79,12 @@ def drawn_charts(charts: Sequence[Chart]) -> list[Chart]:
 def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> PageData:
     """Return the data of the charts that are drawn, and of all strips, as JSON values."""
     places: dict[str, int] = {}  # many curves share their x values
-    charts = [_chart(chart, places) for chart in drawn_charts(shown)]
-    return {"places": list(places), "charts": charts, "strips": [_strips(one) for one in strips]}
+    drawn = drawn_charts(shown)
+    runs = {id(one.progress): one.progress for chart in drawn for one in chart.series if one.progress is not None}
+    numbers_of_runs = {key: number for number, key in enumerate(runs)}
+    charts = [_chart(chart, places, numbers_of_runs) for chart in drawn]
+    progress = [_progress(one, places) for one in runs.values()]
+    return {"places": list(places), "progress": progress, "charts": charts, "strips": [_strips(one) for one in strips]}
 
 
 def in_element(data: Any) -> str:
@@ -81,7 +96,17 @@ def in_element(data: Any) -> str:
     return text
 
 
-def _chart(chart: Chart, places: dict[str, int]) -> ChartData:
+def _place(values: Sequence[float], places: dict[str, int]) -> int:
+    """Return the index of the list in `places`, to which it is added if it is not there."""
+    return places.setdefault(numbers("d", values), len(places))
+
+
+def _progress(one: Progress, places: dict[str, int]) -> ProgressData:
+    tokens = None if one.tokens is None else _place(one.tokens, places)
+    return {"steps": _place(one.steps, places), "seconds": _place(one.seconds, places), "tokens": tokens}
+
+
+def _chart(chart: Chart, places: dict[str, int], runs: dict[int, int]) -> ChartData:
     return {
         "key": chart.key,
         "unit": chart.unit,
@@ -89,19 +114,20 @@ def _chart(chart: Chart, places: dict[str, int]) -> ChartData:
         "smooth": chart.smooth,
         "most": chart.most,
         "marks": [(mark.x, mark.kind) for mark in chart.marks],
-        "series": [_series(series, places) for series in chart.series],
+        "series": [_series(series, places, runs) for series in chart.series],
     }
 
 
-def _series(series: Series, places: dict[str, int]) -> SeriesData:
+def _series(series: Series, places: dict[str, int], runs: dict[int, int]) -> SeriesData:
     return {
         "name": series.name,
         "style": series.style,
         "colour": series.colour,
-        "x": places.setdefault(numbers("d", series.x), len(places)),
+        "x": _place(series.x, places),
         "y": numbers("f", series.y),
         "low": None if series.low is None else numbers("f", series.low),
         "high": None if series.high is None else numbers("f", series.high),
+        "progress": runs.get(id(series.progress)),
     }
 
 

@@ -46,6 +46,11 @@ def page_of_records(directory: RunDirectory, records: Records) -> Page:
     return _page(directory, records, records.steps, evaluations_of(records.events))
 
 
+def begin_of(records: Records) -> float | None:
+    """Return the time of a run's first event; None if there is none."""
+    return records.events[0]["time"] if records.events else None
+
+
 def evaluations_of(events: list[Event]) -> list[EvalEvent]:
     return [event for event in events if event["event"] == EventKind.EVAL]
 
@@ -105,8 +110,9 @@ def _page(
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
     shares, step_times = shares_of(lanes) if lanes else [], step_times_of(records, lags, named_late(events, until))
-    marks = marks_of(records.events) if marks is None else marks
-    charts = curves(steps, evaluations, marks, records.is_program)
+    # The steps of a workdir may be those of several runs.
+    since, marks = (begin, marks_of(records.events)) if marks is None else (None, marks)
+    charts = curves(steps, evaluations, marks, records.is_program, since)
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)
     verdict = verdict_of(status, end, events, begin, had_nothing_left=_had_nothing_left(summary, events))
     late = lateness_of(records.by_process, lags, until - begin)

@@ -6,6 +6,17 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
+class Progress:
+    """When each step of a run was done, for charts over time and tokens. Steps only increase."""
+
+    steps: list[float]
+    seconds: list[float]
+    """Seconds since the start of the run."""
+    tokens: list[float] | None
+    """Tokens seen until then; None for a run without any."""
+
+
+@dataclass(frozen=True)
 class Series:
     """One curve of a chart."""
 
@@ -19,6 +30,8 @@ class Series:
     """`line`, `dots` for sparse values, or `faint`."""
     colour: int | None = None
     """Index of its colour, 0 to 7; None: the next one."""
+    progress: Progress | None = None
+    """That of its run, if `x` are steps and the chart can be drawn over time; None: only over steps."""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,14 @@
 "use strict";
-// Binds the controls to the charts. Charts over steps are zoomed together, and so are those over time.
+// Binds the controls to the charts. Charts over the same axis are zoomed together.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 let charts = [], strips = [];
 const ranges = {};
 
 // Loads what is to be drawn. Charts and strips of the same keys as before take the new values.
-function load({ places, charts: newCharts, strips: newStrips }) {
+function load({ places, progress: newProgress, charts: newCharts, strips: newStrips }) {
   const decoded = decodePlaces(places);
+  if (newProgress.length) progress = loadProgress(newProgress, decoded);
   for (const spec of newCharts) {
     const chart = charts.find((one) => one.spec.key === spec.key) ?? newChart("chart-" + spec.key);
     chart.load(spec, decoded);
@@ -28,18 +29,18 @@ function newChart(id) {
 }
 
 function wholeRange(axis) {
-  const extents = charts.filter((chart) => chart.spec.axis === axis).map((chart) => chart.whole);
+  const extents = charts.filter((chart) => chart.axis === axis).map((chart) => chart.whole);
   return [Math.min(...extents.map((e) => e[0])), Math.max(...extents.map((e) => e[1]))];
 }
 
 function drawChart(chart) {
-  chart.draw(ranges[chart.spec.axis] ?? wholeRange(chart.spec.axis));
+  chart.draw(ranges[chart.axis] ?? wholeRange(chart.axis));
 }
 
 // Draws some charts now and the others in the next frames, so that the page never stands still.
 let waiting = [], isDrawing = false;
 function drawCharts(axis) {
-  const asked = charts.filter((chart) => !axis || chart.spec.axis === axis);
+  const asked = charts.filter((chart) => !axis || chart.axis === axis);
   waiting = [...waiting.filter((chart) => !asked.includes(chart)), ...asked];
   if (!isDrawing) drawSome();
 }
@@ -64,7 +65,7 @@ function point(axis, place, then = () => {}) {
     requestAnimationFrame(() => {
       const [toAxis, to, next] = pending;
       pending = null;
-      for (const chart of charts) if (chart.spec.axis === toAxis) chart.point(to);
+      for (const chart of charts) if (chart.axis === toAxis) chart.point(to);
       next();
     });
   pending = [axis, place, then];
@@ -74,21 +75,21 @@ function listen(chart) {
   let from = null;
   chart.canvas.addEventListener("pointerdown", (event) => {
     if (event.pointerType === "mouse") from = chart.place(event);
-    point(chart.spec.axis, chart.place(event));
+    point(chart.axis, chart.place(event));
   });
   chart.canvas.addEventListener("pointermove", (event) => {
     const to = chart.place(event);
-    point(chart.spec.axis, to, () => { if (from !== null) chart.shade(from, to); });
+    point(chart.axis, to, () => { if (from !== null) chart.shade(from, to); });
   });
   chart.canvas.addEventListener("pointerup", (event) => {
     if (from === null) return;
     const to = chart.place(event), range = [Math.min(from, to), Math.max(from, to)];
-    if (Math.abs(chart.toX(to) - chart.toX(from)) > 5) ranges[chart.spec.axis] = range;
+    if (Math.abs(chart.toX(to) - chart.toX(from)) > 5) ranges[chart.axis] = range;
     from = null;
-    drawCharts(chart.spec.axis);
+    drawCharts(chart.axis);
   });
-  chart.canvas.addEventListener("pointerleave", () => { from = null; point(chart.spec.axis, null); });
-  chart.canvas.addEventListener("dblclick", () => { delete ranges[chart.spec.axis]; drawCharts(chart.spec.axis); });
+  chart.canvas.addEventListener("pointerleave", () => { from = null; point(chart.axis, null); });
+  chart.canvas.addEventListener("dblclick", () => { delete ranges[chart.axis]; drawCharts(chart.axis); });
 }
 
 function applyControls(chart) {
@@ -106,7 +107,13 @@ function applyControls(chart) {
 document.addEventListener("input", (event) => {
   if (!["smooth", "log", "outliers", "find"].includes(event.target.id)) return;
   charts.forEach(applyControls);
-  drawCharts("step");
+  drawCharts();
+});
+document.addEventListener("change", (event) => {
+  if (event.target.id !== "over") return;
+  over = event.target.value;
+  for (const chart of charts) chart.placeCurves();
+  drawCharts();
 });
 function toggle(target) {
   const key = target.closest?.("[data-curve]")?.dataset.curve;

@@ -198,6 +198,7 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
         '<div class="controls"><label>Smoothing <input id="smooth" type="range" min="0" max="0.99" step="0.01" value="0.6">'
         '</label><label><input id="log" type="checkbox"> Log axis</label>'
         '<label><input id="outliers" type="checkbox"> Outliers</label>'
+        f"{_axes(charts)}"
         '<button id="reset" type="button">Whole run</button>'
         f"{_SEARCH if len(charts) > _MANY else ''}"
         '<span class="quiet">Drag over a chart to zoom.</span></div>'
@@ -216,6 +217,18 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
     more = len(charts) - len(shown)
     left_out = f"{more} further metrics have no chart here; metrics.jsonl in the workdir has all." if more else ""
     return section(title, bar if controls else "", *drawn, _quiet(left_out))
+
+
+def _axes(charts: Sequence[Chart]) -> str:
+    """Return the choice of what the charts are drawn over; nothing if there is only one."""
+    runs = [one.progress for chart in charts for one in chart.series if one.progress is not None]
+    if not runs:
+        return ""
+    tokens = '<option value="tokens">tokens</option>' if any(run.tokens for run in runs) else ""
+    return (
+        '<label>Over <select id="over"><option value="steps">steps</option><option value="seconds">time</option>'
+        f"{tokens}</select></label>"
+    )
 
 
 def _chart(chart: Chart) -> str:

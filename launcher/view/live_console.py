@@ -95,7 +95,9 @@ class LiveConsole:
         return step_line(event)
 
     def say(self, text: str) -> None:
-        self._console.print(without_colours(text), markup=False, soft_wrap=True)  # a path stays in one piece, to be copied
+        self._console.print(
+            without_colours(text), markup=False, soft_wrap=True
+        )  # a path stays in one piece, to be copied
 
     def output(self, text: str) -> None:
         from rich.text import Text

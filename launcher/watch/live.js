@@ -84,8 +84,13 @@ function joined(old, added) {
 }
 
 // Goes on with curves that the page has.
-function append({ places, charts: specs }) {
+function append({ places, progress: specsOfRuns, charts: specs }) {
   const decoded = decodePlaces(places);
+  loadProgress(specsOfRuns, decoded).forEach((added, number) => {
+    const old = progress[number], kept = old ? firstFrom(old.steps, added.steps[0]) : 0; // a restart repeats steps
+    const more = (name) => old?.[name] && added[name] ? joined(old[name].subarray(0, kept), added[name]) : null;
+    progress[number] = old ? { steps: more("steps"), seconds: more("seconds"), tokens: more("tokens") } : added;
+  });
   for (const spec of specs) {
     const chart = charts.find((one) => one.spec.key === spec.key);
     for (const added of chart ? spec.series : []) {
@@ -96,12 +101,12 @@ function append({ places, charts: specs }) {
       s.band = s.band || added.low !== null;
       s.low = joined(s.low, low);
       s.high = joined(s.high, high);
-      s.x = joined(s.x, decoded(added.x));
+      s.steps = joined(s.steps, decoded(added.x));
       s.y = joined(s.y, y);
-      s.pieces = pieces(s.x);
+      s.pieces = pieces(s.steps);
     }
     if (!chart) continue;
-    chart.whole = chart.extent();
+    chart.placeCurves();
     applyControls(chart);
   }
 }

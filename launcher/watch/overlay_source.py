@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..report.curves import curves
 from ..report.encode import drawn_data
-from ..report.make_page import evaluations_of
+from ..report.make_page import begin_of, evaluations_of
 from ..report.model import Chart, Series
 from ..report.records import StepRecord
 from ..report.write_html import document, figures, section, text_of
@@ -75,7 +75,8 @@ class OverlaySource:
         merged: dict[str, Chart] = {}
         for number, follower in enumerate(self._followers):
             records = follower.records
-            for chart in curves(thinned(records.steps), evaluations_of(records.events), [], records.is_program):
+            evaluations = evaluations_of(records.events)
+            for chart in curves(thinned(records.steps), evaluations, [], records.is_program, begin_of(records)):
                 if chart.key not in _LEFT_OUT:
                     known = merged.setdefault(chart.key, replace(chart, series=[]))
                     known.series.extend(_of_run(chart, _name(follower.directory), number))

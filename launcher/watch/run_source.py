@@ -10,7 +10,7 @@ from podrun.runtime.events import EventKind
 
 from ..report.curves import curves
 from ..report.encode import drawn_data
-from ..report.make_page import evaluations_of, marks_of, page_of_records, step_tiles
+from ..report.make_page import begin_of, evaluations_of, marks_of, page_of_records, step_tiles
 from ..report.model import Chart
 from ..report.records import StepRecord
 from ..report.write_html import html_of, parts_of, tiles_of
@@ -66,7 +66,7 @@ class RunSource:
             self._generation, self._steps_sent, self._events_sent = self._follower.generation, 0, 0
         steps, events = records.steps[self._steps_sent :], records.events[self._events_sent :]
         self._steps_sent, self._events_sent = len(records.steps), len(records.events)
-        charts = curves(steps, evaluations_of(events), [], records.is_program)
+        charts = curves(steps, evaluations_of(events), [], records.is_program, begin_of(records))
         whole = is_new or not self._curves >= _names(charts)
         message: Message = {} if whole else self._points(charts, events)
         if whole or self._is_due(bool(steps or events), events):

@@ -102,6 +102,7 @@ def test_a_loop_of_the_users_own(pod: PodSandbox) -> None:
     assert losses(pod, folder) == resumed and len(resumed) == 9
     assert not (pod.hosts.home_of("h1") / "runs").exists()
 
+
 BEST = """
 import os, signal
 import jax

@@ -14,8 +14,8 @@ from podrun.launcher.report.write_html import html_of
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..browsers import WAIT, chromium
-from ..rundir.made import make, record
-from .made import hostile_run, phase, run_with_restart, run_with_samples, start, steps
+from ..rundir.made import event, make, record
+from .made import BEGIN, hostile_run, phase, run_with_restart, run_with_samples, start, steps
 
 pytestmark = pytest.mark.long
 WHITE_OR_NOT = """(id) => {
@@ -129,6 +129,29 @@ def test_an_outlier_does_not_flatten_the_rest(opened: Open) -> None:
     page.evaluate(ALL_DRAWN)
     assert page.evaluate("charts[0].bounds(charts[0].range)[1] > 1e6")
     assert page.locator("#chart-loss output").inner_text() == ""
+
+
+def test_curves_over_time_and_tokens(opened: Open) -> None:
+    """A step that a restart has repeated stands at the time of the repetition; evaluations and marks between steps."""
+    directory = make()
+    rows = [*steps(1, 4, 10, hosts=1), *steps(3, 6, 30, hosts=1)]
+    for row in rows:
+        row["tokens_seen"] = 100 * row["step"]
+    record(directory, start(0, 0, hosts=1), *rows, event("eval", 0, time=BEGIN + 33, step=4, loss=1.5))
+    page = opened(directory)
+    loss, ranges = "charts.find((chart) => chart.spec.key === 'loss')", "charts.map((chart) => chart.range)"
+    assert page.evaluate(f"[...{loss}.series[0].x]") == [1, 2, 3, 4, 3, 4, 5, 6]
+    page.locator("#over").select_option("seconds")
+    page.evaluate(ALL_DRAWN)
+    assert page.evaluate(f"[...{loss}.series[0].x]") == [11, 12, 31, 32, 31, 32, 33, 34]
+    assert page.evaluate(f"[...{loss}.series[1].x]") == [32]
+    assert page.evaluate(ranges) == [[0, 34]] * len(page.evaluate(ranges))
+    page.locator("#over").select_option("tokens")
+    page.evaluate(ALL_DRAWN)
+    assert page.evaluate(ranges)[0] == [100, 600]
+    box = page.locator("#chart-loss canvas").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 13, box["y"] + 50)
+    assert shown(page).startswith("600 tokens: training ")
 
 
 def test_a_hostile_run_is_only_text(opened: Open) -> None:

@@ -87,7 +87,9 @@ def test_evaluations_of_other_sets_are_on_the_line() -> None:
     assert describe_eval(evaluation(1, **{f"m{n}": 1.0 for n in range(20)})).endswith("m7 1.0000  and 12 more")
 
 
-@pytest.mark.parametrize(("sent", "unit", "value"), [(80, "B/s", 80), (8000, "kB/s", 8.0), (5e6, "MB/s", 5.0), (0, "B/s", 0)])
+@pytest.mark.parametrize(
+    ("sent", "unit", "value"), [(80, "B/s", 80), (8000, "kB/s", 8.0), (5e6, "MB/s", 5.0), (0, "B/s", 0)]
+)
 def test_little_traffic_has_a_small_unit(sent: float, unit: str, value: float) -> None:
     usage: Any = {"host": "h", "cpu": 0.5, "memory": 1, "memory_total": 2, "received": 0, "sent": sent, "devices": []}
     charts = {chart.key: chart for chart in usage_charts([{**usage, "time": float(at)} for at in (1, 2)], 0.0)}

@@ -57,9 +57,13 @@ def test_new_steps_appear_without_a_reload(client: Client, run: LiveRun, page: A
         assert page.locator(".tiles").inner_text().splitlines().index(f"{step}/9") > 0
     assert page.evaluate("[...charts[0].series[0].y]") == [8, 4, pytest.approx(8 / 3)]
     page.locator("#log").check()
+    page.locator("#over").select_option("seconds")
+    run.step(4, 2.0)
+    wait_for(page, "charts[0].series[0].x.at(-1) === 5")  # the run began a second before its first step
     run.end()
     wait_for(page, "document.querySelector('#verdict h2').innerText === 'Done'")
     assert page.evaluate("window.mine && charts[0].log && document.querySelector('details').open")
+    assert page.evaluate("charts[0].axis") == page.locator("#over").input_value() == "seconds"
     assert page.locator("#live").inner_text().startswith("The run does not go on")
     assert page.locator("#stop").is_hidden()
 

@@ -227,7 +227,9 @@ def test_metrics_that_nobody_may_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["import no_such_module", "raise TypeError('Descriptors cannot be created')", None])
-def test_tensorboard_that_is_missing_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None) -> None:
+def test_tensorboard_that_is_missing_or_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
     """The user is told before training, which needs only metrics.jsonl."""
     if content:
         (tmp_path / "tensorboardX.py").write_text(content)
