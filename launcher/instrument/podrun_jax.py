@@ -1,8 +1,10 @@
 """Let JAX find the pod, and warn of a program that joins it wrongly or not at all. Called by `sitecustomize`."""
 
+import _thread
 import atexit
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ _POD = {name: os.environ.get("PODRUN_" + name, "") for name in _NAMES}
 """Environment variables that identify this process. Read at the start, because the program may change them."""
 _SHUTDOWN = 24 * 3600
 """Seconds for which a process that is done waits for the others, equal to `SHUTDOWN_LIMIT` of podrun's runtime."""
+_ALONE = 60
+"""Seconds after its first computation at which a program that has computed nothing on several processes is warned."""
+_SHARDING = "spread the batch over jax.devices() with a sharding (docs/programs.md)"
 
 
 def join_with_jax(clusters: "Any", note: "Note") -> None:
@@ -166,6 +171,45 @@ def _warn_of_copies(note: "Note") -> None:
         atexit.register(
             _print, "podrun: %s independent copies of this program have run; with --join they are one" % number
         )
+
+
+def watch_compiler(compiler: "Any", note: "Note") -> None:
+    """Warn of a program whose processes have joined the pod, but compute nothing together."""
+    before = getattr(compiler, "compile_or_get_cached", None)
+    if before is None or not _is_first() or _POD["NUM_PROCESSES"] == "1" or _is_child():
+        return
+
+    def compile_or_get_cached(backend: "Any", computation: "Any", devices: "Any", *args: "Any", **keys: "Any") -> "Any":
+        try:
+            _watch_devices(devices, note)
+        except Exception:  # another version of JAX
+            pass
+        return before(backend, computation, devices, *args, **keys)
+
+    compiler.compile_or_get_cached = compile_or_get_cached
+
+
+def _watch_devices(devices: "Any", note: "Note") -> None:
+    """Note the devices of a computation. At the first one of a process that has joined, start to watch for others."""
+    if len({device.process_index for device in devices.flat}) > 1:
+        _warned["together"] = True
+    elif _warned.get("joined") and "together" not in _warned:
+        _warned["together"] = False
+        atexit.register(_warn_at_the_end)
+        _thread.start_new_thread(_warn_later, (note,))
+
+
+def _warn_later(note: "Note") -> None:
+    time.sleep(_ALONE)
+    if not _warned["together"]:
+        what = "the %s processes of this program have joined, but so far each computes on its own devices alone, as an "
+        note(what % _POD["NUM_PROCESSES"] + "independent copy; " + _SHARDING)
+
+
+def _warn_at_the_end() -> None:
+    if not _warned["together"] and not hasattr(sys, "last_value"):  # unless it has failed
+        what = "podrun: the %s processes of this program had joined, but each computed on its own devices alone; %s"
+        _print(what % (_POD["NUM_PROCESSES"], _SHARDING))
 
 
 def _print(text: str) -> None:

@@ -52,9 +52,9 @@ def report(kind: "Any", error: "Any", trace: "Any") -> None:
     if _reported or not _is_worker():
         return
     words = _text_of(error)
-    first = words.strip().splitlines()[:1]
-    message = "%s: %s" % (kind.__name__, first[0]) if first else kind.__name__
-    hint = _hint(error, words)
+    first = _first_line(words)
+    message = "%s: %s" % (kind.__name__, first) if first else kind.__name__
+    hint = _hint(error, words, trace)
     message = message.rstrip(".") + hint if hint else message
     where = _users_line(reversed([(tb.tb_frame.f_code.co_filename, tb.tb_lineno) for tb in _chain(trace, "tb_next")]))
     _report_failure(message + (" (%s)" % where if where else ""), 1, _traceback_text(kind, error, trace))
@@ -67,8 +67,15 @@ def _text_of(error: "Any") -> str:
         return "<exception str() failed>"  # Python's own text
 
 
-def _hint(error: "Any", words: str) -> str:
-    """Return an addition to the message: which Python lacks the module, or why JAX's `initialize` failed."""
+def _first_line(words: str) -> str:
+    """Return the first line of a message that has words: torchrun's begins with a row of `=`. Without JAX's whole arrays."""
+    lines = words.strip().splitlines() or [""]
+    line = next((line for line in lines if any(map(str.isalnum, line))), lines[0])
+    return line.partition(". Make sure you are passing the same value")[0]
+
+
+def _hint(error: "Any", words: str, trace: "Any") -> str:
+    """Return an addition to the message: which Python lacks the module, or the cause of a failure on several processes."""
     if isinstance(error, ModuleNotFoundError):
         return " in %s" % sys.executable
     if "jax.distributed.initialize() must be called before" in words and _has_joined():
@@ -76,7 +83,43 @@ def _hint(error: "Any", words: str) -> str:
     if "Failed to start RPC server" in words:
         where = os.environ.get("PODRUN_COORDINATOR")
         return "; at %s, which is for JAX's coordinator: another server of this program may have taken the port" % where
+    if "must equal the product of mesh_shape" in words and _has_joined():
+        return "; after joining the pod, a mesh has all jax.device_count() devices, not jax.local_device_count()"
+    if "passed to device_put is not the same on each process" in words:
+        return _cause_of_unequal_values(trace)
+    if type(error).__name__ == "ChildFailedError":
+        return _torchruns_failure(error)
     return ""
+
+
+def _cause_of_unequal_values(trace: "Any") -> str:
+    """Return why JAX refuses a numpy array that is to be sharded over several processes.
+
+    JAX compares the array with what the processes have after it has made 32-bit numbers of it, so float64 is refused as well.
+    """
+    try:
+        frames = [
+            tb.tb_frame.f_locals for tb in _chain(trace, "tb_next") if tb.tb_frame.f_code.co_name == "assert_equal"
+        ]
+        given, gathered = frames[0]["in_tree"], frames[0]["out"]
+        parts = gathered.reshape((-1,) + given.shape)
+        if (parts == parts[0]).all() and given.dtype != gathered.dtype:
+            what = "; it is the same, but %s, which JAX compares with its own %s: pass x.astype(np.%s)"
+            return what % (given.dtype, gathered.dtype, gathered.dtype)
+    except Exception:  # another version of JAX
+        pass
+    return (
+        "; seed the random generators alike on all processes, such as by np.random.seed(0), or let each process pass its "
+        "own part by jax.make_array_from_process_local_data(sharding, part)"
+    )
+
+
+def _torchruns_failure(error: "Any") -> str:
+    try:
+        rank, failure = error.get_first_failure()
+        return "; rank %d ended first, with exit code %d: its own error is above in the log" % (rank, failure.exitcode)
+    except Exception:  # another version of torch, or another class of this name
+        return ""
 
 
 class _CapturedStderr:

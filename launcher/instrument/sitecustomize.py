@@ -107,6 +107,7 @@ _after_import: "Any" = {
     "jax": lambda jax: _program.watch_exit(),
     "jax._src.clusters": lambda clusters: _jax.join_with_jax(clusters, _program.note),
     "jax._src.distributed": lambda distributed: _jax.prepare_joining(distributed, _program.note),
+    "jax._src.compiler": lambda compiler: _jax.watch_compiler(compiler, _program.note),
     "jax._src.xla_bridge": lambda bridge: _jax.watch_backends(bridge, _program.note),
 }
 

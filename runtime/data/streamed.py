@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ LARGEST = 1 << 20
 """Most bytes of the state of one iterator, as text."""
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
 """Names of the methods that return a state and that go on from one: those of grain, and those of torchdata."""
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
+"""How Python writes an object whose class has no `__repr__`. Grain compares such texts on a resume."""
 _DEEPEST = 8
 """Levels of a state in which its part that cannot be saved is looked for."""
 _REMEMBERED = 64
@@ -126,6 +129,11 @@ class IteratorState:
             raise UserError(
                 f"{self.where}: `{self.get}` of its iterator returns {_unsavable(state)}, which cannot be saved; give "
                 "bytes, or values of JSON: dictionaries, lists, texts, numbers"
+            )
+        if address := _ADDRESS.search(repr(state)):
+            raise UserError(
+                f"{self.where}: the state of its iterator has {address[0]}, and an address is another one in each process, "
+                "so a resumed run would be refused: give the class a `__repr__` that says what its data is"
             )
         if len(text) > LARGEST:
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -493,6 +494,40 @@ class Silent(Numbers):
 
     def get_state(self) -> dict[str, int]:
         return None  # type: ignore[return-value]
+
+
+class Squares:
+    """A source for grain, which names it in its states by its `repr`."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        return index**2
+
+
+class NamedSquares(Squares):
+    def __repr__(self) -> str:
+        return "Squares()"
+
+
+def test_a_state_with_an_address(fresh: Fresh) -> None:
+    """Grain would refuse it on a resume, so it is refused at the start."""
+    grain = pytest.importorskip("grain.python")
+
+    def loader(source: Any) -> Any:
+        sampler = grain.IndexSampler(100, grain.NoSharding(), seed=0)
+        return iter(grain.DataLoader(data_source=source, sampler=sampler, worker_count=0))
+
+    with pytest.raises(UserError, match=r"has <.*Squares object at 0x[0-9a-f]+>, and an address is .* `__repr__`"):
+        podrun.steps(4, np.zeros(1), iterator=loader(Squares()))
+    for total, values in (2, 2), (4, 4):
+        fresh()
+        numbers = loader(NamedSquares())
+        train = podrun.steps(total, np.zeros(1), iterator=numbers)
+        for _ in train:
+            train.state = train.state + next(numbers)
+        assert next(numbers) == next(itertools.islice(loader(NamedSquares()), values, None))
 
 
 def test_iterators_that_would_begin_anew(fresh: Fresh) -> None:

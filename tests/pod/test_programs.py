@@ -258,7 +258,107 @@ def test_a_program_that_never_joins(sandbox: Sandbox) -> None:
 
     joined = sandbox.podrun(*POD, "--join", "--", "python", "alone.py")
     assert joined.returncode == 0, joined.stdout + joined.stderr
-    assert "2 2 1 28.0" in joined.stdout and "independent" not in joined.stdout + joined.stderr
+    assert "2 2 1 28.0" in joined.stdout
+    assert not {"independent", "alone"} & set((joined.stdout + joined.stderr).replace(",", " ").split())
+
+
+APART = """\
+import os, sys, time
+import jax
+import sitecustomize
+sitecustomize._jax._ALONE = 0
+jax.distributed.initialize()
+print(jax.jit(lambda x: x + 1)(jax.numpy.ones(3)))
+events = os.path.join(os.environ["PODRUN_DIR"], os.environ["PODRUN_PROCESS_ID"] + ".events")
+while os.environ["PODRUN_PROCESS_ID"] == "0" and "so far" not in open(events).read():
+    time.sleep(0.05)
+if sys.argv[1:] == ["together"]:
+    from jax.experimental.multihost_utils import process_allgather
+    process_allgather(jax.numpy.ones(3))
+"""
+"""It computes on its own devices first, and waits until podrun has noticed."""
+
+
+def test_a_program_that_joins_and_computes_alone(sandbox: Sandbox) -> None:
+    """It is told so after a while, and again at its end unless it has computed together with others since."""
+    (sandbox.path / "apart.py").write_text(APART)
+    for options, times in ((), 2), (("together",), 1):
+        done = sandbox.podrun(*POD, "--", "python", "apart.py", *options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = [line for line in (done.stdout + done.stderr).splitlines() if "on its own devices alone" in line]
+        assert len(told) == times and "the 2 processes of this program have joined, but so far each" in told[0], told
+
+
+UNEQUAL = """\
+import jax, numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import NamedSharding, PartitionSpec
+mesh = jax.sharding.Mesh(mesh_utils.create_device_mesh((jax.{devices}(),)), ("data",))
+jax.device_put({batch}, NamedSharding(mesh, PartitionSpec("data")))
+"""
+"""Programs written for one process, of which two join by `--join`."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("devices", "batch", "words"),
+    [
+        (
+            "device_count",
+            "np.random.normal(size=(8, 2)).astype(np.float32)",
+            "is not the same on each process; seed the random generators alike on all processes, such as by "
+            "np.random.seed(0), or let each process pass its own part by jax.make_array_from_process_local_data",
+        ),
+        (
+            "device_count",
+            "np.full((8, 2), 0.1)",
+            "it is the same, but float64, which JAX compares with its own float32: pass x.astype(np.float32) (",
+        ),
+        (
+            "local_device_count",
+            "np.ones(8)",
+            "a mesh has all jax.device_count() devices, not jax.local_device_count() (",
+        ),
+    ],
+    ids=["random", "float64", "mesh"],
+)
+def test_what_a_program_for_one_process_trips_over(sandbox: Sandbox, devices: str, batch: str, words: str) -> None:
+    """The last line says what to change, without the numbers of JAX's message."""
+    (sandbox.path / "single.py").write_text(UNEQUAL.format(devices=devices, batch=batch))
+    done = sandbox.podrun(*POD, "--join", "--", "python", "single.py")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and words in last, last
+    assert f"single.py:{4 if 'local' in devices else 5}) [exit code 1]" in last and "Expected" not in last
+
+
+TORCHRUN = (
+    'exec torchrun --nnodes=$NNODES --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" '
+)
+GROUP = """\
+import os, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size(), flush=True)
+if sys.argv[1:] == [os.environ["RANK"]]:
+    raise ValueError("boom")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.long
+def test_torchrun_inside(sandbox: Sandbox) -> None:
+    """Its rendezvous c10d tells the hosts apart by their names; a failure names the rank."""
+    pytest.importorskip("torch")
+    (sandbox.path / "group.py").write_text(GROUP)
+    done = sandbox.podrun(*POD, "--", "sh", "-c", TORCHRUN, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0 of 4" in done.stdout
+    done = sandbox.podrun(*POD, "--", "sh", "-c", TORCHRUN + " 3", timeout=100)
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and "ChildFailedError: group.py FAILED; rank 3 ended first, with exit code " in last, (
+        last
+    )
 
 
 @pytest.mark.long
@@ -337,6 +437,7 @@ while len(list(folder.glob("[01]"))) < 2 and time.monotonic() < deadline:
     time.sleep(0.02)
 names = [(folder / rank).read_text() for rank in "01"]
 assert names == ["host-0", "host-1"], names
+assert socket.getfqdn() == name, socket.getfqdn()
 assert [socket.gethostbyname(other) for other in names] == ["127.0.0.1"] * 2
 assert socket.gethostbyname("localhost") == "127.0.0.1"
 from podrun import init
@@ -348,7 +449,7 @@ assert sorted(process_allgather(jax.numpy.array(jax.process_index())).tolist()) 
 
 
 def test_simulated_hosts_have_names_of_their_own(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun's rendezvous and tensorboardX know hosts by name; each name resolves on every host, and gloo works."""
+    """torchrun's rendezvous (by `getfqdn`) and tensorboardX know hosts by name; each resolves everywhere, and gloo works."""
     if not namespaces_work():
         pytest.fail(NAMELESS) if os.environ.get("CI") == "true" else pytest.skip(NAMELESS)
     (sandbox.path / "who.py").write_text(WHO)

@@ -225,7 +225,8 @@ def take_host_name(names: Sequence[str]) -> bool:
         with open(HOSTS, encoding="utf-8", errors="surrogateescape") as known:
             text = known.read().rstrip("\n")
         with open(file, "w", encoding="utf-8", errors="surrogateescape") as hosts:
-            hosts.write("%s\n%s" % (text, "".join("127.0.0.1 %s\n" % name for name in names)))
+            # Its own name comes first, so that `socket.getfqdn()` returns it: torchrun tells hosts apart by that.
+            hosts.write("%s%s\n" % ("".join("127.0.0.1 %s\n" % name for name in names), text))
         os.chmod(file, 0o644)
         c = libc()
         if c.unshare(CLONE_NEWUTS) != 0 or c.mount(os.fsencode(file), HOSTS.encode(), None, MS_BIND, None) != 0:

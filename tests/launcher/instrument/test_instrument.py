@@ -85,6 +85,31 @@ def test_what_ends_no_program_is_not(tmp_path: Path, program: str) -> None:
     assert run(tmp_path, program)[1] == []
 
 
+TORCHRUN = """
+class Failure:
+    exitcode = 7
+class ChildFailedError(Exception):
+    def get_first_failure(self):
+        {}return 3, Failure()
+raise ChildFailedError("\\n=====\\ntrain.py FAILED\\n-----\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "hint"),
+    [("", "; rank 3 ended first, with exit code 7: its own error is above in the log"), ("self.other; ", "")],
+)
+def test_a_failure_in_torchrun_names_the_rank(tmp_path: Path, before: str, hint: str) -> None:
+    """Its message begins with a line of `=`. Another version of torch may lack the method."""
+    events = run(tmp_path, TORCHRUN.format(before))[1]
+    assert [event["message"] for event in events] == [f"ChildFailedError: train.py FAILED{hint} (train.py:7)"]
+
+
+def test_a_message_without_words(tmp_path: Path) -> None:
+    events = run(tmp_path, "raise ValueError('...\\n!!')")[1]
+    assert [event["message"] for event in events] == ["ValueError: ... (train.py:1)"]
+
+
 @pytest.mark.parametrize("leave", ["sys.exit(3)", "raise SystemExit(3)", "_thread.exit()"])
 def test_a_thread_that_leaves_says_nothing(tmp_path: Path, leave: str) -> None:
     target = f"import _thread, sys, threading\ndef target():\n    {leave}\nthreading.Thread(target=target).start()"
