@@ -229,7 +229,7 @@ class Trainer:
 
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""
-        config, counts, feed, beat = self._config, self._counts, self._feed, self._reporter.record
+        config, counts, feed, record = self._config, self._counts, self._feed, self._reporter.record
         if feed is None:
             if counts.best.is_exhausted:
                 self._note(counts.early_end())
@@ -244,15 +244,15 @@ class Trainer:
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
-            with self._clock.waiting(), beat.data:
+            with self._clock.waiting(), record.data:
                 batch = feed.batches.get(self._check_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._in_flight.maxlen else None
             if step == first:
-                beat.part()  # from here on it waits only for the compiler
+                record.part()  # from here on it waits only for the compiler
             scores = self._strategy.scores(self._state, batch) if counts.is_logged(step) else {}
-            with beat.dispatch:
+            with record.dispatch:
                 self._state, metrics = self._strategy.step(self._state, batch)
-            beat.arrive(step)
+            record.arrive(step)
             epoch = counts.advance()
             self._in_flight.append(DispatchedStep(step, counts.position, metrics, scores, epoch))
             feed.batches.refill()

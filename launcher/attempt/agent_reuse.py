@@ -1,4 +1,4 @@
-"""Keep the agents of a failed attempt for the next one, with their connections and the interpreters that stand by."""
+"""Keep the agents of a failed attempt for the next one, with their connections and their prewarmed workers."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class ReusableAgents:
             return None
         return session
 
-    def hold(self, plan: LaunchPlan) -> bool:
+    def has_all_of(self, plan: LaunchPlan) -> bool:
         """Return whether an agent of every host is kept. If so, all hosts answer and are still prepared."""
         with self._lock:
-            kept = [self._sessions.get(h.host.name) for h in plan.hosts]
-            return all(s is not None and s.is_open and s.liveness.silence < SILENCE for s in kept)
+            waiting = [self._sessions.get(h.host.name) for h in plan.hosts]
+            return all(s is not None and s.is_open and s.liveness.silence < SILENCE for s in waiting)
 
     def dismiss(self) -> None:
         """End the agents that are still kept."""

@@ -58,21 +58,22 @@ class Supervisor:
         logs: Logs,
         observer: Observer,
         adoption: Adoption | None = None,
-        kept: ReusableAgents | None = None,
+        agents: ReusableAgents | None = None,
     ) -> None:
         """Prepare an attempt.
 
-        `kept` has the agents of this run's last attempt, and takes those of this one; None: keep no agents.
+        `agents` has the agents of this run's last attempt, and takes those of this one; None: all agents end.
         """
-        self.state = AttemptState(plan, adoption, prewarms=kept is not None and kept.wanted)
+        self.state = AttemptState(plan, adoption, prewarms=agents is not None and agents.wanted)
         self._plan = plan
         self._transport = transport
         self._observer = observer
         self._adoption = adoption
-        self._kept = kept
+        self._agents = agents
         self._inbox = Inbox()
         self._sessions = {
-            h.host.name: (kept and kept.session(h, self._on_frame)) or Session(transport, plan.pod, h, self._on_frame)
+            h.host.name: (agents and agents.session(h, self._on_frame))
+            or Session(transport, plan.pod, h, self._on_frame)
             for h in plan.hosts
         }
         self._openings: list[Opening] = []
@@ -229,8 +230,8 @@ class Supervisor:
     def _leave(self, session: Session) -> None:
         """Keep an agent for the next attempt if one may follow and the host has no processes left; otherwise let it end."""
         reusable = session.has_stopped and self.state.hosts[session.host].is_reusable
-        kept = self._kept if reusable and self.state.failures and not self._interrupts else None
-        if kept is None or not kept.wanted or not kept.keep(session):
+        agents = self._agents if reusable and self.state.failures and not self._interrupts else None
+        if agents is None or not agents.wanted or not agents.keep(session):
             session.close(5.0 if session.has_stopped else 0.5)
 
     def _grant(self, grace: float) -> None:

@@ -13,7 +13,7 @@ from ..agent.base.to_agent import Request
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
-from .conversation import deadline, drain, last_words, lines, send_frame
+from .conversation import deadline, drain, last_stderr_line, lines, send_frame
 from .open_agent import open_agent
 
 
@@ -82,5 +82,5 @@ def _read(channel: Channel, host: Host, command: str, limit: float) -> Any:
 def _failure_reason(channel: Channel, late: bool, limit: float) -> str:
     if late:
         return f"did not answer within {limit:g} s; see whether it is overloaded, or a file system hangs there"
-    last = last_words(channel)
+    last = last_stderr_line(channel)
     return f"its agent ended before it answered: {last}" if last else "the connection ended before it answered"

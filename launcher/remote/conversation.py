@@ -64,6 +64,6 @@ def deadline(seconds: float | None, action: Callable[[], None]) -> Iterator[thre
         timer.cancel()
 
 
-def last_words(channel: Channel) -> str:
+def last_stderr_line(channel: Channel) -> str:
     """Return the last line of the command's stderr, which may say why it ended; empty if there is none."""
     return (channel.stderr_tail().splitlines() or [""])[-1]

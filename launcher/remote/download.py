@@ -15,7 +15,7 @@ from ..agent.base.schema import short
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Transport
-from .conversation import deadline, last_words, send_frame
+from .conversation import deadline, last_stderr_line, send_frame
 from .open_agent import open_agent
 
 _SILENCE = 120.0  # seconds for the next part of an answer
@@ -171,7 +171,7 @@ class RemoteFolder:
         if data:
             self._unread += data
             return
-        words = last_words(self._channel)
+        words = last_stderr_line(self._channel)
         late = f"sent nothing for {_SILENCE:g} s" if is_late() else "the connection ended in the middle"
         raise self.refuse(f"{late}: {words}" if words else late)
 

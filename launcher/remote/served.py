@@ -44,7 +44,7 @@ class ServedAttempt:
         return frames
 
 
-class Kept(NamedTuple):
+class WaitingAgent(NamedTuple):
     """An agent that was told to wait for another attempt."""
 
     folder: str

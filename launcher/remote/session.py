@@ -20,7 +20,7 @@ from .conversation import deadline, drain, lines, send_frame
 from .delivery import Delivered, Lost
 from .liveness import Liveness
 from .open_agent import open_agent
-from .served import Closing, Kept, ServedAttempt
+from .served import Closing, ServedAttempt, WaitingAgent
 
 OnFrame = Callable[[str, Delivered], None]
 """Called with (host name, frame) in the session's thread, which it may block.
@@ -71,7 +71,7 @@ class Session:
         self._ending = threading.Lock()
         self._closing = Closing()
         self._is_connected = False  # whether frames reach the agent of this attempt, as far as is known
-        self._kept: Kept | None = None  # set once the agent was kept, also when it is reused
+        self._waiting: WaitingAgent | None = None  # set once the agent was kept, also when it is reused
         self._boot = ""  # boot id of the agent's machine; empty if unknown
         self._thread = threading.Thread(target=self._receive, name=f"session-{self.host}", daemon=True)
 
@@ -85,7 +85,7 @@ class Session:
             self._after.close()
             self._after = None
         plan = self._served.plan
-        if self._kept is not None:
+        if self._waiting is not None:
             self._transmit(plan.spec)
             self._attach()
             self._spoken.wait(FIRST_WORD)
@@ -112,7 +112,7 @@ class Session:
         with self._ending:
             if self._closing.is_closed or not self._is_connected:
                 return False
-            self._kept = Kept(self._served.plan.spec["dir"], self._served.delivery.close())
+            self._waiting = WaitingAgent(self._served.plan.spec["dir"], self._served.delivery.close())
         self.send({**self._served.delivery.close(), "again": True})
         return True
 
@@ -122,11 +122,11 @@ class Session:
         Returns False if the agent or its host may be gone; then the session can only be closed.
         """
         with self._ending:
-            if self._kept is None or self._kept.is_reused or self._closing.is_closed:
+            if self._waiting is None or self._waiting.is_reused or self._closing.is_closed:
                 return False
             if not self._is_connected or self.liveness.silence > SILENCE:
                 return False
-            self._kept = self._kept._replace(is_reused=True)
+            self._waiting = self._waiting._replace(is_reused=True)
             self._set_attempt(plan, on_frame)
         return True
 
@@ -201,7 +201,7 @@ class Session:
     def _is_left(self) -> bool:
         """Return whether the agent waits for another attempt, with its connection ended; then the session is closed."""
         with self._ending:
-            is_waiting = self._kept is not None and not self._kept.is_reused
+            is_waiting = self._waiting is not None and not self._waiting.is_reused
             self._closing.is_closed |= is_waiting
             return is_waiting
 
@@ -213,23 +213,23 @@ class Session:
         drain(self._channel)
         self._channel.close()
 
-    def _end_kept(self) -> None:
+    def _end_waiting(self) -> None:
         """Tell the waiting agent to end.
 
         An agent ends by itself when its connection ends. But the connection may have ended before the agent was told to
         wait, or may only be silent; then the agent would live until its lease expires.
         """
-        assert self._kept is not None
+        assert self._waiting is not None
         end = time.monotonic() + _FAREWELL
         while time.monotonic() < end:
             try:
-                channel = self._connect("attach", self._kept.folder)
+                channel = self._connect("attach", self._waiting.folder)
             except HostError:
                 time.sleep(_RETRY)
                 continue
-            send_frame(channel, {"type": "attach", "next": 0, "offsets": self._kept.close["offsets"]})
+            send_frame(channel, {"type": "attach", "next": 0, "offsets": self._waiting.close["offsets"]})
             send_frame(channel, {"type": "stop", "grace": 0.0})
-            send_frame(channel, self._kept.close)
+            send_frame(channel, self._waiting.close)
             with deadline(_FAREWELL, channel.close):
                 drain(channel)
             channel.close()
@@ -299,7 +299,7 @@ class Session:
                 return stderr_tail
         while not self._closing.is_finished:
             if self._is_left():
-                self._end_kept()
+                self._end_waiting()
                 return ""
             try:
                 self._channel = self._connect("attach", self._served.plan.spec["dir"])
@@ -314,8 +314,8 @@ class Session:
             self._attach()
             stderr_tail = self._read_channel()
             if self._served.delivery.position() == before and self._agent_is_gone(stderr_tail):
-                if self._kept is not None and not self._served.delivery.next:  # it does not know of this attempt yet
-                    self._end_kept()
+                if self._waiting is not None and not self._served.delivery.next:  # it does not know of this attempt yet
+                    self._end_waiting()
                 return stderr_tail
             time.sleep(_RETRY)
         return ""

@@ -151,7 +151,7 @@ class _Run:
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared. The run continues without them."""
         self._is_new_here = True  # this process has not run an attempt yet
-        self._kept = ReusableAgents()
+        self._agents = ReusableAgents()
         struck = opened.directory.struck() if spec.inject else ()
         self._injection = FaultInjection(spec.inject, self._observers, transport, struck)
         if spec.inject:
@@ -175,7 +175,7 @@ class _Run:
                 outcome = following
                 break
             (plan, prepare), adoption = following, None
-        self._kept.dismiss()
+        self._agents.dismiss()
         if outcome.cause or outcome.interrupted_by is not None:
             # this process is part of the job, so the job cannot have ended
             limit = 0.0 if self._job_time else _CERTAIN
@@ -271,7 +271,7 @@ class _Run:
         if attempt.ending is Ending.UNFIT:
             self._give_up(outcome)
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit)
-        if (pod.can_replace or (plan.run.code and not self._kept.hold(plan))) and (
+        if (pod.can_replace or (plan.run.code and not self._agents.has_all_of(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
             lost = replace(self._history.past.pop(), ending=Ending.LOST)
@@ -319,7 +319,7 @@ class _Run:
         if pod is None or self._open.signals.received:
             number = self._open.signals.received[0]
             return outcome.without_restart(128 + number, interrupted_by=number)
-        self._kept.dismiss()
+        self._agents.dismiss()
         self._transport.close()
         self._spec = replace(self._spec, pod=replace(self._spec.pod, hosts=pod.hosts, ssh=pod.ssh))
         self._open.directory.write_spec(self._spec)
@@ -361,7 +361,7 @@ class _Run:
 
     def dismiss(self) -> None:
         """End the agents that were kept for another attempt."""
-        self._kept.dismiss()
+        self._agents.dismiss()
 
     def _tell(self, event: HostEvent | NoteEvent) -> None:
         self._observers.event(stamped(event))
@@ -372,11 +372,11 @@ class _Run:
     def _supervise(self, plan: LaunchPlan, adoption: Adoption | None) -> Outcome:
         free = (Ending.PREEMPTED, *NO_FAILURE)
         failed = sum(attempt.ending not in free for attempt in self._history.past)
-        self._kept.wanted = failed < budget_of(plan).failures
+        self._agents.wanted = failed < budget_of(plan).failures
         rejoin = self._watch_missing(plan, lambda: supervisor.interrupt(signal.SIGTERM))
         observers = Observers(self._history, self._open.view, self._injection, rejoin)
-        supervisor = Supervisor(plan, self._transport, self._open.logs, observers, adoption, self._kept)
-        self._kept.dismiss()  # ends kept agents of hosts that take no part in this attempt
+        supervisor = Supervisor(plan, self._transport, self._open.logs, observers, adoption, self._agents)
+        self._agents.dismiss()  # ends kept agents of hosts that take no part in this attempt
         with self._open.signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
             try:
                 return self._injection.explain(supervisor.run())

@@ -12,7 +12,7 @@ from ..agent.base.protocol import Malformed, parse
 from ..agent.base.to_agent import Sent
 from ..pod.errors import HostError
 from ..pod.pod import Host
-from ..remote.conversation import last_words, lines, send, send_frame
+from ..remote.conversation import last_stderr_line, lines, send, send_frame
 from ..transport.base import Channel
 from .end_early import EndedError, Refusal
 
@@ -74,7 +74,7 @@ class HostConversation:
             return HostError(self.host.name, f"no frame for {SILENCE:g} s while it was prepared; is it still up?")
         if self._refused.ended:
             return EndedError(self.host.name, "was ended")
-        last = last_words(self._channel)
+        last = last_stderr_line(self._channel)
         why = f": {last}" if last else ""
         # an agent that ended or was killed has an exit code
         dropped = not last and self._channel.exit_code() is None

@@ -1,4 +1,4 @@
-"""What a restart need not do again: agents stay, and interpreters that have imported stand by."""
+"""What a restart need not do again: agents wait for it, and so do prewarmed workers."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from podrun.launcher.remote.conversation import deadline, drain, last_words, lines, send_frame
+from podrun.launcher.remote.conversation import deadline, drain, last_stderr_line, lines, send_frame
 from podrun.launcher.transport.base import Channel
 
 
@@ -76,5 +76,5 @@ def test_a_deadline_that_is_kept_does_nothing(seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize(("stderr", "last"), [("", ""), ("a\nb", "b"), ("one", "one")])
-def test_last_words(stderr: str, last: str) -> None:
-    assert last_words(Scripted(stderr=stderr)) == last
+def test_the_last_line_of_stderr(stderr: str, last: str) -> None:
+    assert last_stderr_line(Scripted(stderr=stderr)) == last
