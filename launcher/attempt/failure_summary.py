@@ -47,13 +47,13 @@ def abort_reason(output: bytes) -> str:
 
 
 def _split(text: str) -> tuple[str, str]:
-    """Return the frames of a traceback, and the first line of the exception that follows them."""
-    frames: list[str] = []
-    for line in text.splitlines():
-        if line[:1] not in (" ", ""):
-            return "\n".join(frames), line.strip()
-        frames.append(line)
-    return "\n".join(frames), ""
+    """Return the frames of a traceback, and the first line with words of the exception that follows them."""
+    lines = text.splitlines()
+    end = next((number for number, line in enumerate(lines) if line[:1] not in (" ", "")), len(lines))
+    message = lines[end].strip() if end < len(lines) else ""
+    if message.endswith(":"):  # as torchrun's, which begins with a row of `=`
+        message += next((f" {line.strip()}" for line in lines[end + 1 :] if any(map(str.isalnum, line))), "")
+    return "\n".join(lines[:end]), message
 
 
 def _users_frame(text: str, innermost: int) -> str | None:

@@ -159,7 +159,7 @@ def test_a_program_sees_all_devices(sandbox: Sandbox, join: str, work: str) -> N
     (sandbox.path / "joins.py").write_text(JOINS.format(join=join, work=WORK[work]))
     done = sandbox.podrun("--slice", "cpu-2x2", "--simulate", "--", "python", "joins.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "devices 4 2 total 4" in done.stdout
+    assert "devices 4 2 total 4" in done.stdout and "alone" not in done.stdout + done.stderr
 
 
 def test_a_program_that_is_not_instrumented(sandbox: Sandbox) -> None:
@@ -332,7 +332,8 @@ def test_what_a_program_for_one_process_trips_over(sandbox: Sandbox, devices: st
 
 
 TORCHRUN = (
-    'exec torchrun --nnodes=$NNODES --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" '
+    "exec torchrun --nnodes=$NNODES --nproc-per-node=2 "
+    "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT group.py"
 )
 GROUP = """\
 import os, sys

@@ -47,6 +47,8 @@ Extension modules: numpy._core (total: 1)
         (b"Traceback (most recent call last):\n  File \"cut o", None),
         (b"error: no such file\n", None),
         (b"", None),
+        (TRACEBACK.replace(b"boom: bang", b"keys:\n\n---\n  a, b"), "ValueError: keys: a, b (/jobs/train.py:8)"),
+        (TRACEBACK[: TRACEBACK.index(b"boom")] + b"", "ValueError: (/jobs/train.py:8)"),
         (b"\xff\xfe" + TRACEBACK, "ValueError: boom: bang (/jobs/train.py:8)"),
     ],
 )  # fmt: skip
