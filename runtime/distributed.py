@@ -99,7 +99,8 @@ def initialize(env: WorkerEnv | None = None, timeout: float = 300.0) -> WorkerEn
         if not re.search("already initialized|must be called before", str(error)):
             raise
         raise UserError(
-            "JAX has computed before this process joined the pod; join before all else that uses JAX"
+            "JAX has computed before this process joined the pod; join before all else that uses JAX, or give podrun the "
+            "option --join"
         ) from None
     local, total = _count_devices()
     _check_devices(env, local, total)
