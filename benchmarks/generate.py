@@ -96,8 +96,10 @@ class Unknown(Model):
     def init(self, key: jax.Array, x: jax.Array) -> Any:
         return self._model.init(key, x)
 
-    def apply(self, params: Any, state: Any, x: jax.Array, key: jax.Array | None) -> Any:
-        return self._model.apply(params, state, x, key)
+    def apply(
+        self, params: Any, state: Any, x: jax.Array, key: jax.Array | None, segments: jax.Array | None = None
+    ) -> Any:
+        return self._model.apply(params, state, x, key, segments)
 
 
 def podruns_loop(source: Source, rows: int, tokens: int) -> float:

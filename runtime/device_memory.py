@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .devices import Devices
+
 GPUS = Path(__file__).parent / "gpus"
 GPU_FRACTION = 0.75
 """Part of a GPU's memory that JAX allocates at its start (XLA_PYTHON_CLIENT_MEM_FRACTION changes it)."""
@@ -26,6 +28,10 @@ _TPUS = {
     "TPU7x": (96, 94.75),
 }
 """By kind: GiB of a device, and GiB that programs can use. Of a v5p (TPU v5) Google's page rounds 95.74 to 95."""
+
+
+_UNKNOWN_GPU = int(16 * _GIB * GPU_FRACTION)
+"""Bytes that programs can use of a GPU that is not described: a workstation has at least such a one."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,14 @@ def device_memory(kind: str) -> DeviceMemory | None:
         return DeviceMemory(round(total * _GIB), round(usable * _GIB))
     size = _gpu_memory().get(kind)
     return DeviceMemory(size, int(size * GPU_FRACTION)) if size else None
+
+
+def gpu_memory(pod: Devices) -> int | None:
+    """Return the bytes of a GPU's memory that programs can use; None if the devices are no GPUs."""
+    if pod.platform != "gpu":
+        return None
+    memory = device_memory(pod.kind)
+    return memory.usable if memory else _UNKNOWN_GPU
 
 
 @cache

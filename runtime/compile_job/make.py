@@ -55,7 +55,7 @@ class Compiler:
     def __init__(self, job: Job, pod: Devices | None = None) -> None:
         config, _ = resolve(with_architecture(job.config), pod or Devices.here())
         data = load_data(config)
-        task = make_task(config, data)
+        task = make_task(config, data, pod)
         optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
         self._strategy: Strategy = make_strategy(config, task, optimizer, schedule, pod)
         if not self._strategy.is_one_program:

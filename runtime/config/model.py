@@ -298,6 +298,11 @@ class DecoderModel(ModelSection):
     tied_head: bool = Field(True, description="The head is the token embedding; false: a matrix of its own.")
     dropout: Tuned[Probability] = Field(0.0, description="Share of activations dropped in training.")
     remat: Remat = "none"
+    scan_layers: Tuned[bool | Literal["auto"]] = Field(
+        "auto",
+        description="Whether the program computes the layers in a loop. Without one, steps are faster on GPUs, and compiling "
+        "takes longer; auto: a loop, but not on GPUs with remat none and fsdp 1.",
+    )
     initializer_range: Tuned[PositiveFloat] = Field(
         0.02,
         description="Standard deviation of initial weights; smaller in the layers that add to the residual stream.",

@@ -34,8 +34,9 @@ _JAX_PARTS = {
     "core_call",
     "custom_jvp_call",
 }
-_JAX_PARTS |= {"custom_vjp_call", "while", "while/body", "while/cond"}
-"""Parts of a name that are JAX's own: how a function is transformed, and loops."""
+_JAX_PARTS |= {"custom_vjp_call", "while", "while/body", "while/cond", "cond"}
+"""Parts of a name that are JAX's own: how a function is transformed, loops, and choices."""
+_BRANCH = re.compile(r"^branch_\d+_fun$")
 _ARGUMENT = re.compile(r"^\w+\.(\w+)((?:\[[^]]*\]|\.\w+)*)$")
 """Where an array of the state comes from, such as `state.params['h_0']['kernel']`."""
 
@@ -157,7 +158,8 @@ def _named(line: Instruction) -> str:
         keys = re.findall(r"[^][.']+", argument[2])
         return "/".join((argument[1], *keys))
     parts = _parts(line.op_name)
-    where = "/".join(part for part in parts if part not in _JAX_PARTS and not _WRAPPER.match(part))
+    is_jaxs = [part in _JAX_PARTS or _WRAPPER.match(part) or _BRANCH.match(part) for part in parts]
+    where = "/".join(part for part, leave_out in zip(parts, is_jaxs, strict=True) if not leave_out)
     if not where or "rematted_computation" in parts:
         return where and f"{where}, repeated by remat"
     return f"{where}, for the gradient" if "transpose(" in line.op_name else where

@@ -70,7 +70,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         config = with_kernel(config, "xla")
     config, kernel = resolve(config, pod or Devices.here())
     data = load_data(config)
-    task = make_task(config, data)
+    task = make_task(config, data, pod)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
     strategy = make_strategy(config, task, optimizer, schedule, pod)
     devices = strategy.pod.count
@@ -244,7 +244,7 @@ def _does_not_fit(
 def _with_batch(config: Config, data: Dataset, size: int, pod: Devices) -> CompiledStep:
     """Compile the step for another batch size."""
     job = config.model_copy(update={"batch_size": size})
-    task = make_task(job, data)
+    task = make_task(job, data, pod)
     optimizer, schedule = make_optimizer(job, job.total_steps(data.train.size), task.stacked)
     strategy = make_strategy(job, task, optimizer, schedule, pod)
     return compile_step(strategy, strategy.lowered(step_batch(job, data, strategy)))

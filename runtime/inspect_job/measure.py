@@ -92,6 +92,6 @@ def measure(config: Config, pod: Devices) -> Measured:
 def _strategy(config: Config, data: Dataset, pod: Devices) -> tuple[Strategy, Choice | None]:
     """Return the strategy of a job, and the kernel of its attention. Raises UserError."""
     config, kernel = resolve(config, pod)
-    task = make_task(config, data)
+    task = make_task(config, data, pod)
     optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)
     return make_strategy(config, task, optimizer, schedule, pod), kernel

@@ -140,7 +140,9 @@ def _count(program: Jaxpr) -> float:
         elif name == "conv_general_dilated":
             total += _convolution(equation)
         inner = [_count(one) for one in _inner(equation)]
-        if inner:
+        if equation.params.get("branches_platforms"):
+            total += inner[-1]  # the default: what a kind of device does otherwise is not work
+        elif inner:
             total += max(inner) if name == "cond" else _turns(equation) * sum(inner)
     return total
 

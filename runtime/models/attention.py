@@ -33,6 +33,7 @@ from ..config.attention import (
 from ..contract import UserError
 from ..devices import Devices
 from ..job_report import Choice
+from .layers import with_loop
 
 _LOWEST = float(np.finfo(np.float32).min)
 _BLOCK = 512
@@ -293,7 +294,7 @@ def _gpu_conflict(size: int, setting: Setting) -> str | None:
 
 
 def resolve(config: Config, pod: Devices) -> tuple[Config, Choice | None]:
-    """Return the job with the kernel of its attention decided for the devices of a pod, and the choice.
+    """Return the job with kernel of attention and loop over layers decided for the devices of a pod, and the kernel's choice.
 
     Raises:
         UserError: the job names a kernel that cannot work there.
@@ -310,6 +311,7 @@ def resolve(config: Config, pod: Devices) -> tuple[Config, Choice | None]:
         pod.are_here,
     )
     choice = choose(config, setting)
+    config = with_loop(config, pod)
     return (config, None) if choice is None else (with_kernel(config, choice.kernel), choice)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, Lora, YarnRope
 from .attention import Scores, attend, positions_in
 from .dropout import Dropout
-from .layers import Layers
+from .layers import Layers, tied_logits
 
 # --- rotary positions ---
 
@@ -261,7 +261,7 @@ class Decoder(nn.Module):
             self.positions = nn.Embed(c.context, c.width, dtype=self.dtype, embedding_init=init)
         self.dropout = Dropout(c.dropout)
         pattern = [Block(c, c.is_sliding(i), self.dtype) for i in range(c.period)]
-        self.layers = Layers(pattern, c.layers // c.period, c.remat)
+        self.layers = Layers(pattern, c.layers // c.period, c.remat, c.scan_layers is not False)
         self.final_norm = Norm(c, self.dtype)
         if not c.tied_head:
             self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, kernel_init=init)
@@ -309,7 +309,7 @@ class Decoder(nn.Module):
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:
         """Map [..., C] to logits, float32[..., V]."""
-        logits = self.embed.attend(hidden) if self.config.tied_head else self.lm_head(hidden)
+        logits = tied_logits(self.embed, hidden) if self.config.tied_head else self.lm_head(hidden)
         return soft_cap(logits.astype(jnp.float32), self.config.logit_soft_cap)
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from ..config.model import GPT2Model, Remat
 from .attention import Scores, attend, positions_in
-from .layers import saved
+from .layers import saved, tied_logits
 
 _EPSILON = 1e-5
 _normal = nn.initializers.normal
@@ -138,4 +138,4 @@ class GPT2(nn.Module):
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:
         """Map [..., C] to logits, float32[..., V]."""
-        return self.wte.attend(hidden).astype(jnp.float32)
+        return tied_logits(self.wte, hidden).astype(jnp.float32)

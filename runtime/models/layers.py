@@ -17,9 +17,13 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 
-from ..config.model import Remat
+from ..config import Config
+from ..config.model import DecoderModel, Remat
+from ..config.parallel import Explicit, Jit
 from ..contract import UserError
+from ..devices import Devices
 from ..state import Params
 from .adapter import name_of
 
@@ -43,7 +47,12 @@ def gathering(gather: Gather | None) -> Iterator[None]:
 
 
 def scan_layers(
-    pattern: Sequence[Layer], stacks: Sequence[Params], x: jax.Array, keys: jax.Array | None, remat: Remat = "none"
+    pattern: Sequence[Layer],
+    stacks: Sequence[Params],
+    x: jax.Array,
+    keys: jax.Array | None,
+    remat: Remat = "none",
+    in_loop: bool = True,
 ) -> jax.Array:
     """Apply the layers of the pattern one after another, and repeat that as often as the parameters are stacked.
 
@@ -53,13 +62,15 @@ def scan_layers(
         x: activations, the input of the first layer.
         keys: keys for dropout, [repeats, len(pattern)], or None.
         remat: which results the backward pass computes again.
+        in_loop: whether the program has a loop, or all layers one after another. A GPU copies what a loop keeps for the
+            backward pass (docs/gpu.md).
 
     Returns:
         The output of the last layer, of the shape and dtype of `x`.
     """
     repeats = len(jax.tree.leaves(stacks)[0])
     # In a loop XLA has nothing to merge; a loop of one turn it unrolls.
-    again = partial(_computed_again, remat=remat, prevent_cse=repeats == 1)
+    again = partial(_computed_again, remat=remat, prevent_cse=repeats == 1 or not in_loop)
     layers = [again(layer) for layer in pattern]
 
     def turn(x: jax.Array, these: Any) -> tuple[jax.Array, None]:
@@ -68,7 +79,7 @@ def scan_layers(
             x = layer(parameters[place], x, None if keys is None else keys[place])
         return x, None
 
-    last: jax.Array = jax.lax.scan(turn, x, (list(stacks), keys))[0]
+    last: jax.Array = jax.lax.scan(turn, x, (list(stacks), keys), unroll=not in_loop)[0]
     return last
 
 
@@ -100,8 +111,48 @@ def saved(remat: Remat) -> Callable[..., bool] | None:
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
 
 
+_ALIGNED = 8
+"""Rows of a matrix of bfloat16 that are 16 bytes: the unit in which a GPU's tensor cores read."""
+
+
+def tied_logits(embed: nn.Embed, hidden: jax.Array) -> jax.Array:
+    """Return the products of `hidden`, [..., C], with the embeddings of all V tokens: [..., V], in the dtype of `embed`.
+
+    GPT-2's V of 50257 is odd, and a GPU multiplies matrices with odd sides at half its speed (docs/gpu.md). So there rows of
+    zeros are added to the embeddings, and their products left out. A TPU pads matrices itself.
+    """
+    with jax.named_scope("head"):
+        hidden, table = nn.dtypes.promote_dtype(hidden, embed.embedding, dtype=embed.dtype)
+        if table.shape[0] % _ALIGNED == 0:
+            return _product(hidden, table)
+        logits: jax.Array = jax.lax.platform_dependent(hidden, table, cuda=padded_product, default=_product)
+        return logits
+
+
+def _product(hidden: jax.Array, table: jax.Array) -> jax.Array:
+    return jnp.dot(hidden, table.T)
+
+
+def padded_product(hidden: jax.Array, table: jax.Array) -> jax.Array:
+    """Return the product of [..., C] and the transpose of [V, C], computed with a V that is aligned."""
+    rows = table.shape[0]
+    return jnp.dot(hidden, jnp.pad(table, ((0, -rows % _ALIGNED), (0, 0))).T)[..., :rows]
+
+
+def with_loop(config: Config, pod: Devices) -> Config:
+    """Return the job with `scan_layers` decided for the devices of a pod."""
+    section = config.model
+    if not isinstance(section, DecoderModel) or section.scan_layers != "auto":
+        return config
+    is_gathered = isinstance(config.parallel, Jit | Explicit) and config.parallel.mesh.fsdp > 1
+    in_loop = pod.platform != "gpu" or section.remat != "none" or is_gathered
+    return config.model_copy(update={"model": section.model_copy(update={"scan_layers": in_loop})})
+
+
 class Layers(nn.Module):
     """Applies the Linen modules of `pattern` in order, `repeats` times, in one loop; each time with parameters of their own.
+
+    Without `in_loop` the program has no loop, but every layer one after another.
 
     The parameters of the i-th module of the pattern are stacked, as `block_i`. A layer is called as `layer(x, *arguments)`,
     with the same `arguments` for all, and returns an array like x. It may draw random numbers, but has no state.
@@ -110,6 +161,7 @@ class Layers(nn.Module):
     pattern: Sequence[nn.Module]
     repeats: int
     remat: Remat = "none"
+    in_loop: bool = True
 
     @nn.compact
     def __call__(self, x: jax.Array, *arguments: Any) -> jax.Array:
@@ -127,7 +179,7 @@ class Layers(nn.Module):
             rngs = None if key is None else {"params": key}  # flax uses `params` for all other streams
             return module.apply({"params": params}, x, *arguments, rngs=rngs)
 
-        return scan_layers([partial(apply, module) for module in modules], stacks, x, keys, self.remat)
+        return scan_layers([partial(apply, module) for module in modules], stacks, x, keys, self.remat, self.in_loop)
 
     def _initial(self, module: nn.Module, key: jax.Array, x: jax.Array, *arguments: Any) -> Params:
         """Return the parameters of all layers of one module of the pattern, stacked: each [repeats, ...]."""

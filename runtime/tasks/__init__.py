@@ -7,6 +7,8 @@ from importlib import import_module
 from .. import plugins
 from ..config import Config
 from ..data.base import Dataset
+from ..device_memory import gpu_memory
+from ..devices import Devices
 from .base import Task
 
 _CLASSES = {
@@ -19,11 +21,17 @@ _CLASSES = {
 """Class of each built-in task, in the module of the same name."""
 
 
-def make_task(config: Config, data: Dataset) -> Task:
-    """Make the job's task.
+def make_task(config: Config, data: Dataset, pod: Devices | None = None) -> Task:
+    """Make the job's task for the devices of `pod`, or without it for those of this process.
 
     A user's task is called as `attribute(config, data)`, and returns a Task, or an object with a step of its own.
     """
+    task = _task(config, data)
+    task.memory = gpu_memory(pod or Devices.here())
+    return task
+
+
+def _task(config: Config, data: Dataset) -> Task:
     if ":" in config.task:
         chosen = plugins.call(config.task, "task", config=config, data=data)
         if isinstance(chosen, Task):

@@ -37,6 +37,9 @@ class Task(ABC):
         self.config = config
         self.data = data
 
+    memory: int | None = None
+    """Bytes of a GPU's memory that programs can use; None on other devices. `make_task` sets it before the first loss."""
+
     unit = "examples"
     """Unit of throughput."""
 

@@ -61,7 +61,7 @@ class DPO(Task):
         return self._model.init(key, self._context)
 
     def in_pieces(self, examples: int) -> bool:
-        return self._model.pieces(2 * examples, self._context) > 1
+        return self._model.pieces(2 * examples, self._context, self.memory) > 1
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
         names = "loss", "accuracy", "margin", "chosen_reward", "rejected_reward"
@@ -84,7 +84,8 @@ class DPO(Task):
         rows = tokens.reshape(-1, tokens.shape[-1])
         frozen = jax.lax.stop_gradient(without_lora(params))
         # The loss of a token is the negative logarithm of its probability.
-        ratios = self._reference.losses(frozen, rows).loss - self._model.losses(params, rows, key).loss
+        reference = self._reference.losses(frozen, rows, self.memory).loss
+        ratios = reference - self._model.losses(params, rows, self.memory, key).loss
         rewards = self._beta * (ratios.reshape(answers.shape) * answers).sum(-1)
         chosen, rejected = rewards[:, 0], rewards[:, 1]
         margin = chosen - rejected

@@ -73,10 +73,10 @@ class LanguageModel(Task):
         return self._model.init(key, self._context)
 
     def in_pieces(self, examples: int) -> bool:
-        return self._model.pieces(examples, self._context) > 1
+        return self._model.pieces(examples, self._context, self.memory) > 1
 
     def loss(self, params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, Scalars]:
-        tokens = self._model.losses(params, batch["tokens"], key, batch.get("segments"))
+        tokens = self._model.losses(params, batch["tokens"], self.memory, key, batch.get("segments"))
         z_loss = self.config.z_loss
         # One mean for all: in a program over several devices each separate sum is a synchronisation.
         weights = batch.get("weights")
@@ -93,7 +93,8 @@ class LanguageModel(Task):
         return loss + added, {"accuracy": accuracy, "z_loss": added}
 
     def evaluate(self, params: Params, batch: Batch) -> Scalars:
-        return _sums(self._model.losses(params, batch["tokens"], segments=batch.get("segments")), batch["weights"])
+        losses = self._model.losses(params, batch["tokens"], self.memory, segments=batch.get("segments"))
+        return _sums(losses, batch["weights"])
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         loss = sums["loss"] / sums["count"]

@@ -15,7 +15,9 @@ from ..models import make_language_model
 from ..state import Params
 
 _PIECE = 64 << 20
-"""Bytes of the logits, float32, that a device computes at once."""
+"""Bytes of the logits, float32, that a device computes at once, or a larger part of its memory."""
+_WHOLE, _MOST = 12, 48
+"""Parts of a device's memory: logits up to the first are computed at once, larger ones in pieces up to the second."""
 
 
 class Losses(NamedTuple):
@@ -67,23 +69,40 @@ class NextToken:
             )
         return logits
 
-    def pieces(self, rows: int, length: int) -> int:
-        """Return the number of pieces in which the logits, float32[rows, length, V], are computed."""
-        return min(length, math.ceil(rows * length * self._vocabulary * 4 / _PIECE)) if self._model.has_head else 1
+    def pieces(self, rows: int, length: int, memory: int | None) -> int:
+        """Return the number of pieces in which the logits, float32[rows, length, V], are computed.
+
+        Pieces need less memory but more time: each adds to the gradient of the whole head, and is computed twice.
+
+        Args:
+            rows: examples of a device.
+            length: tokens of each.
+            memory: `Task.memory`.
+        """
+        size, memory = rows * length * self._vocabulary * 4, memory or 0
+        if size <= memory // _WHOLE or not self._model.has_head:
+            return 1
+        return min(length, math.ceil(size / max(_PIECE, memory // _MOST)))
 
     def losses(
-        self, params: Params, tokens: jax.Array, key: jax.Array | None = None, segments: jax.Array | None = None
+        self,
+        params: Params,
+        tokens: jax.Array,
+        memory: int | None,
+        key: jax.Array | None = None,
+        segments: jax.Array | None = None,
     ) -> Losses:
-        """Return the losses of tokens, int32[B, T + 1]. Logits that are larger than a piece are computed in pieces.
+        """Return the losses of tokens, int32[B, T + 1]. Large logits are computed in pieces.
 
         Args:
             params: parameters, or `Variables` if the model has state.
             tokens: rows of ids: each but the last of a row is followed by the one to predict.
+            memory: `Task.memory`.
             key: random key for dropout; None: an evaluation.
             segments: number of each token's document, int32[B, T]; None: a row is one document.
         """
         rows, length = tokens.shape[0], tokens.shape[1] - 1
-        pieces = self.pieces(rows, length)
+        pieces = self.pieces(rows, length, memory)
         if pieces <= 1:
             return next_token(self.logits(params, tokens[:, :-1], key, segments), tokens[:, 1:])
         hidden = self._model.hidden(params, tokens[:, :-1], key, segments)
@@ -91,12 +110,29 @@ class NextToken:
         return _in_pieces(lambda x, y: next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
 
 
+@jax.custom_vjp
 def next_token(logits: jax.Array, targets: jax.Array) -> Losses:
     """Return the losses of logits, float32[B, T, V]."""
     picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     log_z = jax.nn.logsumexp(logits, axis=-1)
     # A maximum, not an argmax, because XLA vectorises it on CPU.
     return Losses(log_z - picked, (picked >= logits.max(-1)).astype(jnp.float32), log_z)
+
+
+def _next_token(logits: jax.Array, targets: jax.Array) -> tuple[Losses, tuple[jax.Array, ...]]:
+    losses = next_token(logits, targets)
+    return losses, (logits, targets, losses.log_z)
+
+
+def _gradient(kept: tuple[jax.Array, ...], of: Losses) -> tuple[jax.Array, None]:
+    """Return the gradient of the logits. JAX's own rule keeps their exponentials as well, in float32."""
+    logits, targets, log_z = kept
+    is_target = targets[..., None] == jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    probabilities = jnp.exp(logits - log_z[..., None])
+    return probabilities * (of.loss + of.log_z)[..., None] - jnp.where(is_target, of.loss[..., None], 0), None
+
+
+next_token.defvjp(_next_token, _gradient)
 
 
 def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: jax.Array, targets: jax.Array) -> Losses:

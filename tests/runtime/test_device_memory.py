@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
-from podrun.runtime.device_memory import GPUS, device_memory
+from podrun.runtime.device_memory import GPUS, device_memory, gpu_memory
+from podrun.runtime.devices import Devices
 from podrun.runtime.measure.peak import peak_of
 
 TPUS = ("TPU v2", "TPU v3", "TPU v5 lite", "TPU v5", "TPU v6 lite", "TPU7x")
@@ -37,3 +40,16 @@ def test_unknown_kinds_have_none() -> None:
 def test_the_kinds_are_those_of_the_peaks() -> None:
     """Both are looked up by the same name."""
     assert [kind for kind in [*TPUS, *gpu_kinds()] if peak_of(kind) is None] == []
+
+
+def test_the_memory_of_gpus_only() -> None:
+    """The loss is computed in pieces that depend on it: a GPU without a description counts as one of 16 GB."""
+
+    def pod(platform: str, kind: str) -> Devices:
+        device: Any = SimpleNamespace(platform=platform, device_kind=kind)
+        return Devices((device,))
+
+    assert gpu_memory(pod("cuda", "NVIDIA H200")) == device_memory("NVIDIA H200").usable  # type: ignore[union-attr]
+    assert gpu_memory(pod("cuda", "NVIDIA RTX 4090")) == 12 * 2**30
+    assert gpu_memory(pod("tpu", "TPU v5 lite")) is None
+    assert gpu_memory(pod("cpu", "cpu")) is None

@@ -74,6 +74,7 @@ def test_what_may_be_tuned() -> None:
         "initializer_range",
         "preset",
         "remat",
+        "scan_layers",
         "l2",
         "weight_std",
         "bias_std",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,10 +12,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from podrun.runtime.config import Config
 from podrun.runtime.config.model import DecoderModel, GPT2Model
+from podrun.runtime.devices import Devices
 from podrun.runtime.models.decoder import Decoder
 from podrun.runtime.models.families.base import place_of
 from podrun.runtime.models.gpt2 import GPT2
+from podrun.runtime.models.layers import with_loop
 from podrun.runtime.weights import Role, weights
 
 from ...tiers import mostly_long
@@ -37,6 +41,47 @@ def initial(model: Any) -> Params:
     shapes = jax.eval_shape(model.init, jax.random.key(0), TOKENS)["params"]
     params: Params = jax.tree.map(lambda leaf: random.normal(0, 0.3, leaf.shape).astype(leaf.dtype), shapes)
     return params
+
+
+@pytest.mark.parametrize(
+    "keys", [{}, {"remat": "block", "dropout": 0.2}, {"layers": 4, "layer_types": ["sliding", "full"]}]
+)
+def test_layers_without_a_loop(keys: dict[str, Any]) -> None:
+    """Logits and gradients are those of the loop, with the same parameters; with remat, blocks are computed again as well."""
+    keys = {"window": 4, **keys} if "layer_types" in keys else keys
+    params = initial(decoder(**keys))
+
+    def loss(model: Decoder, params: Params) -> jax.Array:
+        dropout = {"rngs": {"dropout": jax.random.key(1)}} if "dropout" in keys else {}
+        return jnp.sin(model.apply({"params": params}, TOKENS, not dropout, **dropout)).sum()
+
+    programs = [jax.jit(jax.value_and_grad(partial(loss, decoder(scan_layers=loop, **keys)))) for loop in (True, False)]
+    (ours, gradients), (theirs, likes) = (program(params) for program in programs)
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), gradients, likes)
+    loop, none = (program.lower(params).as_text() for program in programs)
+    assert loop.count("stablehlo.while") >= none.count("stablehlo.while") + 2  # forward and backward
+    assert ("optimization_barrier" in none) == ("remat" in keys)  # without it XLA would not compute blocks again
+
+
+@pytest.mark.parametrize(
+    ("platform", "keys", "parallel", "in_loop"),
+    [
+        ("cuda", {}, "pmap", False),
+        ("cuda", {}, {"name": "jit"}, False),
+        ("cuda", {"remat": "block"}, "pmap", True),
+        ("cuda", {}, {"name": "jit", "mesh": {"fsdp": 4}}, True),
+        ("cuda", {"scan_layers": True}, "pmap", True),
+        ("tpu", {}, "pmap", True),
+        ("cpu", {}, "pmap", True),
+        ("cpu", {"scan_layers": False}, "pmap", False),
+    ],
+)
+def test_gpus_have_no_loop(platform: str, keys: dict[str, Any], parallel: Any, in_loop: bool) -> None:
+    device: Any = SimpleNamespace(platform=platform, device_kind="x")
+    model = {"name": "decoder", **SIZES, **keys}
+    config = Config.model_validate({"steps": 1, "batch_size": 4, "model": model, "parallel": parallel})
+    assert with_loop(config, Devices((device,))).model.scan_layers is in_loop  # type: ignore[union-attr]
 
 
 def test_gpt2_is_a_decoder() -> None:
