@@ -137,7 +137,8 @@ def test_patience_ends_the_loop(fresh: Fresh, capfd: pytest.CaptureFixture[str],
 
 def test_a_best_metric_that_nobody_reports(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
     evaluated(4, best="max accuracy", patience=1)
-    assert "best max accuracy: no evaluation has reported accuracy" in capfd.readouterr().out
+    out = capfd.readouterr().out
+    assert "best max accuracy: no evaluation has reported accuracy" in out and 'report it with kind="eval"' in out
     assert saved() == [4]
 
 

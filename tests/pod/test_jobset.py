@@ -110,6 +110,12 @@ for step in train:
     podrun.report(step, loss=0.5)
     time.sleep(0.02)
 """
+MISTAKE = """\
+import podrun
+from podrun.runtime.contract import UserError
+podrun.init()
+raise UserError("two numbers differ:\\n  a: 1\\n  b: 2")
+"""
 ENDS = """\
 import os, signal, sys
 if os.environ["RANK"] == "0":
@@ -126,6 +132,9 @@ def test_programs(sandbox: Sandbox) -> None:
     assert failed[1][0] == 1
     last = failed[1][1].splitlines()[-1]
     assert last.startswith("podrun: small-worker-1-0-x7f2k (process 1): ValueError: boom in raise ("), failed
+    (sandbox.path / "mistake.py").write_text(MISTAKE)
+    mistaken = ends(start(sandbox, printed(sandbox, "--", "python", "mistake.py")))
+    assert any(code == ExitCode.BAD_CONFIG and "  a: 1\n  b: 2\npodrun: " in text for code, text in mistaken), mistaken
     (sandbox.path / "ends.py").write_text(ENDS)
     ended = ends(start(sandbox, printed(sandbox, "--", "python", "ends.py")))
     assert [code for code, _ in ended] == [1, 137]  # 2 would mean to Kubernetes that it is no use to start again

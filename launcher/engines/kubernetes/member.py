@@ -120,7 +120,11 @@ class Member:
             words = f"exited with code {code}" if self._is_program else "it has reported no error"
         if code == ExitCode.PEER_LOST:  # Kubernetes acts on the exit code of the first container that fails
             time.sleep(_PEER_LOST_DELAY)
-        self._write_termination_log(code, str(error["message"]).strip().partition("\n")[0] if error else words)
+        message = str(error["message"]).strip() if error else words
+        first, newline, _ = message.partition("\n")
+        if newline and self._is_program and not (error or {}).get("traceback"):  # a program leaves a mistake to podrun
+            print(message, file=sys.stderr, flush=True)
+        self._write_termination_log(code, first)
         return code
 
     def _await_end(self, worker: subprocess.Popen[bytes]) -> int:
