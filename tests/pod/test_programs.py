@@ -491,4 +491,4 @@ def test_a_full_disk_is_told_without_podruns_frames(sandbox: Sandbox) -> None:
     assert done.returncode == 1 and "(process 0): checkpoint 1 cannot be saved in " in last, done.stdout + done.stderr
     assert "File too large; there is none before it" in last
     assert "checkpoint/save.py" not in done.stdout + done.stderr
-    assert "in full.py:5" in done.stdout + done.stderr
+    assert "(full.py:5)" in done.stdout + done.stderr
