@@ -122,7 +122,9 @@ class Member:
             time.sleep(_PEER_LOST_DELAY)
         message = str(error["message"]).strip() if error else words
         first, newline, _ = message.partition("\n")
-        if newline and self._is_program and not (error or {}).get("traceback"):  # a program leaves a mistake to podrun
+        if (
+            error and newline and self._is_program and not error.get("traceback")
+        ):  # a program leaves a mistake to podrun
             print(message, file=sys.stderr, flush=True)
         self._write_termination_log(code, first)
         return code
