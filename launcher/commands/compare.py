@@ -25,7 +25,7 @@ from ..compare.run_as_jobs import run_as_jobs
 from ..compare.run_variants import exit_code, run_variants
 from ..pod.errors import HostError
 from ..report.what_was_run import typed_command
-from ..view.times import moment
+from ..view.times import date_and_time
 
 if TYPE_CHECKING:
     from ..request.request import Request
@@ -123,7 +123,9 @@ def _write(
     """Write the result files. Returns the written files, and an error message or None."""
     results, where = comparison.folders.results, f"{comparison.name} on {comparison.slice}"
     measured = [run for row in rows for run in row.runs]
-    about = About(comparison.name, comparison.slice, str(comparison.folders.runs), command, moment(time.time()), best)
+    about = About(
+        comparison.name, comparison.slice, str(comparison.folders.runs), command, date_and_time(time.time()), best
+    )
     writers: dict[str, Callable[[Path], bool]] = {
         TABLE: lambda file: write_table(file, rows),
         STEPS: lambda file: write_steps(file, rows),

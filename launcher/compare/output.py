@@ -18,6 +18,7 @@ _DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
 _FEW = 5  # with fewer step times, one that dominates the total is no reason for a warning
 _REASON = 60  # maximum length of a failure's reason in the table, in characters
 _NAME = 40  # maximum length of a metric's name in the table, in characters
+_WIDE = 100.0  # ratio of the ends of an interval that tells nothing
 _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
@@ -135,10 +136,12 @@ def _ratio(value: float | None) -> str:
 
 
 def speed_up(row: Row) -> str:
-    """Return a speed-up with its interval: `0.95x (0.91-0.99)`."""
+    """Return a speed-up with its interval: `0.95x (0.91-0.99)`, or `0.95x (unclear)` if that is very wide."""
     if row.speedup_interval is None:
         return _ratio(row.speedup)
     low, high = row.speedup_interval
+    if high > _WIDE * low:
+        return f"{_ratio(row.speedup)} (unclear)"
     return f"{_ratio(row.speedup)} ({low:.2f}-{high:.2f})"
 
 
@@ -169,6 +172,9 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
         f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps ({interval}), "
         "BY TOTAL that of the totals; below 1 is slower",
     ]
+    if any(speed_up(row).endswith("(unclear)") for row in rows):
+        remedy = "use a larger --repeat" if count > 1 else "run more steps"
+        notes.append(f"unclear: that interval is too wide to tell anything; {remedy}")
     if silent := [row.measured.variant.name for row in rows if row.measured.is_program and not row.steps]:
         notes.append(
             f"no metrics of {', '.join(silent)}: a program reports them with podrun.report (docs/own_programs.md)"

@@ -120,7 +120,9 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _results(rows: Sequence[Row]) -> str:
-    head = "".join(f"<th>{text_of(name)}</th>" for name in _COLUMNS)
+    first, *middle, last = _COLUMNS
+    numbers = "".join(f'<th class="number">{name}</th>' for name in middle)
+    head = f"<th>{first}</th>{numbers}<th>{last}</th>"
     columns = column_texts(rows)
     body = "".join(
         f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
@@ -192,7 +194,8 @@ def _times(rows: Sequence[Row]) -> str:
         "Step times",
         f'<p class="quiet">{note} The first step, which compiles, is left out.</p>'
         '<div class="wide"><table class="boxes"><thead><tr><th>Variant</th>'
-        f"<th>Step time, {unit}</th><th>Median, ms</th><th>Speed-up (95 %)</th></tr></thead><tbody>{body}"
+        f'<th>Step time, {unit}</th><th class="number">Median, ms</th><th class="number">Speed-up (95 %)</th></tr></thead>'
+        f"<tbody>{body}"
         f'<tr><td></td><td><div class="axis">{axis}</div></td><td></td><td></td></tr></tbody></table></div>',
     )
 

@@ -21,7 +21,7 @@ function colour(name) {
 
 function niceStep(span, count) {
   const rough = span / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
-  return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
+  return power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.75);
 }
 
 function short(value) {
@@ -62,6 +62,16 @@ function pieces(x) {
 
 // A curve of fewer points is not smoothed: its values are to be read.
 const FEW = 10;
+
+// A curve that turns at few of its points has no noise: a smoothed one would only come later.
+function isSmooth(y) {
+  let turns = 0;
+  for (let i = 2; i < y.length; i++) if ((y[i] - y[i - 1]) * (y[i - 1] - y[i - 2]) < 0) turns++;
+  return turns < y.length / 20;
+}
+
+// The values of more curves than these are listed beside the pointer, because they do not fit above the chart.
+const ON_A_LINE = 4;
 
 // What the charts are drawn over: steps, seconds or tokens. `progress` has, for each run, the seconds and tokens at its steps.
 let over = "steps", progress = [];
@@ -108,6 +118,10 @@ class Chart {
     this.all = false; // outliers are shown, too
     this.note = "";
     this.hover = null;
+    this.isPointedAt = false;
+    this.tip = document.createElement("div");
+    this.tip.className = "tip";
+    this.tip.hidden = true;
   }
 
   load(spec, places) {
@@ -119,7 +133,7 @@ class Chart {
       return { key, name: s.name, style: s.style, colour: "c" + (s.colour ?? number % 8), run: s.progress,
         steps, x: steps, y, pieces: pieces(steps), smooth: null,
         // Of curves that are compared the first are the widest: those that lie on each other are all seen.
-        wider: s.colour === null ? 0 : 3 * (1 - number / spec.series.length),
+        wider: s.colour === null ? 0 : 2 * (1 - number / spec.series.length),
         low: s.low ? decode(s.low, Float32Array) : y, high: s.high ? decode(s.high, Float32Array) : y, band: s.low !== null };
     });
     this.placeCurves();
@@ -149,12 +163,15 @@ class Chart {
   addLegend() {
     const legend = this.figure.querySelector(".legend");
     legend.replaceChildren();
-    // Dots in the colour of another curve need no name of their own.
-    const named = this.series.filter((s, n, all) => s.style !== "dots" || !all.slice(0, n).some((other) => other.colour === s.colour));
+    // Runs that are compared have the same colours in all charts, which the first one names.
+    if (charts.length && charts[0] !== this && this.series[0]?.key.startsWith("colour ")) return;
+    // Dots in the colour of another curve need no name of their own, and neither does the same variant once more.
+    const isAgain = (s, other) => other.colour === s.colour && (s.style === "dots" || s.name.replace(/ #\d+$/, "") === other.name);
+    const named = this.series.filter((s, n, all) => !all.slice(0, n).some((other) => isAgain(s, other)));
     const entries = named.map((s) => [s.name, s.colour, s.key]);
     const kinds = new Set(this.spec.marks.map((mark) => mark[1]));
-    for (const [kind, name] of [["restart", "down"], ["save", "save"], ["evaluate", "evaluate"]])
-      if (kinds.has(kind)) entries.push([kind, name]);
+    for (const [kind, text, name] of [["restart", "restart", "down"], ["save", "checkpoint", "save"], ["evaluate", "evaluation", "evaluate"]])
+      if (kinds.has(kind)) entries.push([text, name]);
     if (entries.length < 2) return;
     for (const [text, name, key] of entries) {
       const item = document.createElement("span"), swatch = document.createElement("i");
@@ -178,7 +195,7 @@ class Chart {
   smoothen(weight) {
     for (const s of this.series) {
       s.smooth = null;
-      if (!this.spec.smooth || s.style !== "line" || weight === 0 || s.x.length < FEW) continue;
+      if (!this.spec.smooth || s.style !== "line" || weight === 0 || s.x.length < FEW || isSmooth(s.y)) continue;
       s.smooth = new Float32Array(s.y.length);
       for (const [from, to] of s.pieces) {
         let mean = 0, mass = 0;
@@ -206,6 +223,7 @@ class Chart {
         }
       }
     if (!(low <= high)) return [this.log ? 0.1 : 0, 1];
+    if (low === 0 && high === 0) return [0, 1];
     if (this.log) return [Math.max(low, 1e-38) / 1.1, Math.max(high, 1e-37) * 1.1];
     if (this.spec.most) return [0, Math.max(high, this.spec.most)];
     if (!this.all) {
@@ -372,21 +390,48 @@ class Chart {
   }
 
   drawHover(pen) {
-    if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) { this.output.textContent = this.note; return; }
-    const { top, bottom } = this.box, texts = [];
+    if (this.hover === null || this.hover < this.range[0] || this.hover > this.range[1]) {
+      this.output.textContent = this.note;
+      this.tip.hidden = true;
+      return;
+    }
+    const { top, bottom } = this.box, texts = [], values = [];
     let at = null;
     for (const s of this.shown) {
       const i = this.nearest(s);
       if (i === null) continue;
       at = at ?? s.x[i];
       texts.push((this.series.length > 1 ? s.name + " " : "") + trim((s.smooth ?? s.y)[i]) + (s.smooth ? " (" + trim(s.y[i]) + ")" : ""));
+      if (s.style !== "dots" || s.x[i] === at) values.push([s, s.y[i]]); // an evaluation of another step is not listed
       pen.fillStyle = colour(s.colour);
       dot(pen, this.toX(s.x[i]), this.toY((s.smooth ?? s.y)[i]));
     }
     pen.strokeStyle = colour("quiet");
     const x = this.toX(this.hover);
     line(pen, x, top, x, bottom);
-    if (at !== null) this.output.textContent = this.named(at) + ": " + texts.slice(0, 4).join(", ");
+    const isList = values.length > ON_A_LINE;
+    if (at !== null) this.output.textContent = this.named(at) + (isList ? "" : ": " + texts.slice(0, ON_A_LINE).join(", "));
+    this.tip.hidden = !(isList && this.isPointedAt);
+    if (!this.tip.hidden) this.list(values, x);
+  }
+
+  // Lists the values of many curves beside the pointer, in their order on the chart.
+  list(values, x) {
+    values.sort((a, b) => b[1] - a[1]);
+    this.tip.replaceChildren(...values.map(([s, value]) => {
+      const row = document.createElement("div"), swatch = document.createElement("i"), name = document.createElement("span"), number = document.createElement("b");
+      swatch.className = "swatch";
+      swatch.style.background = colour(s.colour);
+      name.textContent = s.name;
+      number.textContent = trim(value);
+      row.append(swatch, name, number);
+      return row;
+    }));
+    if (!this.tip.isConnected) this.figure.append(this.tip);
+    const isRight = x > this.canvas.clientWidth / 2;
+    this.tip.style.left = isRight ? "auto" : x + 12 + "px";
+    this.tip.style.right = isRight ? this.canvas.clientWidth - x + 12 + "px" : "auto";
+    this.tip.style.top = this.canvas.offsetTop + 8 + "px";
   }
 
   named(at) {

@@ -64,7 +64,7 @@ def _of_job(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list
         Chart(
             "accuracy",
             "Accuracy",
-            "share of 1",
+            "",
             [*_present(_column(steps, "accuracy", "training")), *_evaluated(evaluations, "accuracy")],
             smooth=True,
         ),
@@ -93,8 +93,10 @@ def _of_program(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: 
         series = _present(trained, _series(evaluations, name, "validation", "dots", 1.0))
         if series:
             group = name.rpartition("/")[0]
-            charts.append(Chart(key_of(name), name, _unit(name), series, marks=marks, smooth=True, group=group))
-    return sorted(charts, key=lambda chart: chart.group)
+            charts.append(Chart(key_of(name), name, _unit(name), series, smooth=True, group=group))
+    ordered = sorted(charts, key=lambda chart: chart.group)
+    marked = next((chart for chart in ordered if chart.key == "loss"), None) or next(iter(ordered), None)
+    return [replace(chart, marks=marks) if chart is marked else chart for chart in ordered]
 
 
 def _loss(steps: Sequence[StepRecord]) -> Series | None:

@@ -21,7 +21,7 @@ from ..rundir.logs import tail
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
 from ..rundir.runs import RunDirectory, all_runs
 from ..rundir.work_tree import read_work_tree
-from ..view.times import duration, moment
+from ..view.times import date_and_time, duration
 from .curves import curves, usage_charts
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
@@ -75,7 +75,20 @@ def page_of_workdir(workdir: Path) -> Page:
     tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
     return Page(
-        workdir.name, str(workdir), verdict, tiles, charts, [], [], [], "", tables, [], "", [], moment(time.time())
+        workdir.name,
+        str(workdir),
+        verdict,
+        tiles,
+        charts,
+        [],
+        [],
+        [],
+        "",
+        tables,
+        [],
+        "",
+        [],
+        date_and_time(time.time()),
     )
 
 
@@ -122,12 +135,12 @@ def _page(
     logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
     return Page(
         title=(label.name if label else "") or Path(_script(summary.job) if summary.program else summary.job).name,
-        subtitle=f"run {summary.run}, {moment(summary.started)}",
+        subtitle=f"run {summary.run} on {summary.slice}, started {date_and_time(summary.started)}",
         verdict=verdict,
         tiles=[
-            ("lasted", duration(until - begin)),
+            ("running for" if status is RunStatus.RUNNING else "lasted", duration(until - begin)),
             *([("goodput", f"{goodput:.1f} %")] if (goodput := _goodput(shares)) is not None else []),
-            *step_tiles(steps, evaluations, summary.steps),
+            *step_tiles(steps, evaluations, summary.steps, is_running=status is RunStatus.RUNNING),
             *([("slowest", text)] if (text := straggler(step_times)) else []),
         ],
         charts=charts,
@@ -139,7 +152,7 @@ def _page(
         logs=[Log(file.name, mask.lines(tail(file.path, _LINES))) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         samples=last_samples(events),
-        made=moment(time.time()),
+        made=date_and_time(time.time()),
     )
 
 
@@ -194,13 +207,22 @@ def _goodput(shares: list[Share]) -> float | None:
 
 
 def step_tiles(
-    steps: Sequence[StepRecord], evaluations: Sequence[Row], total: int | None = None
+    steps: Sequence[StepRecord], evaluations: Sequence[Row], total: int | None = None, is_running: bool = False
 ) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of the last step and evaluation. `total`: the number of steps of the run."""
+    """Return (name, value) pairs of the last step and evaluation.
+
+    Args:
+        steps: steps of the run.
+        evaluations: its evaluations.
+        total: the number of steps of the run.
+        is_running: add the estimated time left.
+    """
     if not steps:
         return [("steps", "none reported")]
     last = steps[-1].values
     tiles = [("step", out_of(last["step"], total))]
+    if is_running and (left := finite(last.get("seconds_left"))) is not None:
+        tiles.append(("time left", duration(left)))
     if (loss := finite(last.get("loss"))) is not None:
         tiles.append(("loss", f"{loss:.4g}"))
     losses = [loss for row in evaluations if (loss := finite(row.get("loss"))) is not None]

@@ -75,10 +75,12 @@ function listen(chart) {
   let from = null;
   chart.canvas.addEventListener("pointerdown", (event) => {
     if (event.pointerType === "mouse") from = chart.place(event);
+    chart.isPointedAt = true;
     point(chart.axis, chart.place(event));
   });
   chart.canvas.addEventListener("pointermove", (event) => {
     const to = chart.place(event);
+    chart.isPointedAt = true;
     point(chart.axis, to, () => { if (from !== null) chart.shade(from, to); });
   });
   chart.canvas.addEventListener("pointerup", (event) => {
@@ -88,7 +90,7 @@ function listen(chart) {
     from = null;
     drawCharts(chart.axis);
   });
-  chart.canvas.addEventListener("pointerleave", () => { from = null; point(chart.axis, null); });
+  chart.canvas.addEventListener("pointerleave", () => { from = null; chart.isPointedAt = false; point(chart.axis, null); });
   chart.canvas.addEventListener("dblclick", () => { delete ranges[chart.axis]; drawCharts(chart.axis); });
 }
 

@@ -68,12 +68,14 @@ def lanes_of(events: Iterable[Event], steps: dict[Key, list[StepEvent]], end: fl
     for number, attempt in enumerate(attempts):
         begin, until = attempt[0]["time"], attempts[number + 1][0]["time"] if number + 1 < len(attempts) else end
         lost_from = lost_from_of(attempts, number, steps)
-        spans_by_process = _spans_of(attempt, until)
+        done = {key: [e for e in some if begin <= e["time"] < until] for key, some in steps.items()}
+        first_steps = {key: some[0]["time"] for key, some in done.items() if some}
+        spans_by_process = _spans_of(attempt, until, first_steps)
         for key, spans in spans_by_process.items():
             lane = lanes.setdefault(key, Lane(*key))
             spans = _mark_lost(spans, lost_from)
             lane.spans += spans
-            starved = _add_starved(lane, [e for e in steps.get(key, []) if begin <= e["time"] < until], lost_from)
+            starved = _add_starved(lane, done.get(key, []), lost_from)
             _add_seconds(lane, spans, starved, 1 / len(spans_by_process))
     return sorted(lanes.values(), key=lambda lane: lane.process)
 
@@ -88,11 +90,23 @@ def _split(events: Iterable[Event]) -> list[list[Event]]:
     return attempts
 
 
-def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
+def _spans_of(attempt: list[Event], until: float, first_steps: dict[Key, float]) -> dict[Key, list[Span]]:
+    """Return the timelines of an attempt's processes.
+
+    Args:
+        attempt: its events.
+        until: time at which it ends.
+        first_steps: time of the first step that each process has reported in it.
+    """
     start = attempt[0]
     assert start["event"] == EventKind.START
     is_program = start["program"] is not None
     reports = {(event["host"], event["process"]) for event in attempt if event["event"] == EventKind.PHASE}
+    trains = {
+        (event["host"], event["process"])
+        for event in attempt
+        if event["event"] == EventKind.PHASE and event["phase"] == Phase.TRAIN
+    }
     keys = [(host, process) for host, processes in start["hosts"].items() for process in processes]
     changes: dict[Key, list[tuple[float, str]]] = {key: [(start["time"], "start")] for key in keys}
     for event in attempt[1:]:
@@ -111,6 +125,10 @@ def _spans_of(attempt: list[Event], until: float) -> dict[Key, list[Span]]:
                 continue
         if (key := (event["host"], event["process"])) in changes:
             changes[key].append((event["time"], kind))
+    for key in first_steps.keys() & changes.keys() - trains:  # it reports steps, but its loop is not podrun's
+        at = first_steps[key]
+        before = [change for change in changes[key] if change[0] <= at]
+        changes[key] = [*before, (at, "train"), *changes[key][len(before) :]]
     return {key: _joined(rows, until) for key, rows in changes.items()}
 
 

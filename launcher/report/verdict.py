@@ -33,7 +33,7 @@ def verdict_of(
         RunStatus.RUNNING: "Running",
         RunStatus.ABANDONED: "Abandoned: it has not ended, and has no supervisor",
     }[status]
-    text = "" if end is None or code == 0 else _without_frame(end["message"])
+    text = "" if end is None or code == 0 else cause_of(end["message"])
     if status is RunStatus.DONE and had_nothing_left:
         text = NOTHING_LEFT
     restarts = [
@@ -42,7 +42,8 @@ def verdict_of(
     return Verdict(str(status), title, text, _evidence(end, events), restarts)
 
 
-def _without_frame(message: str) -> str:
+def cause_of(message: str) -> str:
+    """Return the cause in the message of a failed run's end, without the state and the exit code."""
     return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 

@@ -201,7 +201,7 @@ def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
         f"{_axes(charts)}"
         '<button id="reset" type="button">Whole run</button>'
         f"{_SEARCH if len(charts) > _MANY else ''}"
-        '<span class="quiet">Drag over a chart to zoom.</span></div>'
+        '<span class="quiet drag">Drag over a chart to zoom.</span></div>'
     )
     shown = drawn_charts(charts)
     sizes = Counter(chart.group for chart in shown)
@@ -326,25 +326,21 @@ def _strip(strips: Strips) -> str:
 
 
 def _step_times_table(step_times: Sequence[StepTimes]) -> str:
-    head = "".join(
-        f"<th>{name}</th>"
-        for name in (
-            "Process",
-            "Last step",
-            "Median, ms",
-            "95 %, ms",
-            "Waits, ms a step",
-            "Others wait for it, ms a step",
-            "Share of a step",
-        )
-    )
+    columns = {
+        "Last step": [str(row.steps) for row in step_times],
+        "Median, ms": [_milliseconds(row.p50) for row in step_times],
+        "95 %, ms": [_milliseconds(row.p95) for row in step_times],
+        "Waits, ms a step": [_milliseconds(row.waits) for row in step_times],
+        "Others wait for it, ms a step": [_milliseconds(row.behind) for row in step_times],
+        "Share of a step": ["-" if row.share is None else f"{100 * row.share:.1f} %" for row in step_times],
+    }
+    known = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
+    head = "<th>Process</th>" + "".join(f'<th class="number">{name}</th>' for name in known)
     rows = "".join(
-        f'<tr class="{"late" if row.late else ""}"><td>{text_of(row.name)}</td><td class="number">{row.steps}</td>'
-        + "".join(
-            f'<td class="number">{_milliseconds(seconds)}</td>' for seconds in (row.p50, row.p95, row.waits, row.behind)
-        )
-        + f'<td class="number">{"-" if row.share is None else f"{100 * row.share:.1f} %"}</td></tr>'
-        for row in step_times
+        f'<tr class="{"late" if row.late else ""}"><td>{text_of(row.name)}</td>'
+        + "".join(f'<td class="number">{texts[number]}</td>' for texts in known.values())
+        + "</tr>"
+        for number, row in enumerate(step_times)
     )
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 

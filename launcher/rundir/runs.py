@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shlex
 import socket
 import time
@@ -112,7 +113,7 @@ class RunDirectory:
             ) from None
 
     def settings(self) -> dict[str, str]:
-        """Return the keys and values of the job as text, or the words of a program. Never raises.
+        """Return the keys and values of the job as text, or a program with its options. Never raises.
 
         Environment variables are left out, because their values may be secrets.
         """
@@ -126,7 +127,7 @@ class RunDirectory:
         )
         values = _leaves(job) if isinstance(job, dict) else {}
         if isinstance(job, dict) and isinstance(words := job.get("argv"), list):
-            values = {"program": shlex.join(map(str, words)), **_leaves({"launch": job.get("launch")})}
+            values = {**_options([str(word) for word in words]), **_leaves({"launch": job.get("launch")})}
         return {"slice": str(shape), **{key: text for key, text in values.items() if not key.startswith("launch.env")}}
 
     def write_spec(self, spec: RunSpec) -> None:
@@ -352,6 +353,23 @@ def start_event(plan: LaunchPlan, logs: Path, time: float) -> StartEvent:
         "workdir": os.fspath(plan.run.workdir),
         "logs": os.fspath(logs),
     }
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    """Return the words of a program as text, its options apart: `program`, and the value of each `--name`."""
+    program, options = list[str](), dict[str, str]()
+    name = ""  # of the option that the next word may be the value of
+    for word in words:
+        if word.startswith("--") and len(word) > 2 and program:
+            name, equals, value = word.partition("=")
+            options[name] = shlex.quote(value) if equals else "true"
+            name = "" if equals else name
+        elif name and not re.match(r"-[^\d.]", word):
+            options[name], name = shlex.quote(word), ""
+        else:
+            program.append(word)
+            name = ""
+    return {"program": shlex.join(program), **options}
 
 
 def _leaves(value: Any, path: str = "") -> dict[str, str]:

@@ -59,6 +59,11 @@ def moment(seconds: float) -> str:
     return at.strftime("%Y-%m-%d %H:%M")
 
 
+def date_and_time(seconds: float) -> str:
+    """Format a time as `2026-01-31 14:05`, for texts that are read on another day."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
 def size(count: int) -> str:
     """Format a number of bytes as `3 bytes` or `12.3 MB`."""
     if count < 1000:

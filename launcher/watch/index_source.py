@@ -6,13 +6,15 @@ import os
 import time
 
 from ..report.encode import drawn_data
+from ..report.verdict import cause_of
 from ..report.write_html import document, section, text_of
-from ..rundir.run_summary import Summary, summarize
+from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
 from ..rundir.runs import RunDirectory, all_runs
 from ..rundir.submitted import job_of
-from ..view.times import duration, moment
+from ..view.times import date_and_time, duration, moment
 from .feed import Message
 from .live import live_index
+from .overlay_source import MAX_RUNS
 from .samples import sample_metric
 
 _MAX_RUNS, _PACE = 100, 2.0  # runs listed, and seconds between two polls
@@ -38,12 +40,12 @@ class IndexSource:
         if shown == self._shown:
             return {}
         self._shown = shown
-        return {"parts": {"runs": shown}, "order": ["runs"], "made": moment(time.time())}
+        return {"parts": {"runs": shown}, "order": ["runs"], "made": date_and_time(time.time())}
 
     def html(self, number: int) -> str:
         subtitle = "The latest runs of this user on this machine"
         return document(
-            "Runs", subtitle, {"runs": self._shown}, drawn_data([], []), moment(time.time()), live_index(number)
+            "Runs", subtitle, {"runs": self._shown}, drawn_data([], []), date_and_time(time.time()), live_index(number)
         )
 
     def _html(self) -> str:
@@ -52,16 +54,15 @@ class IndexSource:
         if not rows:
             return section("Runs", "<p>There are no runs.</p>")
         self._rows = {run.run_id: self._rows[run.run_id] for run in runs}
-        names = ("Run", "Name", "State", "Step", "Last", "So far", "Slice", "Started", "Lasted")
+        names = ("Name", "State", "Step", "Metric", "Curve", "Slice", "Started", "Lasted", "Run")
         head = "".join(
             f'<th><button type="button" data-column="{n}">{name}</button></th>' for n, name in enumerate(names, 1)
         )
-        return section(
-            "Runs",
-            '<div class="controls"><label>Search <input id="search" type="search" placeholder="name, tag, state"></label>'
-            '<button type="submit" form="chosen">Compare the chosen runs</button>'
+        return (
+            '<section><div class="controls"><label>Search <input id="search" type="search" placeholder="name, tag, state">'
+            f'</label><button type="submit" form="chosen" data-most="{MAX_RUNS}">Compare the chosen runs</button>'
             '<span class="quiet" id="count"></span></div><form id="chosen" action="overlay"><div class="wide">'
-            f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div></form>',
+            f'<table class="runs"><thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div></form></section>'
         )
 
     def _row(self, run: RunDirectory) -> str:
@@ -88,12 +89,12 @@ def _row(run: RunDirectory, summary: Summary) -> str:
     code = f" {summary.code}" if summary.code else ""
     lasted = (summary.ended or time.time()) - summary.started
     tags = "".join(f' <span class="tag">{text_of(tag)}</span>' for tag in summary.tags)
+    link = f'<a href="run/{name}">{text_of(summary.name or summary.job)}</a>'
     cells = "".join(
         "<td>" + cell + "</td>" if order is None else f'<td data-order="{order}">{cell}</td>'
         for order, cell in (
             (None, f'<input type="checkbox" name="run" value="{name}" aria-label="{name}">'),
-            (None, f'<a href="run/{name}">{name}</a>'),
-            (None, text_of(summary.name or summary.job) + tags),
+            (None, link + tags + _cause(run, summary)),
             (None, f'<span class="state {summary.state}">{text_of(f"{summary.state}{code}")}</span>'),
             (summary.step or 0, step),
             (values[-1] if values else "", text_of(f"{metric} {values[-1]:.4g}") if values else ""),
@@ -101,9 +102,18 @@ def _row(run: RunDirectory, summary: Summary) -> str:
             (None, text_of(summary.slice)),
             (summary.started, text_of(moment(summary.started))),
             (lasted, text_of(duration(lasted))),
+            (None, f'<span class="quiet" title="{name}">{name.rpartition("-")[2]}</span>'),
         )
     )
     return f'<tr id="run-{name}">{cells}</tr>'
+
+
+def _cause(run: RunDirectory, summary: Summary) -> str:
+    """Return the line that says why a run has failed; empty if it has not."""
+    if summary.state is not RunStatus.FAILED or (end := status_of(run)[1]) is None:
+        return ""
+    text = text_of(cause_of(end["message"]))
+    return f'<span class="cause" title="{text}">{text}</span>'
 
 
 def _sparkline(metric: str, values: list[float]) -> str:

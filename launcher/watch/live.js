@@ -52,8 +52,9 @@ let sortedBy = null;
 function arrange() {
   const body = document.querySelector(".runs tbody"), words = document.getElementById("search")?.value.toLowerCase().split(/\s+/);
   if (!body) return;
+  tellChosen();
   const rows = [...body.rows];
-  for (const row of rows) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+  for (const row of rows) row.hidden = !words.every((word) => (row.textContent + row.id).toLowerCase().includes(word));
   document.getElementById("count").textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " runs";
   if (!sortedBy) return;
   const { column, sign } = sortedBy;
@@ -69,6 +70,15 @@ function arrange() {
   body.append(...rows.sort((a, b) => compare(value(a), value(b))));
 }
 document.addEventListener("input", (event) => { if (event.target.id === "search") arrange(); });
+document.addEventListener("change", (event) => { if (event.target.name === "run") tellChosen(); });
+
+// Says how many runs the button compares: the reader may have scrolled away from them.
+function tellChosen() {
+  const button = document.querySelector("button[form=chosen]"), most = Number(button.dataset.most);
+  const count = document.querySelectorAll("#chosen input:checked").length;
+  button.disabled = count === 0 || count > most;
+  button.textContent = count > most ? "Choose up to " + most + " runs" : count ? "Compare " + count + (count > 1 ? " runs" : " run") : "Compare the chosen runs";
+}
 document.addEventListener("click", (event) => {
   const column = Number(event.target.dataset?.column);
   if (!column) return;
@@ -112,7 +122,7 @@ function append({ places, progress: specsOfRuns, charts: specs }) {
 }
 
 function mark(marks) {
-  const chart = charts.find((one) => one.spec.key === "loss");
+  const chart = charts.find((one) => one.spec.key === "loss") ?? charts[0]; // as in curves.py
   if (!chart) return;
   chart.spec.marks.push(...marks);
   chart.addLegend();

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from ..report.curves import curves
 from ..report.encode import drawn_data
-from ..report.make_page import begin_of, evaluations_of
+from ..report.make_page import begin_of, evaluations_of, step_tiles
 from ..report.model import Chart, Series
 from ..report.records import StepRecord
 from ..report.write_html import document, figures, section, text_of
 from ..rundir.run_summary import summarize
 from ..rundir.runs import RunDirectory, label_of
-from ..view.times import moment
+from ..view.times import date_and_time
 from .feed import Message
 from .follower import Follower
 from .live import live_overlay
@@ -27,6 +27,7 @@ _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
 _MOST_KEYS = 60
 _LEFT_OUT = ("learning_rate", "mfu")
+_LAST = ("step", "loss", "validation loss")  # last values in the table of the runs
 
 
 class OverlaySource:
@@ -51,11 +52,11 @@ class OverlaySource:
                 follower.advance()
             known = [(f.generation, len(f.records.steps), len(f.records.events)) for f in self._followers]
             if known != self._known:
-                charts = self._charts()
+                charts, table = self._charts(), self._table()
         is_new, self._known = known != self._known, known
         if is_new:
             self._parts = {
-                "runs": self._table(),
+                "runs": table,
                 "differs": _differs([follower.directory for follower in self._followers]),
                 "metrics": figures("Metrics", charts, controls=True),
             }
@@ -63,12 +64,12 @@ class OverlaySource:
         self._due = time.monotonic() + max(_PACE, _SHARE * (time.thread_time() - begin))
         if not is_new:
             return {}
-        return {"parts": self._parts, "order": [*self._parts], "data": self._data, "made": moment(time.time())}
+        return {"parts": self._parts, "order": [*self._parts], "data": self._data, "made": date_and_time(time.time())}
 
     def html(self, number: int) -> str:
         live = live_overlay(self.runs, number)
         subtitle = "Training as lines, validation as dots"
-        return document("Runs over each other", subtitle, self._parts, self._data, moment(time.time()), live)
+        return document("Runs over each other", subtitle, self._parts, self._data, date_and_time(time.time()), live)
 
     def _charts(self) -> list[Chart]:
         """Return the charts that at least one run has."""
@@ -83,14 +84,24 @@ class OverlaySource:
         return [*merged.values()]
 
     def _table(self) -> str:
+        """Return a table of the runs with their last values; the swatches are the colours of their curves."""
+        summaries = [summarize(follower.directory) for follower in self._followers]
+        last = [
+            dict(step_tiles(follower.records.steps, evaluations_of(follower.records.events), summary.steps))
+            for follower, summary in zip(self._followers, summaries, strict=True)
+        ]
+        columns = [name for name in _LAST if any(name in values for values in last)]
+        head = "".join(f'<th class="number">{name.capitalize()}</th>' for name in columns)
         rows = ""
-        for number, follower in enumerate(self._followers):
-            summary, name = summarize(follower.directory), text_of(follower.directory.run_id)
-            link = f'{_swatch(number)}<a href="run/{name}">{name}</a>'
+        for number, (summary, values) in enumerate(zip(summaries, last, strict=True)):
+            run = text_of(summary.run)
+            link = f'{_swatch(number)}<a href="run/{run}">{text_of(_name(self._followers[number].directory))}</a>'
             state = f'<span class="state {summary.state}">{summary.state}</span>'
-            cells = (link, text_of(summary.name), state, text_of(summary.job))
-            rows += f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-        return section("Runs", f'<div class="wide"><table><tbody>{rows}</tbody></table></div>')
+            rows += f"<tr><td>{link}</td><td>{state}</td>"
+            rows += "".join(f'<td class="number">{text_of(values.get(name, "-"))}</td>' for name in columns)
+            rows += f'<td>{text_of(summary.job)}</td><td class="quiet">{run}</td></tr>'
+        head = f"<thead><tr><th>Name</th><th>State</th>{head}<th>Job</th><th>Run</th></tr></thead>"
+        return section("Runs", f'<div class="wide"><table>{head}<tbody>{rows}</tbody></table></div>')
 
 
 def _swatch(number: int) -> str:
@@ -123,7 +134,7 @@ def _of_run(chart: Chart, name: str, colour: int) -> Iterator[Series]:
     """Yield the first curve of a run's chart, and its evaluations, in the colour of the run."""
     for number, series in enumerate(chart.series):
         if number == 0 or series.style == "dots":
-            yield replace(series, name=f"{name} {series.name}", colour=colour)
+            yield replace(series, name=name if number == 0 else f"{name}, {series.name}", colour=colour)
 
 
 def thinned(steps: Sequence[StepRecord]) -> list[StepRecord]:

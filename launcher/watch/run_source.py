@@ -111,7 +111,9 @@ class RunSource:
     def _new_tiles(self, steps: list[StepRecord], events: list[Event]) -> str:
         """Return the tiles with the values of the last step. The other tiles stay as on the last whole page."""
         total = steps[-1].values.get("steps")
-        new = dict(step_tiles(steps, evaluations_of(events), total if isinstance(total, int) else None))
+        new = dict(
+            step_tiles(steps, evaluations_of(events), total if isinstance(total, int) else None, is_running=True)
+        )
         self._tiles = [(name, new.pop(name, value)) for name, value in self._tiles if name != "steps"]
         self._parts["tiles"] = tiles_of(self._tiles)
         return self._parts["tiles"]

@@ -296,6 +296,9 @@ def test_repeated_runs_have_an_interval_over_the_runs() -> None:
     one, two = compare_variants([*runs[:-1], replace(runs[-1], steps=measured("x", [None, *[1.8] * 5]).steps)])
     low, high = two.speedup_interval or (0.0, 0.0)
     assert low < 1 < (two.speedup or 0.0) < high
+    assert (high > 100 * low) is ("x (unclear)" in as_text([one, two]))
+    wide = as_text([one, replace(two, speedup_interval=(0.001, 3e5))])
+    assert f"{two.speedup:.2f}x (unclear)" in wide and "use a larger --repeat" in wide
 
 
 def test_losses_that_nobody_has_are_no_columns() -> None:

@@ -97,6 +97,20 @@ def test_values_under_the_pointer_are_those_on_record(opened: Open) -> None:
     assert page.locator("#strip-time output").inner_text().endswith(": save")
 
 
+def test_a_curve_without_noise_is_not_smoothed(opened: Open) -> None:
+    """Of a program only one chart has the marks; the words of its legend are those of the documentation."""
+    directory = make()
+    rows = steps(1, 40, 0, hosts=1)
+    for row in rows[::2]:
+        row["loss"] += 1
+    saved = event("checkpoint", 0, time=BEGIN + 9, step=9)
+    record(directory, start(0, 0, hosts=1, program="python own.py"), *rows, saved)
+    page = opened(directory)
+    smoothed = dict(page.evaluate("charts.map((c) => [c.spec.key, c.series[0].smooth !== null])"))
+    assert smoothed["loss"] and not smoothed["learning_rate"]
+    assert page.locator("[data-part=metrics] .legend span").all_inner_texts() == ["training", "checkpoint"]
+
+
 def test_zoom_theme_and_log_axis(opened: Open) -> None:
     page = opened(run_with_restart())
     box = page.locator("#chart-loss canvas").bounding_box()

@@ -218,3 +218,26 @@ def test_samples_and_metrics_of_a_program() -> None:
     assert samples.count("<rect") == 6 and "0 to 2, 4 numbers" in samples
     assert "<script" not in samples and "<b>" not in samples
     assert "img-src data:;" in text
+
+
+def test_a_running_run_says_how_long_it_will_take() -> None:
+    """On its first screen, beside the slice and the date; after its end there is no time left."""
+    directory = make()
+    rows = steps(1, 3, 10)
+    rows[-2]["seconds_left"] = 250.0
+    record(directory, start(0, 0, slice="v3-8"), *phase("train", 10), *rows)
+    with directory.supervise():
+        page = page_of_run(directory)
+    assert dict(page.tiles)["time left"] == "4m 10s" and page.tiles[0][0] == "running for"
+    assert re.search(r" on v3-8, started \d{4}-\d\d-\d\d \d\d:\d\d$", page.subtitle)
+    record(directory, event("end", time=BEGIN + 20, code=0))
+    tiles = dict(page_of_run(directory).tiles)
+    assert "time left" not in tiles and tiles["lasted"] == "20s"
+
+
+def test_a_table_has_no_empty_columns() -> None:
+    """Of a single process nobody waits for another."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 3, 1, hosts=1))
+    assert "Others wait for it" not in html_of(page_of_run(directory))
+    assert "Others wait for it, ms a step" in html_of(page_of_run(run_with_restart()))

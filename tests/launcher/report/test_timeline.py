@@ -153,6 +153,19 @@ def test_a_program_starts_before_it_trains(reports: bool, seconds: dict[str, flo
     assert ("goodput" in dict(page_of_run(directory).tiles)) is reports
 
 
+def test_a_program_with_a_loop_of_its_own_trains_from_its_first_step() -> None:
+    """It reports steps, but no phase of training: also after a failure, which ends its work."""
+    directory = make()
+    record(directory, start(0, 0, program="python a.py"), *phase("setup", 2), *steps(1, 6, 9))
+    record(directory, event("exit", 0, time=BEGIN + 18, code=0), event("exit", 1, time=BEGIN + 20, code=0))
+    record(directory, event("end", time=BEGIN + 20, code=0))
+    page = page_of_run(directory)
+    seconds = {share.kind: share.seconds for share in page.shares}
+    # means: ten seconds until the first step, then 8 s of one process and 10 s of the other, with waits for data
+    assert (seconds["start"], seconds["train"] + seconds["data"], seconds["other"]) == (10.0, 9.0, 1.0)
+    assert dict(page.tiles)["goodput"] == f"{100 * seconds['train'] / 20:.1f} %"
+
+
 def test_step_times_of_a_program() -> None:
     """The time between two reports is divided by the steps between them; a restart begins anew."""
     directory = make()

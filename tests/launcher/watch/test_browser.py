@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -89,11 +90,14 @@ def test_the_list_leads_to_runs_over_each_other(client: Client, run: LiveRun, pa
         other.step(1, 2.0)
         wait_for(page, "document.querySelectorAll('tbody tr').length === 2")
         assert page.evaluate("[...document.querySelectorAll('tbody input')].map((box) => box.checked)") == [False, True]
+        button = page.locator("button[type=submit]")
+        assert button.inner_text() == "Compare 1 run"
         page.locator("tbody input").first.check()
-        page.locator("button[type=submit]").click()
+        assert button.inner_text() == "Compare 2 runs"
+        button.click()
         page.locator("h1", has_text="Runs over each other").wait_for()
         page.wait_for_load_state()
-        assert page.evaluate("charts[0].series.map((s) => s.name)") == ["abcd training", "beef training"]
+        assert page.evaluate("charts[0].series.map((s) => s.name)") == ["abcd", "beef"]
         other.step(2, 1.0)
         wait_for(page, "charts[0].series[1].x.length === 2")
 
@@ -113,7 +117,7 @@ def test_the_list_is_searched_and_sorted(client: Client, run: LiveRun, page: Any
         assert page.evaluate(shown) == ["beef", "abcd"]
         run.step(5, 0.5)
         wait_for(page, f"({shown}).join() === 'abcd,beef'")
-        page.locator("#search").fill("Failed beef")
+        page.locator("#search").fill("Failed 0102-000000-beef")
         assert page.evaluate(shown) == ["beef"] and page.locator("#count").inner_text() == "1 of 2 runs"
         colours = "['.state.failed', 'th'].map((one) => getComputedStyle(document.querySelector(one)).color)"
         red, quiet = page.evaluate(colours)
@@ -135,11 +139,34 @@ def test_a_run_is_hidden_by_its_name(client: Client, run: LiveRun, page: Any) ->
             other.step(step, 1.0, f1=0.5, bleu=10.0**step)
         page.goto(f"{client.server.url}overlay?run={ID}&run=20260102-000000-beef")
         page.locator("#chart-loss .legend span", has_text="abcd").click()
-        assert page.evaluate("charts.map((c) => c.shown.map((s) => s.name))") == [["beef training"]] * 3
+        assert page.evaluate("charts.map((c) => c.shown.map((s) => s.name))") == [["beef"]] * 3
         assert page.evaluate("charts[0].bounds([1, 2])[1]") < 2
         pressed = page.locator(".legend [aria-pressed='false']")
-        assert pressed.all_inner_texts() == ["abcd training", "abcd training"]
+        assert pressed.all_inner_texts() == ["abcd"]  # only the first chart names the runs
         pressed.first.press("Enter")
         assert page.evaluate("charts[0].shown.length") == 2
         page.locator("#log").check()
         assert page.evaluate("charts.map((c) => c.log)") == [True] * 3
+
+
+def test_the_values_of_many_runs_are_listed(client: Client, page: Any) -> None:
+    """Beside the pointer, the highest first, in the chart under it alone; a button compares no run and not too many."""
+    names = [f"20260102-000000-000{n}" for n in range(1, 7)]
+    with ExitStack() as runs:
+        for number, name in enumerate(names, 1):
+            run = runs.enter_context(live_run(name))
+            for step in (1, 2):
+                run.step(step, float(number), f1=1.0 / number)
+        page.goto(client.server.url)
+        assert page.locator("button[type=submit]").is_disabled()
+        page.goto(f"{client.server.url}overlay?{'&'.join(f'run={name}' for name in names)}")
+        canvas = page.locator("#chart-loss canvas")
+        canvas.hover(position={"x": canvas.bounding_box()["width"] - 13, "y": 50})
+        wait_for(page, "document.querySelectorAll('.tip').length === 1")
+        lines = page.locator("#chart-loss .tip div").all_inner_texts()
+        assert [line.split() for line in lines] == [[f"000{n}", str(n)] for n in range(6, 0, -1)]
+        assert page.locator("#chart-loss output").inner_text() == "step 2"
+        box, chart = page.locator(".tip").bounding_box(), canvas.bounding_box()
+        assert chart["x"] <= box["x"] and box["x"] + box["width"] <= chart["x"] + chart["width"]
+        page.mouse.move(0, 0)
+        wait_for(page, "document.querySelector('.tip').hidden")

@@ -51,10 +51,10 @@ def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
         path = f"overlay?run={OTHER}&run={ID}"
         charts = {chart["key"]: chart for chart in data_of(client.ask(path).text)["charts"]}
         assert [(s["name"], s["colour"]) for s in charts["loss"]["series"]] == [
-            ("abcd training", 0),
-            ("beef training", 1),
+            ("abcd", 0),
+            ("beef", 1),
         ]
-        assert [s["name"] for s in charts[key_of("f1")]["series"]] == ["abcd training", "beef training"]
+        assert [s["name"] for s in charts[key_of("f1")]["series"]] == ["abcd", "beef"]
         after = data_of(client.ask(path).text)["live"]["after"]
         news = client.messages(f"overlay/news?run={ID}&run={OTHER}&after={after}")
         other.step(2, 1.0)
@@ -62,19 +62,32 @@ def test_runs_laid_over_each_other(client: Client, run: LiveRun) -> None:
 
 
 def test_the_list_says_what_a_run_is(client: Client) -> None:
-    """Its name and tags, its slice, when it began and how long it lasted."""
+    """Its name and tags, its slice, when it began, how long it lasted, and why it has failed."""
     directory = make()
     spec = json.loads((directory.path / "spec.json").read_text())
     spec["label"] = {"name": "lr=1e-3", "tags": ["sweep", "<b>"], "note": ""}
     (directory.path / "spec.json").write_text(json.dumps(spec))
-    record(directory, event("start", time=1000.0, slice="cpu-2x2"), event("end", time=1090.0, code=1, host="host-0"))
+    record(
+        directory,
+        event("start", time=1000.0, slice="cpu-2x2"),
+        event("end", time=1090.0, code=1, host="host-0", message="failed: host-0: <boom> [exit code 1]"),
+    )
     row = rows(client.ask("").text)[ID]
-    for part in ("lr=1e-3", ">sweep<", "&lt;b&gt;", "failed 1", "cpu-2x2", "1970", '<td data-order="90.0">1m 30s</td>'):
+    for part in (
+        f'<a href="run/{ID}">lr=1e-3</a>',
+        ">host-0: &lt;boom&gt;</span>",
+        ">sweep<",
+        "&lt;b&gt;",
+        "failed 1",
+        "cpu-2x2",
+        "1970",
+        '<td data-order="90.0">1m 30s</td>',
+    ):
         assert part in row, part
 
 
 def test_what_runs_differ_in_is_on_top(client: Client) -> None:
-    """By the paths of keys; what they have in common is left out, and a run's name stands for its id."""
+    """By the paths of keys and the options of programs; what they have in common is left out."""
     for run_id, name, words in ((ID, "small", ["python", "a.py"]), (OTHER, "", ["python", "a.py", "--lr", "1 e"])):
         directory = make(run_id)
         spec = json.loads((directory.path / "spec.json").read_text())
@@ -85,8 +98,40 @@ def test_what_runs_differ_in_is_on_top(client: Client) -> None:
     assert page.index("<h2>What differs</h2>") < page.index('id="data"')
     differs = page.partition("<h2>What differs</h2>")[2].partition("</section>")[0]
     assert "</i>small</th>" in differs and "</i>beef</th>" in differs
-    assert differs.count("<tr><td>") == 1 and "<td>program</td>" in differs
-    assert "<code>python a.py --lr &#x27;1 e&#x27;</code>" in differs
+    assert differs.count("<tr><td>") == 1 and "<td>--lr</td>" in differs
+    assert "<code>-</code></td><td><code>&#x27;1 e&#x27;</code>" in differs
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (
+            "python a.py --lr 0.1 --bias=-1 --low -2 --fast -q x",
+            {"--lr": "0.1", "--bias": "-1", "--low": "-2", "--fast": "true"},
+        ),
+        ("python -m a b --last", {"--last": "true"}),
+    ],
+)
+def test_options_of_a_program(words: str, options: dict[str, str]) -> None:
+    directory = make()
+    spec = json.loads((directory.path / "spec.json").read_text())
+    spec["job"]["argv"] = words.split()
+    (directory.path / "spec.json").write_text(json.dumps(spec))
+    settings = directory.settings()
+    assert {key: text for key, text in settings.items() if key.startswith("--")} == options
+    assert settings["program"] == ("python a.py -q x" if "--lr" in options else "python -m a b")
+
+
+def test_the_last_values_of_runs_over_each_other(client: Client, run: LiveRun) -> None:
+    run.step(3, 2.5)
+    with live_run(OTHER) as other:
+        other.step(1, 1.25)
+        other.record(event("eval", 0, step=1, loss=1.75))
+        table = client.ask(f"overlay?run={ID}&run={OTHER}").text.partition("<h2>Runs</h2>")[2].partition("</table>")[0]
+        assert re.findall(r'<t[hd] class="number">(.*?)</t', table) == [
+            *("Step", "Loss", "Validation loss"),
+            *("3/9", "2.5", "-", "1/9", "1.25", "1.75"),
+        ]
 
 
 def test_nested_keys_of_a_job() -> None:
