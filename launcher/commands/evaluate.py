@@ -12,6 +12,7 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.queries import EvaluateAnswer, EvaluateQuery
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
+from ..view.cleanup import counted
 from ..view.printable import in_one_line
 from ..view.text_table import text_table
 from ..view.waiting import waiting
@@ -72,7 +73,7 @@ def _as_text(report: EvaluateAnswer) -> str:
     size = f" of {report.tokens:,} tokens" if report.tokens else ""
     rows = [[name, _number(value)] for name, value in report.metrics.items() if not isinstance(value, list)]
     table = text_table(rows, right=(1,)).splitlines()
-    head = [f"{report.about}{average}", f"{report.examples:,} examples{size}: {report.data}"]
+    head = [f"{report.about}{average}", f"{counted(report.examples, 'example')}{size}: {report.data}"]
     return "\n".join([*map(in_one_line, head), *(f"  {line}" for line in table)])
 
 

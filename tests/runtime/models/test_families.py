@@ -198,6 +198,7 @@ def test_upper_layers_of_qwen_slide() -> None:
             {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "mscale": 1.0}},
             r"RoPE of type yarn has mscale, which",
         ),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, expected at most 10,000"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, r"partial_rotary_factor is 0\.5"),
     ],
