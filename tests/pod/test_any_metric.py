@@ -83,7 +83,7 @@ class Compared(NamedTuple):
 
     sandbox: Sandbox
     text: str
-    """Return the printed text of the comparison."""
+    """The printed text of the comparison."""
 
     @property
     def folder(self) -> Path:
