@@ -42,7 +42,10 @@ def abort_reason(output: bytes) -> str:
         return "native code gave up after the loss of another process"
     crash = output.decode(errors="replace").rpartition(_CRASH)[2]
     if _NO_FRAME in crash and not _FRAME.search(crash) and "torch._C" in crash:  # the program itself has ended
-        return "native code gave up at exit; torch does so without torch.distributed.destroy_process_group()"
+        return (
+            "native code gave up at exit, after the program's last line; torch does so without "
+            "torch.distributed.destroy_process_group(), and now and then with it (docs/programs.md)"
+        )
     return "native code gave up"
 
 

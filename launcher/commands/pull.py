@@ -21,10 +21,10 @@ from ..view.overwritten import OverwrittenLine
 
 @dataclass(frozen=True)
 class PullRequest:
-    """Columns in the order in which they are left out on a narrow terminal."""
+    """Command line of `podrun pull`."""
 
     words: tuple[str, ...]
-    """Columns that are shortened to at least `_LEAST` characters on a narrow terminal, the first ones first."""
+    """A run or the URL of a workdir, both optional, followed by the results to download."""
     to: Path | None = None
 
 
@@ -44,7 +44,7 @@ def pull(request: PullRequest) -> int:
 
 
 def _pull_url(typed: str, request: PullRequest) -> int:
-    """Print a row per run, newest first: runs that continue, and the last ones that ended. A filter selects from all runs."""
+    """Download the results of a workdir in a bucket, of whichever runs they are."""
     bucket = bucket_of(typed)
     selection = parse_selection(request.words[1:])
     folder = request.to.expanduser() if request.to else PULLED / bucket.rpartition("/")[2]
@@ -52,7 +52,7 @@ def _pull_url(typed: str, request: PullRequest) -> int:
 
 
 def bucket_of(typed: str) -> str:
-    """Return the table. With a `width` in columns, columns are left out and texts shortened to fit."""
+    """Return the URL of a workdir in a bucket. Raises UserError if `url` is something else."""
     if mistakes := bucket_url.mistakes(PurePath(typed)):
         raise UserError("\n".join(mistakes))
     return str(bucket_url.url(PurePath(typed)))
@@ -73,7 +73,7 @@ def _pull(pull: Callable[[Say, Progress], Pulled]) -> int:
 
 
 def _split(words: tuple[str, ...]) -> tuple[RunDirectory, tuple[str, ...]]:
-    """Return a workdir as the user would type it in the current folder."""
+    """Return the run that the first word names, or else the newest, and the remaining words. Raises UserError."""
     first = words[0] if words else None
     if first is None or (selects(first) and not any(_names(run, first) for run in all_runs())):
         return find_run(None), words

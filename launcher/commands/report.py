@@ -1,4 +1,4 @@
-"""Return the width of a table. `shortened`: columns that count with their least width."""
+"""`podrun report`: write the page of a run, one HTML file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from podrun.runtime.contract import ExitCode, UserError
 from ..report.make_page import page_of_run, page_of_workdir
 from ..report.model import Page
 from ..report.write_html import html_of, write_page
-from ..rundir.runs import find_run
+from ..rundir.run_summary import summarize
+from ..rundir.runs import all_runs, find_run
+
+_NEWEST = 100
+"""Runs whose workdirs are looked at for what a wrong name may mean."""
 
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """Return the end of a path in `limit` characters: many runs have the same beginning."""
+    """Command line of `podrun report`."""
 
     target: str | None
     """A workdir on this machine, or the id of a run; None: the newest run."""
@@ -32,6 +36,16 @@ def report(request: ReportRequest) -> int:
     return ExitCode.DONE
 
 
+def _meant(target: str) -> str:
+    """Return the workdir of the newest run that ends like `target`, as a question; empty if there is none."""
+    name = Path(target).name
+    for run in all_runs()[:_NEWEST]:
+        workdir = summarize(run).workdir
+        if name and Path(workdir).name == name:
+            return f"; did you mean {workdir}, the workdir of {run.run_id}?"
+    return ""
+
+
 def _page(target: str | None) -> tuple[Page, str]:
     """Return the page, and a file name for it."""
     if target is not None and (folder := Path(target).expanduser().absolute()).is_dir():
@@ -39,5 +53,7 @@ def _page(target: str | None) -> tuple[Page, str]:
     try:
         directory = find_run(target)
     except UserError as error:
-        raise UserError(f"there is no folder {target} here, and {error}" if target else str(error)) from None
+        raise UserError(
+            f"there is no folder {target} here, and {error}{_meant(target)}" if target else str(error)
+        ) from None
     return page_of_run(directory), f"report-{directory.run_id}"

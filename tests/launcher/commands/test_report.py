@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.commands.report import ReportRequest, report
+from podrun.launcher.rundir.run_summary import summarize
 from podrun.runtime.contract import UserError
 
 from ..report.made import run_with_restart
@@ -55,6 +56,14 @@ def test_a_workdir(folder: Path) -> None:
 def test_what_there_is_no_page_of(target: str | None, output: Path | None, message: str) -> None:
     with pytest.raises(UserError, match=message):
         report(ReportRequest(target, output))
+
+
+def test_a_workdir_under_another_folder(folder: Path) -> None:
+    """The relative workdir of a run on hosts is below the pod file's, not below this folder."""
+    directory = run_with_restart()
+    workdir = Path(summarize(directory).workdir)
+    with pytest.raises(UserError, match=f"did you mean {workdir}, the workdir of {directory.run_id}\\?"):
+        report(ReportRequest(f"elsewhere/{workdir.name}", None))
 
 
 def test_a_folder_that_is_not_there(folder: Path) -> None:
