@@ -140,7 +140,11 @@ def _page(
         tiles=[
             ("running for" if status is RunStatus.RUNNING else "lasted", duration(until - begin)),
             *([("goodput", f"{goodput:.1f} %")] if (goodput := _goodput(shares)) is not None else []),
-            *step_tiles(steps, evaluations, summary.steps, is_running=status is RunStatus.RUNNING),
+            *(
+                step_tiles(steps, evaluations, summary.steps, status is RunStatus.RUNNING)
+                if steps
+                else _of_others(records)
+            ),
             *([("slowest", text)] if (text := straggler(step_times)) else []),
         ],
         charts=charts,
@@ -154,6 +158,12 @@ def _page(
         samples=last_samples(events),
         made=date_and_time(time.time()),
     )
+
+
+def _of_others(records: Records) -> list[tuple[str, str]]:
+    """Return the tile with the last step that any process has reported, for a run whose leading process has reported none."""
+    reported = [some[-1]["step"] for some in records.by_process.values() if some]
+    return [("step", str(max(reported)))] if reported else step_tiles([], [])
 
 
 def _had_nothing_left(summary: Summary, events: list[Event]) -> bool:

@@ -120,6 +120,8 @@ def document(
 
 _MANY = 8
 """Number of charts beyond which a page has a field to search them."""
+_FEW_COLUMNS = 3
+"""Number of columns of numbers that fit a phone."""
 _SEARCH = '<label>Search <input id="find" type="search" placeholder="metric"></label>'
 _ONLY_HERE = "; connect-src 'self'"
 """Addition to the content policy of a page that polls its server."""
@@ -139,7 +141,7 @@ def parts_of(page: Page) -> dict[str, str]:
         else "",
         "hosts": figures("Hosts", [chart for chart in page.charts if chart.axis == "time"], controls=False),
         "tables": "".join(section(table.title, _table(table)) for table in page.tables),
-        "logs": section("Last lines of the logs", *map(_log, page.logs), _quiet(page.logs_note)) if page.logs else "",
+        "logs": section("Last lines of the logs", *_logs(page), _quiet(page.logs_note)) if page.logs else "",
     }
     return {key: html for key, html in parts.items() if html}
 
@@ -342,7 +344,8 @@ def _step_times_table(step_times: Sequence[StepTimes]) -> str:
         + "</tr>"
         for number, row in enumerate(step_times)
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+    return f'<div class="wide">{table}</div>' if len(known) > _FEW_COLUMNS else table
 
 
 def _quiet(note: str) -> str:
@@ -358,5 +361,12 @@ def _table(table: Table) -> str:
     return f'<table class="facts"><tbody>{rows}</tbody></table>'
 
 
-def _log(log: Log) -> str:
-    return f"<details><summary>{text_of(log.name)}</summary><pre>{_lines(chr(10).join(log.lines))}</pre></details>"
+def _logs(page: Page) -> list[str]:
+    """Return the logs. The first one is open if it is all that there is to say why the run has failed."""
+    is_evidence = page.verdict.state == "failed" and not page.verdict.evidence
+    return [_log(log, is_open=is_evidence and number == 0) for number, log in enumerate(page.logs)]
+
+
+def _log(log: Log, is_open: bool) -> str:
+    text = f"<summary>{text_of(log.name)}</summary><pre>{_lines(chr(10).join(log.lines))}</pre>"
+    return f"<details{' open' if is_open else ''}>{text}</details>"

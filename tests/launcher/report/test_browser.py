@@ -184,3 +184,12 @@ def test_samples_and_metrics_of_a_program(opened: Open) -> None:
         for name in ("f1", "val/auc"):
             assert page.evaluate(WHITE_OR_NOT, f"#chart-{key_of(name)}") > 0.005
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_phone_shows_the_step_times_of_a_process_at_once(opened: Open) -> None:
+    """Its few columns need no scrolling to the side."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 3, 1, hosts=1))
+    page = opened(directory, width=390)
+    table, card = (page.locator(f"[data-part=steps] {one}").bounding_box() for one in ("table", "section"))
+    assert table["x"] + table["width"] <= card["x"] + card["width"]

@@ -241,3 +241,20 @@ def test_a_table_has_no_empty_columns() -> None:
     record(directory, start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 3, 1, hosts=1))
     assert "Others wait for it" not in html_of(page_of_run(directory))
     assert "Others wait for it, ms a step" in html_of(page_of_run(run_with_restart()))
+
+
+def test_the_log_is_open_if_nothing_else_says_why_a_run_has_failed() -> None:
+    """That of the failed process alone. The last step is of any process, if the leading one has reported none."""
+    directory = make()
+    record(directory, start(0, 0), *phase("train", 1), *(row for row in steps(1, 3, 1) if row["process"] == 1))
+    for host in ("host-0", "host-1"):
+        (directory.logs / f"{host}.log").write_text(f"last words of {host}\n")
+    record(directory, event("end", time=BEGIN + 9, code=137, host="host-1", process=1, message="failed: SIGKILL"))
+    page = page_of_run(directory)
+    assert re.findall(r"<details( open)?><summary>(.*?)</summary>", html_of(page)) == [
+        (" open", "host-1"),
+        ("", "host-0"),
+    ]
+    assert ("step", "3") in page.tiles
+    record(directory, event("error", 1, time=BEGIN + 8, kind="exception", message="boom", traceback="Traceback: boom"))
+    assert "<details open>" not in html_of(page_of_run(directory))
