@@ -118,13 +118,13 @@ def _on_this_machine(workdir: Path) -> tuple[Pod, Host, Path]:
 
 def as_table(rows: list[Checkpoint]) -> str:
     """Return a line per checkpoint. Below it are the values of the job that have changed since the line above."""
-    cells = [["step", "saved", "size", "loss", "files", ""]]
+    has_loss = any(row["loss"] is not None for row in rows)  # of a validation before the save
+    cells = [["step", "saved", "size", *["loss"] * has_loss, "files", ""]]
     for row in rows:
         loss = "" if row["loss"] is None else f"{row['loss']:.4g}"
-        cells.append(
-            [in_one_line(row["name"]), _saved(row["time"]), size(row["bytes"]), loss, _files(row), _notes(row)]
-        )
-    lines = text_table(cells, right=(2, 3)).splitlines()
+        first = [in_one_line(row["name"]), _saved(row["time"]), size(row["bytes"])]
+        cells.append([*first, *[loss] * has_loss, _files(row), _notes(row)])
+    lines = text_table(cells, right=(2, 3) if has_loss else (2,)).splitlines()
     blocks = [
         [line, *(f"    {in_one_line(change)}" for change in row["changes"])]
         for line, row in zip(lines[1:], rows, strict=True)

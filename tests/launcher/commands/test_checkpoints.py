@@ -86,6 +86,8 @@ def test_a_list(ask: Ask, workdir: Path) -> None:
     assert (second["changes"], third["changes"]) == ([], ["optimizer.learning_rate: 0.1 -> 0.2"])
     lines = as_table([{**row, "time": 0.0} for row in (first, second, third)]).splitlines()
     assert lines[0].split() == ["step", "saved", "size", "loss", "files"]
+    without = as_table([{**row, "time": 0.0, "loss": None} for row in (first, second)]).splitlines()
+    assert without[0].split() == ["step", "saved", "size", "files"]  # as of a program
     assert lines[1].endswith(" 1.5  no manifest")
     assert lines[2].endswith(" 1.25  verified")
     assert lines[4] == "    optimizer.learning_rate: 0.1 -> 0.2"
