@@ -31,7 +31,7 @@ from .options import complete_job, pod_options
 @click.option(
     "--best",
     metavar="ORDER",
-    help="Say which variant has the best last value of a metric: 'max val/accuracy', 'min loss'.",
+    help="Say which variant is the best by a metric: 'max val/accuracy', 'min loss'.",
 )
 @click.option(
     "--workdir",

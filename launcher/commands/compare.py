@@ -18,7 +18,7 @@ from podrun.runtime.ranking import Ranking
 from ..compare import table
 from ..compare.comparison import Comparison, plan_comparison
 from ..compare.folder import CURVE, PAGE, STEPS, TABLE, TIMES
-from ..compare.output import as_record, as_text, best_variant, write_steps, write_table
+from ..compare.output import as_record, as_text, best_variant, lacks_metric, write_steps, write_table
 from ..compare.page import About, page_of
 from ..compare.plots import can_plot, plot_convergence, plot_times
 from ..compare.run_as_jobs import run_as_jobs
@@ -55,7 +55,12 @@ def compare(request: CompareRequest) -> int:
     _make(results)
     out = sys.stderr if request.json else sys.stdout
     print(_headline(comparison), file=out, flush=True)
-    measured = _run(comparison, quiet=request.json)
+
+    def ended(one: table.Measurement) -> None:
+        if ranking and (problem := lacks_metric(one, ranking)):
+            print(f"podrun: {problem}", file=sys.stderr, flush=True)
+
+    measured = _run(comparison, ended, quiet=request.json)
     rows = table.compare_variants(measured)
     if not request.json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -77,11 +82,11 @@ def _ranking(best: str | None) -> Ranking | None:
         raise UserError(f"--best {error}") from None
 
 
-def _run(comparison: Comparison, quiet: bool) -> list[table.Measurement]:
+def _run(comparison: Comparison, ended: Callable[[table.Measurement], None], quiet: bool) -> list[table.Measurement]:
     if comparison.submission is None:
-        return run_variants(comparison, quiet=quiet)
+        return run_variants(comparison, quiet=quiet, ended=ended)
     try:
-        return run_as_jobs(comparison, comparison.submission, quiet=quiet)
+        return run_as_jobs(comparison, comparison.submission, quiet=quiet, ended=ended)
     except UserError:  # the queue accepts no job
         results = comparison.folders.results
         with suppress(OSError):

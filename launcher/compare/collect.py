@@ -53,6 +53,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
         evaluations(records),
         spec.pod.slice.devices if isinstance(spec.job, Config) and spec.job.parallel.model_per_device else 1,
         metrics(records, MEASURED if isinstance(spec.job, Config) else _SHOWN_ANYWAY),
+        frozenset(metrics([row for row in records if row.get("kind") == "eval"], ())),
         is_program=not isinstance(spec.job, Config),
     )
 

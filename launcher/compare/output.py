@@ -12,7 +12,8 @@ from podrun.runtime.ranking import Ranking
 
 from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table, wrap
-from .table import Row, VariantState, step_times
+from .folder import TABLE
+from .table import Measurement, Row, Step, VariantState, compare_variants, step_times
 
 _DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
 _FEW = 5  # with fewer step times, one that dominates the total is no reason for a warning
@@ -97,24 +98,46 @@ def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Seq
 
 
 def best_variant(rows: Sequence[Row], ranking: Ranking) -> str:
-    """Return a line about the variant whose last value of a metric is the best; or which metrics there are instead.
+    """Return a line about the variant whose value of a metric is the best; or which metrics there are instead."""
+    by_variant = _values_of(ranking.metric, rows)
+    if not by_variant:
+        return (
+            f"Best by {ranking}: no variant has {ranking.metric}; there are {_names(rows)}. "
+            f"{TABLE} has the values of all metrics."
+        )
+    name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
+    return f"Best by {ranking}: {name}, {by_variant[name]:.5g}."
+
+
+def lacks_metric(one: Measurement, ranking: Ranking) -> str | None:
+    """Return a warning if a run that is done has not reported the metric that is to rank the variants; otherwise None."""
+    rows = compare_variants([one])
+    if one.state is not VariantState.DONE or _values_of(ranking.metric, rows):
+        return None
+    return (
+        f"{one.variant.label} has reported no metric {ranking.metric}, which --best names; it has reported {_names(rows)}. "
+        f"The table and {TABLE} will have the values of all metrics, so no run has to be repeated for another --best."
+    )
+
+
+def _values_of(metric: str, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the value of a metric by variant.
 
     A metric of the job's evaluations may be named with or without the word `validation`.
     """
-    values: dict[str, dict[str, float]] = {}
-    for row in rows:
-        for name, value in {"loss": row.validation_loss, "training loss": row.train_loss, **row.metrics}.items():
-            if value is not None:
-                values.setdefault(name, {})[row.measured.variant.name] = value
-    metric = ranking.metric
-    by_variant = (
-        values.get(f"validation {metric}") or values.get(metric.removeprefix("validation ")) or values.get(metric)
-    )
-    if not by_variant:
-        names = ", ".join(map(in_one_line, values)) or "no metrics"
-        return f"Best by {ranking}: no variant has {metric}; there are {names}."
-    name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
-    return f"Best by {ranking}: {name}, {by_variant[name]:.5g}."
+    names = (f"validation {metric}", metric.removeprefix("validation "), metric)
+    every = {row.measured.variant.name: _values(row) for row in rows}
+    by_name = [{variant: values[name] for variant, values in every.items() if name in values} for name in names]
+    return next(filter(None, by_name), {})
+
+
+def _values(row: Row) -> dict[str, float]:
+    every = {"loss": row.validation_loss, "training loss": row.train_loss, **row.metrics}
+    return {name: value for name, value in every.items() if value is not None}
+
+
+def _names(rows: Sequence[Row]) -> str:
+    return ", ".join(dict.fromkeys(in_one_line(name) for row in rows for name in _values(row))) or "no metrics"
 
 
 def column_texts(rows: Sequence[Row]) -> list[list[str]]:
@@ -161,20 +184,30 @@ def numbers(values: Sequence[float | None], digits: int = 3) -> list[str]:
 def notes_of(rows: Sequence[Row]) -> list[str]:
     """Return lines with the legend of the columns, and warnings."""
     first, count = rows[0].measured.variant.name, len(rows[0].runs)
+    is_program = any(row.measured.is_program for row in rows)
     interval = "95 % of it by bootstrap over the steps" if count == 1 else f"95 % of it over the {count} runs"
     notes = [f"each number is the median of {count} runs"] * (count > 1)
     notes += [
         "COMPILE: from the start of compiling to the end of the first step, nothing cached",
         "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints"
-        if not any(row.measured.is_program for row in rows)
+        if not is_program
         else "MEDIAN STEP, TOTAL: the time between reports after the first, with all that the program does in it",
-        "TRAIN LOSS, VALIDATION LOSS, further metrics: of the last step or evaluation that has them",
+        "TRAIN LOSS, VALIDATION LOSS, further metrics: of the last step or evaluation that has them"
+        if not is_program
+        else "TRAIN LOSS, further metrics of training: the mean over the last tenth of the reports, at least 5 "
+        "(a quarter, if they are fewer than 20)",
+        *["VALIDATION LOSS, metrics of evaluations: of the last evaluation"] * is_program,
         f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps ({interval}), "
         "BY TOTAL that of the totals; below 1 is slower",
     ]
     if any(speed_up(row).endswith("(unclear)") for row in rows):
         remedy = "use a larger --repeat" if count > 1 else "run more steps"
         notes.append(f"unclear: that interval is too wide to tell anything; {remedy}")
+    if count == 1 and any(row.speedup_interval for row in rows):
+        notes.append(
+            "each variant has run once, so the intervals do not include how busy the machine was during each run; "
+            "--repeat 3 measures how much runs differ"
+        )
     if silent := [row.measured.variant.name for row in rows if row.measured.is_program and not row.steps]:
         notes.append(
             f"no metrics of {', '.join(silent)}: a program reports them with podrun.report (docs/own_programs.md)"
@@ -251,11 +284,18 @@ def _flat(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:
-    """Write all steps of all variants; missing values are empty cells. Returns True."""
+    """Write all steps and evaluations of all variants, with all metrics; missing values are empty cells. Returns True."""
+    runs = [run for row in rows for run in row.runs]
+    names = [*dict.fromkeys(name for run in runs for name in run.metrics)]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        writer.writerow(["variant", "step", "loss", "grad_norm", "seconds"])
-        for row in rows:
-            for run in row.runs:
-                writer.writerows([run.variant.label, s.step, s.loss, s.grad_norm, s.seconds] for s in run.steps)
+        columns = ["loss", "grad_norm", "seconds", "validation_loss", *(f"metrics.{name}" for name in names)]
+        writer.writerow(["variant", "step", *columns])
+        for run in runs:
+            steps, losses = {step.step: step for step in run.steps}, dict(run.evaluations)
+            metrics = [dict(run.metrics.get(name, ())) for name in names]
+            for number in sorted({*steps, *losses, *(step for values in metrics for step in values)}):
+                step, further = steps.get(number, Step(number)), [values.get(number) for values in metrics]
+                values = [step.loss, step.grad_norm, step.seconds, losses.get(number), *further]
+                writer.writerow([run.variant.label, number, *values])
     return True

@@ -19,6 +19,8 @@ _COLOURS = 8
 _MOST = 40_000  # points of all curves of a chart together
 _EQUAL = 1e-4
 """Relative difference of losses below which they count as equal."""
+_UNKNOWN = (0.0, math.inf)
+"""Interval of a speed-up of which a single round was measured."""
 _COLUMNS = (
     *("Variant", "Steps", "Compile, s", "Median step, ms", "Total, s", "Training loss", "Validation loss"),
     *("Speed-up by median", "Speed-up by total", "State"),
@@ -94,18 +96,21 @@ def _best_loss(rows: Sequence[Row]) -> list[str]:
 
 
 def _fastest(rows: Sequence[Row]) -> list[str]:
-    """Return a line about the fastest variant, or a line that none is clearly fastest: all intervals contain 1."""
-    timed = [row for row in rows if row.speedup is not None]
-    if len(timed) < 2:
+    """Return a line about the variant with the fastest steps, or a line that none is clearly the fastest.
+
+    Variants that have run once have no line: their times also differ if the machine was busier during one of the runs.
+    """
+    timed = sorted((row for row in rows if row.speedup is not None), key=lambda row: row.speedup or 0.0)
+    if len(timed) < 2 or len(rows[0].runs) == 1:
         return []
-    fastest = max(timed, key=lambda row: row.speedup or 0.0)
+    second, fastest = timed[-2:]
     name, first = fastest.measured.variant.name, rows[0].measured.variant.name
-    others = [row.speedup_interval for row in timed if row.speedup_interval is not None]
-    if all(low <= 1 <= high for low, high in others):
-        return [f"The steps of no variant are clearly faster or slower than those of {first}."]
+    intervals = {row.measured.variant.name: row.speedup_interval or _UNKNOWN for row in timed} | {first: (1.0, 1.0)}
+    low, _ = intervals.pop(name)
+    if any(high >= low for _, high in intervals.values()):
+        return ["The steps of no variant are clearly the fastest."]
     if fastest is not rows[0]:
         return [f"The fastest steps: {name}, {speed_up(fastest)} as fast as {first}."]
-    second = max((row for row in timed if row is not fastest), key=lambda row: row.speedup or 0.0)
     return [f"The fastest steps: {name}; {second.measured.variant.name} is {speed_up(second)} as fast."]
 
 

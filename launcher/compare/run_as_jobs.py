@@ -66,14 +66,17 @@ class _Job:
         return Measurement(self.variant, state, reason, ExitCode.FAILED, self.directory.run_id, workdir)
 
 
-def run_as_jobs(comparison: Comparison, submission: Submission, *, quiet: bool) -> list[Measurement]:
+def run_as_jobs(
+    comparison: Comparison, submission: Submission, *, quiet: bool, ended: Callable[[Measurement], None]
+) -> list[Measurement]:
     """Submit every variant, wait until all have ended, and return the measurements in the variants' order.
 
     A failed variant does not stop the others. Ctrl-C cancels queued jobs and stops running ones. If the terminal is lost, the
-    jobs continue without this process. Raises UserError if the queue rejects the first job.
+    jobs continue without this process. `ended` is called with the measurements of each run when it has ended.
+    Raises UserError if the queue rejects the first job.
     """
     with Signals() as signals:
-        jobs = _Jobs(comparison, submission, signals, sys.stderr if quiet else sys.stdout)
+        jobs = _Jobs(comparison, submission, signals, sys.stderr if quiet else sys.stdout, ended)
         jobs.run()
     return jobs.measured()
 
@@ -81,11 +84,19 @@ def run_as_jobs(comparison: Comparison, submission: Submission, *, quiet: bool) 
 class _Jobs:
     """The jobs of a comparison."""
 
-    def __init__(self, comparison: Comparison, submission: Submission, signals: Signals, out: TextIO) -> None:
+    def __init__(
+        self,
+        comparison: Comparison,
+        submission: Submission,
+        signals: Signals,
+        out: TextIO,
+        ended: Callable[[Measurement], None],
+    ) -> None:
         self._comparison = comparison
         self._submission = submission
         self._signals = signals
         self._out = out
+        self._ended = ended
         self._told_at = 0.0
         self._waiting = deque(comparison.jobs)
         """Variants that are not submitted yet."""
@@ -110,6 +121,8 @@ class _Jobs:
                 self._stop()
             for job in self._going:
                 job.poll(self._say)
+                if job.ended:
+                    self._ended(job.measured(self._comparison.files))
             if time.monotonic() > self._deadline:
                 self._name_unended()
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -44,12 +44,13 @@ class _WithoutLastLines:
             self._console.say(text)
 
 
-def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
+def run_variants(comparison: Comparison, *, quiet: bool, ended: Callable[[Measurement], None]) -> list[Measurement]:
     """Run every variant, and return the measurements. A failed variant does not stop the others; Ctrl-C does.
 
     Args:
         comparison: the planned comparison.
         quiet: print nothing on stdout; progress goes to stderr.
+        ended: called with the measurements of each run as soon as it has ended.
     """
     out = sys.stderr if quiet else sys.stdout
     measured: list[Measurement] = []
@@ -62,6 +63,7 @@ def run_variants(comparison: Comparison, *, quiet: bool) -> list[Measurement]:
             print(f"\n--- {number} of {len(comparison.jobs)}: {variant.label}", file=out, flush=True)
             console = _WithoutLastLines(PlainConsole(out) if quiet or not out.isatty() else LiveConsole())
             measured.append(_run_variant(variant, replace(spec, run_id=new_run_id()), comparison, console))
+            ended(measured[-1])
     return measured
 
 

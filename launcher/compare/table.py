@@ -56,12 +56,36 @@ class Measurement:
 
     Metrics of evaluations have a slash in their names, or begin with `validation`.
     """
+    of_evaluations: frozenset[str] = frozenset()
+    """Names of the `metrics` that evaluations report."""
     is_program: bool = False
 
     @property
     def validation_loss(self) -> float | None:
         """Return the loss of the last evaluation; None without one."""
         return self.evaluations[-1][1] if self.evaluations else None
+
+    @property
+    def train_loss(self) -> float | None:
+        """Return the training loss: of a job, that of the last step; of a program, the mean over its last reports."""
+        last = self.steps[-1].loss if self.steps else None
+        if last is None or not self.is_program:
+            return last
+        return mean_of_last([step.loss for step in self.steps if step.loss is not None])
+
+    def metric(self, name: str) -> float:
+        """Return a further metric: its last value; of a program's training, the mean over its last reports."""
+        values = [value for _, value in self.metrics[name]]
+        return mean_of_last(values) if self.is_program and name not in self.of_evaluations else values[-1]
+
+
+def mean_of_last(values: Sequence[float]) -> float:
+    """Return the mean of the last tenth of the values: one alone may be that of a noisy batch.
+
+    A tenth of few values would be too few to be a mean, so at least 5 count, but no more than a quarter of all.
+    """
+    count = max(1, math.ceil(len(values) / 10), min(5, len(values) // 4))
+    return statistics.fmean(values[-count:])
 
 
 @dataclass(frozen=True)
@@ -129,14 +153,14 @@ def _row(runs: Sequence[Measurement], first: Sequence[Measurement]) -> Row:
     all_done = all(run.state is VariantState.DONE for run in (*runs, *first))
     names = dict.fromkeys(name for run in runs for name in run.metrics)
     speedup, interval = _speedup(runs, first, more)
-    lasts = {name: _median(run.metrics[name][-1][1] for run in runs if name in run.metrics) for name in names}
+    lasts = {name: _median(run.metric(name) for run in runs if name in run.metrics) for name in names}
     return Row(
         runs=tuple(runs),
         steps=max(run.steps[-1].step if run.steps else 0 for run in runs),
         compile_seconds=_median(run.compile_seconds for run in runs),
         median_step=_median(map(_median_step, runs)),
         total=total,
-        train_loss=_median(run.steps[-1].loss if run.steps else None for run in runs),
+        train_loss=_median(run.train_loss for run in runs),
         validation_loss=_median(run.validation_loss for run in runs),
         metrics={name: value for name, value in lasts.items() if value is not None},
         speedup=speedup,

@@ -145,6 +145,7 @@ class Chart {
     const runs = this.series.map((s) => progress[s.run ?? -1]);
     this.axis = this.spec.axis !== "step" ? this.spec.axis : runs.length && runs.every((run) => run?.[over]) ? over : "steps";
     this.series.forEach((s, n) => { s.x = this.spec.axis === "step" ? placesOn(this.axis, s.steps, runs[n]) : s.steps; });
+    this.first = this.series.reduce((least, s) => s.steps.reduce((a, b) => Math.min(a, b), least), Infinity);
     this.markRun = runs[0];
     this.whole = this.extent();
   }
@@ -169,7 +170,7 @@ class Chart {
     const isAgain = (s, other) => other.colour === s.colour && (s.style === "dots" || s.name.replace(/ #\d+$/, "") === other.name);
     const named = this.series.filter((s, n, all) => !all.slice(0, n).some((other) => isAgain(s, other)));
     const entries = named.map((s) => [s.name, s.colour, s.key]);
-    const kinds = new Set(this.spec.marks.map((mark) => mark[1]));
+    const kinds = new Set(this.marks.map((mark) => mark[1]));
     for (const [kind, text, name] of [["restart", "restart", "down"], ["save", "checkpoint", "save"], ["evaluate", "evaluation", "evaluate"]])
       if (kinds.has(kind)) entries.push([text, name]);
     if (entries.length < 2) return;
@@ -186,6 +187,11 @@ class Chart {
       }
       legend.append(item);
     }
+  }
+
+  // A run that goes on from an earlier run's checkpoint has a mark at its step, before its curves begin.
+  get marks() {
+    return this.spec.marks.filter(([step]) => step >= this.first);
   }
 
   get shown() {
@@ -322,7 +328,7 @@ class Chart {
 
   drawMarks(pen) {
     const { top, bottom } = this.box;
-    for (const [step, kind] of this.spec.marks) {
+    for (const [step, kind] of this.marks) {
       pen.strokeStyle = pen.fillStyle = colour(kind === "restart" ? "down" : kind);
       const at = this.toX(placesOn(this.axis, [step], this.markRun)[0]);
       if (kind === "restart") {

@@ -70,6 +70,7 @@ def test_a_program_with_other_arguments_and_variables(sandbox: Sandbox) -> None:
     """Each run has a workdir and a name of its own; the metrics that the program reports are columns."""
     (sandbox.path / "own.py").write_text(PROGRAM)
     over = ("--over", "lr=0.5,0.25", "--over", "launch.env.MODE=7", "--over", "depth=3", "--repeat", "2")
+    over = (*over, "--best", "max accuracyy")
     done = sandbox.podrun(
         *JOB[:4], *over, "--json", "launch.env.A=x", "--", "python", "own.py", "--lr", "{lr}", timeout=240
     )
@@ -80,6 +81,11 @@ def test_a_program_with_other_arguments_and_variables(sandbox: Sandbox) -> None:
     assert two["metrics"]["validation accuracy"] == 3.25 and two["runs_done"] == 2
     assert len({*one["runs"], *two["runs"]}) == 4
     assert [row["metrics.train/loss"] for row in rows_of(sandbox, "runs/own-compare/compare.csv")] == ["2.5", "1.25"]
+    steps = [row for row in rows_of(sandbox, "runs/own-compare/steps.csv") if row["variant"] == one["variant"]]
+    assert [row["metrics.train/loss"] for row in steps] == ["0.5", "1.0", "1.5", "2.0", "2.5"]
+    assert steps[-1]["metrics.validation accuracy"] == "3.5"
+    told = done.stderr.index(f"podrun: {one['variant']} has reported no metric accuracyy, which --best names")
+    assert told < done.stderr.index(f"--- 2 of 4: {two['variant']}")
     status = json.loads(sandbox.podrun("status", "lr=0.25,MODE=7,depth=3-run2", "--json").stdout)
     assert status["job"] == "python own.py --lr 0.25 --depth=3"
 

@@ -16,14 +16,15 @@ import pytest
 from podrun.launcher.compare.collect import evaluations, metrics, steps
 from podrun.launcher.compare.files import HostFiles, LocalFiles
 from podrun.launcher.compare.folder import new_folders
-from podrun.launcher.compare.output import as_text, numbers, write_steps, write_table
+from podrun.launcher.compare.output import as_text, lacks_metric, numbers, write_steps, write_table
 from podrun.launcher.compare.plots import plot_convergence, plot_times, running_median
-from podrun.launcher.compare.table import Measurement, Step, VariantState, compare_variants
+from podrun.launcher.compare.table import Measurement, Step, VariantState, compare_variants, mean_of_last
 from podrun.launcher.compare.variants import Variant, find_variants, short_keys, split_values
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
+from podrun.runtime.ranking import Ranking
 from tests.tiers import mostly_long
 
 if TYPE_CHECKING:
@@ -280,6 +281,47 @@ def test_metrics_of_any_name() -> None:
     }
 
 
+def test_metrics_of_a_program_do_not_rest_on_one_batch() -> None:
+    """Those of its training are means over its last reports; evaluations, and metrics of a job, are the last ones."""
+    records = [
+        *({"kind": "train", "step": n, "loss": 1.0 + n % 2, "my/score": float(n % 2)} for n in range(1, 101)),
+        *({"kind": "eval", "step": n, "loss": 1.0 * n, "my/f1": 1.0 * n} for n in (50, 100)),
+    ]
+    job = replace(
+        measured("a", []),
+        steps=steps(records),
+        evaluations=evaluations(records),
+        metrics=metrics(records, {"loss"}),
+        of_evaluations=frozenset({"my/f1"}),
+    )
+    of_job, of_program = (compare_variants([one])[0] for one in (job, replace(job, is_program=True)))
+    assert (of_job.train_loss, of_job.validation_loss, of_job.metrics) == (
+        1.0,
+        100.0,
+        {"my/score": 0.0, "my/f1": 100.0},
+    )
+    assert (of_program.train_loss, of_program.metrics) == (1.5, {"my/score": 0.5, "my/f1": 100.0})
+    assert of_program.validation_loss == 100.0
+    assert "the mean over the last tenth of the reports" in as_text([of_program])
+    assert "the mean over" not in as_text([of_job])
+
+
+@pytest.mark.parametrize(("count", "used"), [(1, 1), (4, 1), (12, 3), (20, 5), (50, 5), (51, 6), (1000, 100)])
+def test_the_last_reports_of_a_metric(count: int, used: int) -> None:
+    """At least 5 of many, and of few not those of the beginning."""
+    assert mean_of_last([1e9] * (count - used) + [float(n) for n in range(used)]) == (used - 1) / 2
+
+
+def test_a_metric_that_best_names_and_a_run_has_not_is_told_when_the_run_ends() -> None:
+    """Not only after all runs. A run that failed says why itself."""
+    one = measured("1", [None, 0.1], metrics={"my/score": ((1, 0.5),)})
+    told = lacks_metric(one, Ranking.parse("max my/scroe")) or ""
+    assert "a=1 has reported no metric my/scroe, which --best names; it has reported training loss, my/score." in told
+    assert "compare.csv will have the values of all metrics" in told
+    assert lacks_metric(one, Ranking.parse("max my/score")) is None
+    assert lacks_metric(replace(one, state=VariantState.FAILED), Ranking.parse("max my/scroe")) is None
+
+
 def test_repeated_runs_have_an_interval_over_the_runs() -> None:
     """Runs of a round are compared with each other, so that a machine that slows down changes nothing."""
     first, second = find_variants(["a=1,2"])
@@ -447,8 +489,12 @@ def test_numbers_of_a_column(values: list[float | None], shown: list[str]) -> No
 
 def test_csv_files(tmp_path: Path) -> None:
     """A row for each variant, with its values; and one for each step, with empty cells for what is not known."""
+    further: Any = {"evaluations": ((2, 0.5), (3, 0.25)), "metrics": {"my/score": ((1, 7.0), (3, 9.0))}}
     rows = compare_variants(
-        [measured("[1, 2]", [None, 0.1]), measured("2", [], VariantState.FAILED, reason='it said "no"\nand left')]
+        [
+            measured("[1, 2]", [None, 0.1], **further),
+            measured("2", [], VariantState.FAILED, reason='it said "no"\nand left'),
+        ]
     )
     write_table(tmp_path / "t.csv", rows)
     write_steps(tmp_path / "s.csv", rows)
@@ -460,9 +506,10 @@ def test_csv_files(tmp_path: Path) -> None:
     ]
     assert (table[0]["total_seconds"], table[1]["total_seconds"]) == ("0.1", "")
     assert (tmp_path / "s.csv").read_text().splitlines() == [
-        "variant,step,loss,grad_norm,seconds",
-        '"a=[1, 2]",1,4.0,1.0,',
-        '"a=[1, 2]",2,3.0,0.5,0.1',
+        "variant,step,loss,grad_norm,seconds,validation_loss,metrics.my/score",
+        '"a=[1, 2]",1,4.0,1.0,,,7.0',
+        '"a=[1, 2]",2,3.0,0.5,0.1,0.5,',
+        '"a=[1, 2]",3,,,,0.25,9.0',
     ]
 
 

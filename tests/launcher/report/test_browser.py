@@ -111,6 +111,18 @@ def test_a_curve_without_noise_is_not_smoothed(opened: Open) -> None:
     assert page.locator("[data-part=metrics] .legend span").all_inner_texts() == ["training", "checkpoint"]
 
 
+@pytest.mark.parametrize("first", [12, 13])
+def test_the_legend_has_only_marks_that_are_drawn(opened: Open, first: int) -> None:
+    """Curves that go on from an earlier checkpoint begin after the mark of the restart."""
+    directory = make()
+    rows = steps(first, 20, 0, hosts=1)
+    resume, save = event("resume", 0, time=BEGIN, step=12), event("checkpoint", 0, time=BEGIN + 8, step=20)
+    record(directory, start(0, 0, hosts=1), resume, *phase("train", 0, 1), *rows, save)
+    page = opened(directory)
+    drawn = ["restart", "checkpoint"] if first == 12 else ["checkpoint"]
+    assert page.locator("#chart-loss .legend span").all_inner_texts() == ["training", *drawn]
+
+
 def test_zoom_theme_and_log_axis(opened: Open) -> None:
     page = opened(run_with_restart())
     box = page.locator("#chart-loss canvas").bounding_box()
