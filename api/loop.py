@@ -61,7 +61,8 @@ def steps(
         state: the state before the first step, any pytree. Arrays (of JAX, numpy and torch), numbers, texts and bytes in it
             are saved. It must contain everything that a step changes, such as random keys, but not the position in the data
             if that is a function of the step. Arrays may be divided over the processes; everything else must be equal on
-            all of them. Other leaves, such as functions, are not saved and must not change.
+            all of them. Other leaves, such as functions, are not saved and must not change. Dictionaries may gain numpy
+            arrays, torch tensors and numbers after the first step; a resumed run gets them in `state` of the loop.
         save_every: steps between two checkpoints; 0: only at the end.
         keep: number of the newest checkpoints to keep.
         best: order of the evaluations: `min` or `max`, and the name of a metric, such as `max val/accuracy`. The checkpoint

@@ -390,12 +390,12 @@ class Session:
     # --- stop ---
 
     def listen(self) -> None:
-        """Treat SIGTERM as a request to stop from now on. A process in a pod always does."""
+        """Treat SIGTERM, and Ctrl-C without a pod, as a request to stop from now on. A process in a pod always does."""
         if self._stop is None:
             self._stop = StopRequest() if self.in_pod else LocalStop()
 
     def stop_listening(self) -> None:
-        """Restore the handler of SIGTERM in a process without a pod."""
+        """Restore the signal handlers in a process without a pod."""
         if isinstance(self._stop, LocalStop):
             self._stop.close()
             self._stop = None

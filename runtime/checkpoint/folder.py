@@ -51,8 +51,9 @@ class Target(Generic[M, T]):
     """Returns metadata from JSON. Raises ValueError, KeyError or TypeError if it is invalid; see `read_meta`."""
     accept: Callable[[int, M, Arrays], None]
     """Called with (step, metadata, template); raises UserError if the checkpoint belongs to another job."""
-    template: Callable[[], Arrays]
-    """Returns a tree with the wanted form of each array: a numpy array, or a `jax.ShapeDtypeStruct` with its sharding."""
+    template: Callable[[M], Arrays]
+    """Called with metadata; returns the wanted form of each array: a numpy array, or a `jax.ShapeDtypeStruct` with its
+    sharding."""
     build: Callable[[int, M, Arrays], T]
     """Called with (step, metadata, arrays); returns the result."""
 
@@ -155,9 +156,8 @@ class CheckpointFolder:
     def load(self, step: int, target: Target[Any, T]) -> T:
         """Restore a checkpoint on this process, as `target` describes. Raises as `read` does."""
 
-        template = target.template()
-
         def use(meta: Any) -> T:
+            template = target.template(meta)
             target.accept(step, meta, template)
             return target.build(step, meta, self.read_state(step, template))
 

@@ -73,12 +73,16 @@ def restore_from_process_zero(
         raise RefusedError(answer["refused"])
     if not answer:
         return None
-    state = broadcast_arrays(arrays, target.template(), reporter.record.part)
-    return answer["step"], target.build(answer["step"], target.parse(answer["meta"]), state)
+    parsed = target.parse(answer["meta"])
+    state = broadcast_arrays(arrays, target.template(parsed), reporter.record.part)
+    return answer["step"], target.build(answer["step"], parsed, state)
 
 
 def _read(checkpoints: CheckpointFolder, step: int, target: Target[M, T]) -> tuple[M, Arrays]:
     whole: Target[M, tuple[M, Arrays]] = Target(
-        target.parse, target.accept, lambda: whole_template(target.template()), lambda _, meta, arrays: (meta, arrays)
+        target.parse,
+        target.accept,
+        lambda meta: whole_template(target.template(meta)),
+        lambda _, meta, arrays: (meta, arrays),
     )
     return checkpoints.load(step, whole)

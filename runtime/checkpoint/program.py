@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import jax
 
-from ..array_names import refuse
+from ..array_names import Arrays, refuse
 from ..contract import UserError
 from ..data import streamed
 from ..distributed import barrier
@@ -18,13 +18,17 @@ from ..replicas import differing
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.progress import Reporter
-from . import trees
+from . import added, trees
 from .folder import CheckpointFolder, Target
 from .process_zero import restore_from_process_zero
 from .restore import newest_readable
 from .retention import Retention
 
 _SHOWN = 8
+_ADVICE = (
+    "give podrun.steps a first state with the arrays of later ones; only dictionaries may gain entries: numpy arrays, torch "
+    "tensors and numbers"
+)
 
 
 class ProgramMeta(TypedDict):
@@ -40,6 +44,8 @@ class ProgramMeta(TypedDict):
     """The best evaluation so far; None if the program ranks none."""
     arguments: NotRequired[list[str]]
     """Arguments of the program."""
+    added: NotRequired[added.Added]
+    """The arrays that the first state did not have."""
 
 
 class SavedProgram(NamedTuple):
@@ -67,6 +73,7 @@ class ProgramCheckpoints(CheckpointFolder):
         Raises UserError if the state cannot be saved, or differs between processes.
         """
         self._described = _described(like)
+        self._structure = jax.tree.structure(like)
         self._kept = trees.kept_as_is(like)
         _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
         in_parts = trees.spans_processes(like)
@@ -76,11 +83,11 @@ class ProgramCheckpoints(CheckpointFolder):
 
     def check(self, step: int, state: Any) -> None:
         """Raise UserError if `state` cannot be saved exactly or restored into the first state. Called on all processes."""
-        if (described := _described(state)) != self._described:
+        gained = self._added(state)
+        if (described := {n: d for n, d in _described(state).items() if n not in gained}) != self._described:
             rows = _rows(self._described, described, "at first", "now")
-            raise UserError(
-                "\n".join([f"the state of step {step} differs from the first state, into which it is restored", *rows])
-            )
+            first = f"the state of step {step} differs from the first state, into which it is restored"
+            raise UserError("\n".join([first, *rows, _ADVICE]))
         kept = trees.kept_as_is(state)
         changed = [name for name in {**self._kept, **kept} if kept.get(name) != self._kept.get(name)]
         refuse(
@@ -88,6 +95,10 @@ class ProgramCheckpoints(CheckpointFolder):
             [f"{name} differs from the first state, and a resumed run would not have it" for name in changed],
         )
         _check_replicas(state, f"the state of step {step}", "only process 0's would be saved")
+
+    def _added(self, state: Any) -> added.Added:
+        """Return the arrays that `state` has and the first state had not, if they can be restored without it."""
+        return added.added(self._structure, self._described, state)
 
     def save(
         self,
@@ -113,6 +124,7 @@ class ProgramCheckpoints(CheckpointFolder):
             "iterators": iterators,
             "best": best,
             "arguments": sys.argv[1:],
+            "added": self._added(state),
         }
         self.write(step, trees.savable(state), meta, metrics)
 
@@ -134,14 +146,19 @@ class ProgramCheckpoints(CheckpointFolder):
     def _target(self, like: Any) -> Target[ProgramMeta, SavedProgram]:
         def accept(step: int, meta: ProgramMeta, _: Any) -> None:
             saved = {**meta["arrays"], **_kinds(meta.get("texts", trees.texts(like)))}
-            if saved != (expected := _described(like)):
+            gained = meta.get("added", {})
+            if saved != (expected := {**{n: meta["arrays"][n] for n in gained}, **_described(like)}):
                 raise UserError(_other_arrays(self.directory, step, saved, expected))
 
         def build(_: int, meta: ProgramMeta, arrays: Any) -> SavedProgram:
             state = trees.restored(like, arrays, meta.get("texts", {}))
+            added.insert(state, meta.get("added", {}), arrays)
             return SavedProgram(state, meta.get("iterators"), meta.get("best"), meta.get("arguments"))
 
-        return Target(self._parse, accept, lambda: trees.template(like), build)
+        def template(meta: ProgramMeta) -> Arrays:
+            return trees.template(like, added.forms(meta.get("added", {})))
+
+        return Target(self._parse, accept, template, build)
 
     def _parse(self, meta: Any) -> ProgramMeta:
         """Return the metadata with its type.
@@ -161,6 +178,7 @@ class ProgramCheckpoints(CheckpointFolder):
             check_saved(meta["best"])
         if not all(isinstance(word, str) for word in meta.get("arguments", [])):
             raise TypeError("arguments is not a list of texts")
+        added.check_saved(meta.get("added", {}), meta["arrays"])
         checked: ProgramMeta = meta
         return checked
 

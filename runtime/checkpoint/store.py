@@ -131,4 +131,4 @@ class Checkpoints(CheckpointFolder):
             counters = Counters(*(meta.get(name) for name in Counters._fields))  # type: ignore[arg-type]
             return Restored(step, state, meta["position"], changed, counters, meta.get("tokenizer"))
 
-        return Target(job_meta, accept, template, build)
+        return Target(job_meta, accept, lambda _: template(), build)

@@ -45,7 +45,7 @@ def named_leaves(tree: Any) -> Named:
             raise UserError(
                 f"{'.'.join(name)} of the state is an array of {dtype}, which cannot be saved; leave it out"
             )
-    if not any(_has_content(leaf) for leaf in leaves.values()):
+    if not any(has_content(leaf) for leaf in leaves.values()):
         kind = type(tree).__name__
         raise UserError(
             f"the state has no arrays and no numbers, so nothing to save; give a pytree of them, not {kind}"
@@ -96,21 +96,25 @@ def savable(tree: Any) -> Arrays:
 
     On CPU the numpy arrays share the tree's memory.
     """
-    return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
+    return _nested({name: _savable(leaf) for name, leaf in named_leaves(tree).items() if has_content(leaf)})
 
 
-def template(tree: Any) -> Arrays:
-    """Return the template to restore into: `jax.ShapeDtypeStruct` for committed JAX arrays, numpy arrays for the rest."""
-    return _nested({name: _template(leaf) for name, leaf in named_leaves(tree).items() if _has_content(leaf)})
+def template(tree: Any, more: Named | None = None) -> Arrays:
+    """Return the template to restore into: `jax.ShapeDtypeStruct` for committed JAX arrays, numpy arrays for the rest.
+
+    `more`: templates of arrays that the tree need not have.
+    """
+    named = {name: _template(leaf) for name, leaf in named_leaves(tree).items() if has_content(leaf)}
+    return _nested({**(more or {}), **named})
 
 
 def restored(tree: Any, arrays: Arrays, written: Texts) -> Any:
     """Return `tree` with the arrays and texts of a checkpoint; each leaf keeps its type and devices."""
-    flat = _flat(arrays)
+    saved = flat(arrays)
 
     def value(place: tuple[str, ...], leaf: Leaf) -> Leaf:
         if _is_saved(leaf):
-            return _placed(leaf, flat[place or ("value",)]) if _has_content(leaf) else leaf
+            return _placed(leaf, saved[place or ("value",)]) if has_content(leaf) else leaf
         if _is_text(leaf) and ".".join(place) in written:  # older versions did not save texts
             return type(leaf)(_read(*written[".".join(place)]))
         return leaf
@@ -160,7 +164,7 @@ def _array(leaf: Leaf) -> Any:
     return leaf if isinstance(leaf, (jax.Array, np.ndarray)) else np.asarray(leaf)
 
 
-def _has_content(leaf: Leaf) -> bool:
+def has_content(leaf: Leaf) -> bool:
     """Return whether an array has any elements. orbax does not save empty arrays."""
     return 0 not in getattr(leaf, "shape", ())
 
@@ -255,8 +259,9 @@ def _nested(leaves: Named) -> Arrays:
     return tree
 
 
-def _flat(tree: Arrays, above: tuple[str, ...] = ()) -> Named:
+def flat(tree: Arrays, above: tuple[str, ...] = ()) -> Named:
+    """Return the leaves of nested dictionaries by path."""
     leaves: Named = {}
     for key, value in tree.items():
-        leaves.update(_flat(value, (*above, key)) if isinstance(value, dict) else {(*above, key): value})
+        leaves.update(flat(value, (*above, key)) if isinstance(value, dict) else {(*above, key): value})
     return leaves

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
+from typing import Any
 
 from jax.experimental import multihost_utils
 
@@ -35,24 +38,40 @@ class StopRequest:
 
 
 class LocalStop:
-    """Stop a single process at the next step after SIGTERM. A second SIGTERM kills it."""
+    """Stop a single process at the next step after SIGTERM or Ctrl-C (SIGINT). A second signal kills it.
+
+    SIGINT keeps a handler other than Python's own. In an interactive session it interrupts the code, as users expect there.
+    """
 
     def __init__(self) -> None:
         self._asked = False
-        self._listens = threading.current_thread() is threading.main_thread()  # only the main thread may set handlers
-        self._before = signal.signal(signal.SIGTERM, self._ask) if self._listens else None
+        self._pid = os.getpid()
+        self._before: dict[int, Any] = {}
+        """Previous handlers, by signal."""
+        if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+            return
+        self._take(signal.SIGTERM)
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not hasattr(sys, "ps1"):
+            self._take(signal.SIGINT)
+
+    def _take(self, number: int) -> None:
+        self._before[number] = signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: object) -> None:
         self._asked = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for taken in self._before:
+            signal.signal(taken, signal.SIG_DFL)
+        if number == signal.SIGINT and os.getpid() == self._pid:  # Ctrl-C reaches forked children, too
+            with contextlib.suppress(OSError):  # no terminal any more
+                os.write(2, b"\nstopping after this step, with a checkpoint; Ctrl-C again ends at once\n")
 
     def reached(self) -> bool:
         return self._asked
 
     def close(self) -> None:
-        """Restore the previous handler of SIGTERM."""
-        if self._listens:
-            signal.signal(signal.SIGTERM, self._before)
+        """Restore the previous handlers."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
 
 _ACTION_SIZE = 512  # bytes; struct sigaction has 152 on x86-64

@@ -6,6 +6,8 @@ import itertools
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,7 @@ def update(state: dict[str, Any], x: jax.Array) -> tuple[dict[str, Any], jax.Arr
     return {"key": key, "w": w}, jnp.square(w).sum()
 
 
-def run(total: int, kill_at: int = 0, term_at: int = 0, **keys: Any) -> dict[str, Any]:
+def run(total: int, kill_at: int = 0, term_at: int = 0, number: int = signal.SIGTERM, **keys: Any) -> dict[str, Any]:
     examples = np.random.default_rng(0).random((50, 3), np.float32)
     batches = podrun.data.Batches(examples, 8)
     train = podrun.steps(total, {"key": jax.random.key(0), "w": jnp.zeros(3)}, **keys)
@@ -44,7 +46,7 @@ def run(total: int, kill_at: int = 0, term_at: int = 0, **keys: Any) -> dict[str
         if step == kill_at:
             raise KilledError
         if step == term_at:
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
     return dict(train.state)
 
 
@@ -75,17 +77,72 @@ def test_a_run_that_was_killed_goes_on_exactly(fresh: Fresh, tmp_path: Path, mon
     assert np.array_equal(*(jax.random.key_data(s["key"]) for s in (state, expected)))
 
 
-def test_it_stops_at_sigterm(fresh: Fresh, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_at_a_signal(fresh: Fresh, capfd: pytest.CaptureFixture[str], number: int) -> None:
+    before = signal.getsignal(number)
     with pytest.raises(podrun.Stopped) as stopped:
-        run(20, term_at=7)
+        run(20, term_at=7, number=number)
     assert (stopped.value.code, stopped.value.step) == (75, 7)
     assert saved() == [7]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # given back
-    assert "stopped at step 7; its checkpoint is complete" in capfd.readouterr().out
+    assert signal.getsignal(number) is before  # given back
+    shown = capfd.readouterr()
+    assert "stopped at step 7; its checkpoint is complete" in shown.out
+    assert ("stopping after this step, with a checkpoint; Ctrl-C again" in shown.err) == (number == signal.SIGINT)
     fresh()
     run(20)
     assert [record["step"] for record in records()] == [*range(1, 21)]
     assert "resumed from the checkpoint of step 7" in capfd.readouterr().out
+
+
+ALONE = """\
+import os, signal
+import numpy as np
+import podrun
+
+train = podrun.steps(9, {"w": np.zeros(2)})
+for step in train:
+    train.state = {"w": np.full(2, float(step))}
+    if step == 3:
+        os.kill(os.getpid(), signal.SIGINT)
+        if AGAIN:
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(("again", "code"), [(False, 75), (True, -signal.SIGINT)])
+def test_ctrl_c_without_a_launcher(tmp_path: Path, again: bool, code: int) -> None:
+    """The first saves after the step; the second ends the program at once. Neither shows a traceback."""
+    (tmp_path / "loop.py").write_text(ALONE.replace("AGAIN", str(again)))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PODRUN_")}
+    command = [sys.executable, "-c", START + "runpy.run_path('loop.py', run_name='__main__')"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**env, "JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and "Ctrl-C again ends at once" in done.stderr
+    assert ("stopped at step 3; its checkpoint is complete" in done.stdout) != again
+
+
+START = "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+"""Python leaves SIGINT ignored in a program that a shell started in the background, as this test may be."""
+
+
+@pytest.mark.parametrize("why", ["interactive", "own handler"])
+def test_ctrl_c_that_belongs_to_others(fresh: Fresh, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """In an interactive session it interrupts, and a handler of the program is called."""
+
+    def handle(number: int, frame: object) -> None:
+        raise KilledError
+
+    before = signal.getsignal(signal.SIGINT)
+    if why == "interactive":
+        monkeypatch.setattr("sys.ps1", ">>> ", raising=False)
+    signal.signal(signal.SIGINT, handle if why == "own handler" else signal.default_int_handler)
+    try:
+        with pytest.raises(KilledError if why == "own handler" else KeyboardInterrupt):
+            run(20, term_at=7, number=signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 VALUES = {2: 5.0, 4: 3.0, 6: 4.0, 8: 3.5, 10: 9.0, 12: 1.0}
@@ -339,6 +396,52 @@ def test_a_state_that_changes_its_form(fresh: Fresh) -> None:
         next(steps)
     assert "  v: float32[] at first, not now\n  w: float64[2] at first, float64[3] now" in str(refused.value)
     assert not Path("runs/train/checkpoints/1").exists()
+
+
+def moments(total: int, kill_at: int = 0) -> dict[str, Any]:
+    """Run a loop whose state gains arrays in its first steps, as that of torch's optimizers; return the last state."""
+    train = podrun.steps(total, {"opt": [{"state": {}, "lr": 0.5}], "w": np.ones(2)}, save_every=2)
+    for step in train:
+        group = train.state["opt"][0]
+        state = {key: dict(value) for key, value in group["state"].items()}
+        for key in range(min(step, 3)):  # the last one comes after the first save
+            mine = state.setdefault(key, {"count": 0, "mean": np.zeros(2, np.float32)})
+            mine["count"] += 1
+            mine["mean"] = np.float32(0.9) * mine["mean"] + np.float32(step)
+        train.state = {"opt": [{"state": state, "lr": 0.5}], "w": train.state["w"] * 1.5}
+        if step == kill_at:
+            raise KilledError
+    return dict(train.state)
+
+
+def test_a_state_that_gains_arrays(fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are saved, and a resumed run has them, with the types of their keys and values."""
+    expected = moments(8)
+    assert [*expected["opt"][0]["state"]] == [0, 1, 2]
+    monkeypatch.setenv("PODRUN_WORKDIR", str(tmp_path / "other"))
+    for kill_at in (3, 5, 7):
+        fresh()
+        with pytest.raises(KilledError):
+            moments(8, kill_at)
+    fresh()
+    resumed = moments(8)
+    assert repr(resumed) == repr(expected)  # also int and float32
+    fresh()
+    with pytest.raises(UserError, match=r"opt\.0\.lr: float\[\] in the checkpoint, not in the state"):
+        podrun.steps(9, {"opt": [{"state": {}}], "w": np.ones(2)})
+
+
+@pytest.mark.parametrize(
+    "gain", [{"more": jnp.zeros(2)}, {"more": [np.zeros(2)]}, {"more": "text"}, {"w": [np.zeros(2), np.zeros(2)]}]
+)
+def test_a_gain_that_could_not_be_restored(fresh: Fresh, gain: dict[str, Any]) -> None:
+    train = podrun.steps(3, {"w": [np.zeros(2)]}, save_every=1)
+    steps = iter(train)
+    next(steps)
+    train.state = {"w": [np.ones(2)], **gain}
+    with pytest.raises(UserError, match="differs from the first state, into which it is restored") as refused:
+        next(steps)
+    assert "only dictionaries may gain entries: numpy arrays, torch tensors and numbers" in str(refused.value)
 
 
 def test_what_is_reported_must_be_a_number(fresh: Fresh) -> None:
