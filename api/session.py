@@ -320,6 +320,7 @@ class Session:
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
         self.workdir = Workdir(chosen.expanduser().absolute())
         self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
+        self.reporter.is_program = True
         self.metrics = ReportedMetrics(
             self._open_writers if self.env.process_id == 0 else None,
             self.reporter,

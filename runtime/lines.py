@@ -19,6 +19,8 @@ PHASES: dict[str, str] = {
     Phase.SAMPLE: "sampling text",
     Phase.DONE: "done",
 }
+PROGRAM_PHASES: dict[str, str] = {**PHASES, Phase.COMPILE: "in the first step"}
+"""The same for user programs, which need not compile anything."""
 _PROFILE = {
     "begun": "profiling from step {step} on",
     "done": "profiled steps {step} to {last}",
@@ -28,13 +30,13 @@ _LOGGED = (Phase.CONNECT, Phase.SETUP, Phase.RESTORE, Phase.COMPILE, Phase.SAMPL
 """Phases that get a line in the log. The others recur between steps."""
 
 
-def log_line(event: WorkerEvent, *, leads: bool) -> str | None:
+def log_line(event: WorkerEvent, *, leads: bool, is_program: bool = False) -> str | None:
     """Return the line that a worker prints to its log for an event; None if it prints none.
 
     Only process 0 (`leads`) prints steps.
     """
     if event["event"] == EventKind.PHASE:
-        return PHASES[event["phase"]] if event["phase"] in _LOGGED else None
+        return (PROGRAM_PHASES if is_program else PHASES)[event["phase"]] if event["phase"] in _LOGGED else None
     if event["event"] == EventKind.STEP:
         return step_line(event) if leads else None
     return milestone(event)

@@ -91,6 +91,8 @@ class Outcome:
     """Step of the newest reported checkpoint."""
     no_checkpoint: bool = False
     """True if the attempt has looked for a checkpoint and found none."""
+    nothing_left: int | None = None
+    """Number of steps, if all of them were done before this attempt; otherwise None."""
     left_behind: list[str] = field(default_factory=list)
     over: str = ""
     """Reason why the hosts were taken away during the attempt, which may explain the cause or the interrupt."""

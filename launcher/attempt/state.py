@@ -114,6 +114,9 @@ class AttemptState:
         self.is_stuck = False
         """True once no process makes progress any more."""
         self.saved_step: int | None = None
+        self._resumed: int | None = None
+        self._nothing_left: int | None = None
+        """Number of steps, if all of them were done before; otherwise None."""
         self.started_fresh = False
         """True if a process has compiled the step without a checkpoint to resume from."""
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
@@ -252,6 +255,7 @@ class AttemptState:
             saved_step=self.saved_step,
             left_behind=self._left_behind,
             no_checkpoint=self.started_fresh and self.saved_step is None,
+            nothing_left=self._nothing_left,
             finished=self.all_done(),
             all_ended_well=all(p.exit_code == 0 for p in self.processes.values()),
         )
@@ -484,9 +488,11 @@ class AttemptState:
             self.started_fresh |= process.phase == Phase.COMPILE
         elif event["event"] == EventKind.STEP:
             process.step = event["step"]
+            self._nothing_left = event["step"] if self._resumed == event["step"] == event["steps"] else None
             self._prewarm(who)
         elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
             self.saved_step = event["step"]
+            self._resumed = event["step"] if event["event"] == EventKind.RESUME else self._resumed
         elif event["event"] == EventKind.ERROR:
             process.error = event
             self._add(cause.from_error(*who, event))

@@ -17,7 +17,7 @@ def attach(name: str | None, as_json: bool) -> int:
     """Show the run until it ends, and return its exit code; 0 if the user detaches earlier. Raises UserError."""
     directory = find_run(name)
     console = make_console(as_json)
-    if directory.job() is None and directory.end() is None and not is_unfinished(directory):
+    if directory.job() is None and end_of(directory) is None and not is_unfinished(directory):
         console.say(f"the supervisor of {directory.run_id} is gone; taking the run over")
         take_over(directory)
     if words := pending_words(directory):

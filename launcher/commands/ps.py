@@ -16,10 +16,12 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
+from ..pod.traits import TRAITS
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
+from .status import silence
 
 _RECENT = 10  # ended runs listed without --all
 _DROPPED = ("HOSTS", "SLICE", "STARTED", "JOB")
@@ -65,9 +67,10 @@ def ps(request: PsRequest) -> int:
         print(f"none of the {len(every)} runs matches; `podrun ps --all` lists all")
     else:
         print(table_of(shown, os.get_terminal_size().columns if sys.stdout.isatty() else None))
-        if abandoned := [summary.run for summary in shown if summary.state is RunStatus.ABANDONED]:
-            run = abandoned[0] if len(abandoned) == 1 else "RUN"
-            print(f"abandoned: its launcher is gone; `podrun attach {run}` takes it over, `podrun stop {run}` ends it")
+        if abandoned := [summary for summary in shown if summary.state is RunStatus.ABANDONED]:
+            run, heard = ("RUN", "") if len(abandoned) > 1 else (abandoned[0].run, f", {silence(abandoned[0])}")
+            print(f"abandoned: its launcher is gone{heard}")
+            print(f"`podrun attach {run}` takes it over, `podrun stop {run}` ends it")
         if len(shown) < len(summaries):
             print(f"{len(summaries) - len(shown)} more have ended: podrun ps --all")
     return ExitCode.DONE
@@ -107,9 +110,16 @@ def _cells(summary: Summary) -> dict[str, str]:
         "STARTED": moment(summary.started),
         "FOR": duration(end - summary.started),
         "NAME": shorten(summary.name, _MOST) or "-",
-        "WORKDIR": _end_of(_from_here(summary.workdir), _MOST),
+        "WORKDIR": "-" if _has_no_workdir(summary) else _end_of(_from_here(summary.workdir), _MOST),
         "JOB": shorten(summary.job, 200) if summary.program else "train.yaml",
     }
+
+
+def _has_no_workdir(summary: Summary) -> bool:
+    """Return whether the run is of a program that never made its workdir, because it does not use podrun's."""
+    is_here = summary.transport in TRAITS and TRAITS[summary.transport].files_are_here
+    workdir = Path(summary.workdir)
+    return summary.program and is_here and not url(workdir) and not workdir.is_dir()
 
 
 def _from_here(workdir: str) -> str:

@@ -8,19 +8,22 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.events import metrics_of
-from podrun.runtime.lines import decimals, describe_pace, describe_step, out_of, shown_metrics, times
+from podrun.runtime.lines import PHASES, decimals, describe_pace, describe_step, out_of, shown_metrics, times
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
 from ..rundir.lateness import describe_late
+from ..rundir.lost_launcher import lease_of
 from ..rundir.read_state import read_state
 from ..rundir.run_state import NOTHING_LEFT, ProcessState, RunState
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory, find_run
+from ..rundir.saved import resumed_by
 from ..rundir.submitted import pending_words, queue_of
 from ..view.phases import phase_words
 from ..view.printable import in_one_line
@@ -86,16 +89,18 @@ def _phase(details: RunState) -> str:
     if details.is_between:
         return "waiting for the restart"
     if details.common_phase is not None:
-        return phase_words(details.common_phase)
+        return phase_words(details.common_phase, is_program=details.is_program)
     phases = Counter(process.phase for process in details.processes.values())  # ties keep the order of the processes
-    return ", ".join(f"{n} of {len(details.processes)} {phase_words(phase)}" for phase, n in phases.most_common())
+    count = len(details.processes)
+    words = ((phase_words(phase, is_program=details.is_program), n) for phase, n in phases.most_common())
+    return ", ".join(f"{n} of {count} {text}" for text, n in words)
 
 
 def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> list[str]:
     lines = [_headline(directory, summary, details), *_label(directory)]
     lines += [f"  {name:<12}{text}" for name, text in _facts(directory, summary, details)]
     if details.start:
-        lines += ["", _table(list(details.processes.values()), program=summary.program, ended=summary.has_ended)]
+        lines += ["", _table(list(details.processes.values()), summary)]
     if summary.state is not RunStatus.PENDING:
         lines += _ending(summary, details)
     if summary.state is RunStatus.ABANDONED:
@@ -122,9 +127,16 @@ def _headline(directory: RunDirectory, summary: Summary, details: RunState) -> s
         return f"run {summary.run}: running for {lasted}{again}"
     when = moment(summary.ended or summary.started)
     if summary.state is RunStatus.ABANDONED:
-        return f"run {summary.run}: abandoned, last heard of at {when}: it has not ended, and nobody supervises it"
+        return f"run {summary.run}: abandoned: its launcher is gone, {silence(summary)}"
     code = f" with exit code {summary.code}" if summary.code else ""
     return f"run {summary.run}: {summary.state}{code} at {when}, after {lasted}{again}"
+
+
+def silence(summary: Summary) -> str:
+    """Return `last heard of 40s ago; its processes end by themselves after 15s`, for a run without a launcher."""
+    lease = lease_of(RunDirectory(Path(summary.directory)))
+    end = "" if lease is None else f"; its processes end by themselves after {duration(lease)}"
+    return f"last heard of {duration(time.time() - (summary.ended or summary.started))} ago{end}"
 
 
 def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list[tuple[str, str]]:
@@ -142,6 +154,8 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
         facts.append(("late", f"{describe_late(details.late)}, since {moment(details.late['since'])}"))
     if details.checkpoint:
         facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
+    if summary.has_ended and summary.code and (later := resumed_by(directory)):
+        facts.append(("resumed", f"by {later[0]}, from step {later[1]}"))
     if summary.supervisor is not None:
         facts.append(("supervisor", f"pid {summary.supervisor} on {directory.elsewhere() or 'this machine'}"))
     if (job := directory.job()) and (queue := queue_of(directory)):
@@ -182,28 +196,36 @@ def _listed(metrics: dict[str, float]) -> str:
     return f"\n{'':14}".join("  ".join(texts[at : at + _IN_LINE]) for at in range(0, len(texts), _IN_LINE))
 
 
-def _table(processes: list[ProcessState], *, program: bool, ended: bool) -> str:
+def _table(processes: list[ProcessState], summary: Summary) -> str:
     """Return a table with a row per process; for a large pod, a row per distinct state."""
     if len(processes) > _ROWS:
-        return _groups(processes)
+        return _groups(processes, summary)
     rows = [["PROCESS", "HOST", "PHASE", "SINCE", "STEP", "PID", "EXIT"]]
     for process in processes:
-        since = moment(process.since) if ended else duration(time.time() - process.since)
+        since = moment(process.since) if summary.has_ended else duration(time.time() - process.since)
         pid = "-" if process.pid is None else str(process.pid)
-        row = [str(process.process), process.host, phase_words(process.phase), since, _or_dash(process.step), pid]
+        row = [str(process.process), process.host, _phase_of(process, summary), since, _or_dash(process.step), pid]
         rows.append([*row, _exit(process)])
-    if program:
+    if summary.program:
         rows = [[*row[:4], *row[5:]] for row in rows]
     return text_table(rows, right=(0,))
 
 
-def _groups(processes: list[ProcessState]) -> str:
+def _phase_of(process: ProcessState, summary: Summary) -> str:
+    """Return the phase of a process; without a launcher, nobody has seen how it went on."""
+    words = phase_words(process.phase, is_program=summary.program)
+    is_watched = summary.state in (RunStatus.RUNNING, RunStatus.PENDING)
+    return words if is_watched or process.phase not in PHASES or process.exit_code is not None else f"last seen {words}"
+
+
+def _groups(processes: list[ProcessState], summary: Summary) -> str:
     hosts_by_state: dict[tuple[str, int | None, str], list[str]] = {}
     for process in processes:
-        hosts_by_state.setdefault((process.phase, process.step, _exit(process)), []).append(process.host)
+        key = (_phase_of(process, summary), process.step, _exit(process))
+        hosts_by_state.setdefault(key, []).append(process.host)
     rows = [["PROCESSES", "PHASE", "STEP", "EXIT", "HOSTS"]]
     for (phase, step, ended), hosts in sorted(hosts_by_state.items(), key=lambda item: -len(item[1])):
-        rows.append([str(len(hosts)), phase_words(phase), _or_dash(step), ended, fold(hosts)])
+        rows.append([str(len(hosts)), phase, _or_dash(step), ended, fold(hosts)])
     return text_table(rows, right=(0,))
 
 

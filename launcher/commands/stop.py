@@ -14,6 +14,7 @@ from ..rundir.events import EndEvent
 from ..rundir.follow import follow
 from ..rundir.queues import QueueError, load_queue
 from ..rundir.runs import RunDirectory, all_runs, find_run
+from ..rundir.saved import resumed_by
 from ..rundir.submitted import end_of, is_final, queue_of
 
 _LIMIT = 180.0  # seconds; a save in progress may take a minute
@@ -49,7 +50,7 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
     try:
         if queue.end(directory, job, now):
             if (end := directory.end()) is not None:
-                return _report(end)
+                return _report(directory, end)
             print("podrun: ended")
             return ExitCode.DONE
         print(f"stopping {directory.run_id} ({queue.title} job {job}) ...", flush=True)
@@ -62,10 +63,17 @@ def _finish(directory: RunDirectory, end: EndEvent) -> int:
     """End the processes that an ended run left on hosts that were unreachable at its end. Returns the exit code."""
     if not end.get("left_behind"):
         print(f"podrun: {directory.run_id} has ended already: {end['message']}")
+        _print_later(directory, end)
         return ExitCode.DONE
     print("\n".join(["asking again the hosts that could not be reached:", *end["left_behind"]]), flush=True)
     left = end_strays(directory.spec(), directory, end)
-    return _report({**end, "left_behind": left})
+    return _report(directory, {**end, "left_behind": left})
+
+
+def _print_later(directory: RunDirectory, end: EndEvent) -> None:
+    """Name the run that has resumed this one, if there is one."""
+    if end["code"] and (later := resumed_by(directory)):
+        print(f"podrun: {later[0]} has resumed it from step {later[1]}")
 
 
 def _signal(pid: int) -> None:
@@ -89,16 +97,17 @@ def _await_end(directory: RunDirectory) -> int:
     deadline = time.monotonic() + _LIMIT
     for event in follow(directory):
         if event is not None and is_final(event, directory):
-            return _report(event)
+            return _report(directory, event)
         if event is None and time.monotonic() > deadline:
             break
     if (end := end_of(directory)) is not None:
-        return _report(end)
+        return _report(directory, end)
     raise UserError(f"{directory.run_id} has not ended; `podrun stop --now {directory.run_id}` does not wait for saves")
 
 
-def _report(end: EndEvent) -> int:
+def _report(directory: RunDirectory, end: EndEvent) -> int:
     print(f"podrun: {end['message']}")
+    _print_later(directory, end)
     for row in end.get("left_behind", ()):
         print(f"podrun: could not confirm that nothing is left on {row}; `podrun stop` tries again")
     return ExitCode.UNAVAILABLE if end.get("left_behind") else ExitCode.DONE

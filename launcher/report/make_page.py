@@ -122,7 +122,8 @@ def _page(
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
-    shares, step_times = shares_of(lanes) if lanes else [], step_times_of(records, lags, named_late(events, until))
+    shares = shares_of(lanes, is_program=records.is_program) if lanes else []
+    step_times = step_times_of(records, lags, named_late(events, until))
     # The steps of a workdir may be those of several runs.
     since, marks = (begin, marks_of(records.events)) if marks is None else (None, marks)
     charts = curves(steps, evaluations, marks, records.is_program, since)

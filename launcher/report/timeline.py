@@ -28,6 +28,8 @@ KINDS: dict[str, str] = {
     "down": "down: after a failure, before the restart",
 }
 """Labels by kind of work. Each moment of a process has one kind, so the shares add up to 1."""
+_OF_PROGRAM = {"compile": "the first step, and what it compiles", "other": "waiting for the end"}
+"""Labels that differ for user programs, which need not compile and sample no text."""
 _OF_PHASE: dict[str, str] = {
     Phase.CONNECT: "start",
     Phase.SETUP: "start",
@@ -196,13 +198,14 @@ def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -
         lane.seconds[kind] += weight * seconds
 
 
-def shares_of(lanes: list[Lane]) -> list[Share]:
+def shares_of(lanes: list[Lane], *, is_program: bool = False) -> list[Share]:
     """Return the share of each kind that occurs, as a mean over the processes, in the order of KINDS."""
     totals = {kind: sum(lane.seconds[kind] for lane in lanes) for kind in KINDS}
     wall = sum(totals.values())
+    labels = {**KINDS, **_OF_PROGRAM} if is_program else KINDS
     return [
         Share(kind, label, totals[kind], totals[kind] / wall if wall else 0.0)
-        for kind, label in KINDS.items()
+        for kind, label in labels.items()
         if totals[kind] > 0 or kind == "train"
     ]
 

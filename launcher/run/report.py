@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -23,6 +24,7 @@ from ..pod.traits import location
 from ..rundir.events import EndEvent
 from ..rundir.logs import tail
 from ..rundir.runs import RunDirectory
+from ..rundir.saved import resumed_from
 from ..view.folded_frames import fold_frames
 
 if TYPE_CHECKING:
@@ -50,8 +52,11 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.cause:
         return f"failed: {outcome.cause}{over} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
-        resume = "" if plan.is_program and outcome.saved_step is None else _resume(outcome)
+        is_unknown = plan.is_program and outcome.saved_step is None and not outcome.no_checkpoint
+        resume = "" if is_unknown else _resume(outcome)
         return f"interrupted{resume}{over} [exit code {outcome.code}]"
+    if outcome.nothing_left is not None and not plan.attempt:
+        return f"done: all {outcome.nothing_left} steps were done before"
     restarts = f", after {plan.attempt} restart{'s' * (plan.attempt != 1)}" if plan.attempt else ""
     return f"done{restarts}"
 
@@ -81,7 +86,7 @@ def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: Vi
 
 def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -> str:
     """Return where the results are, and the commands that show and use them, as lines."""
-    logs = f"logs         {directory.logs}\npage         podrun report {plan.run.run_id}"
+    logs = f"logs         {directory.logs}\npage         podrun report {_page_of(plan, directory)}"
     if isinstance(plan.run.job, Program):
         if outcome.saved_step is None or plan.pod.traits.files_are_here:
             return logs
@@ -93,6 +98,14 @@ def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -
     if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
         lines.append(f"             `podrun pull {plan.run.run_id}` brings them here")
     return "\n".join([*lines, logs, *_next_commands(plan, plan.run.job)])
+
+
+def _page_of(plan: LaunchPlan, directory: RunDirectory) -> str:
+    """Return what `podrun report` is to show: all runs of the workdir if this one has resumed; otherwise this run."""
+    workdir = Path(plan.run.workdir)
+    if not plan.pod.traits.files_are_here or not Workdir(workdir).metrics.is_file() or resumed_from(directory) is None:
+        return plan.run.run_id
+    return shlex.quote(os.fspath(workdir.relative_to(here) if workdir.is_relative_to(here := Path.cwd()) else workdir))
 
 
 def _next_commands(plan: LaunchPlan, job: Config) -> list[str]:

@@ -267,12 +267,19 @@ class RunDirectory:
         last = next(self.newest_events(), None)
         return last if last is not None and last["event"] == EventKind.END else None
 
-    def record_end(self, message: str, code: int, *, stopped: bool = False) -> None:
-        """Record the end of a run that has no supervisor. `stopped`: the user stopped it."""
+    def record_end(self, message: str, code: int, *, stopped: bool = False, at: float | None = None) -> None:
+        """Record the end of a run that has no supervisor.
+
+        Args:
+            message: why it has ended.
+            code: its exit code.
+            stopped: it was stopped, so nothing has failed.
+            at: the time of its end; None: now.
+        """
         how, host = ("interrupted", None) if stopped else ("failed", "the launcher")
         end: EndEvent = {
             "event": EventKind.END,
-            "time": time.time(),
+            "time": time.time() if at is None else at,
             "code": int(code),
             "host": host,
             "process": None,
@@ -310,6 +317,13 @@ class RunDirectory:
         holder = self._holder()
         machine = holder.get("machine") if holder else None
         return None if machine == socket.gethostname() else machine
+
+    def last_machine(self) -> str | None:
+        """Return the name of the last supervisor's machine, even if that supervisor is gone; None if it is unknown."""
+        try:
+            return parse_supervisor((self.path / "supervisor.json").read_bytes(), LIMIT).get("machine")
+        except (OSError, Malformed):
+            return None
 
     def _holder(self) -> SupervisorRecord | None:
         """Return the record of the supervisor that holds the run's lock; None if nobody holds it."""

@@ -1,4 +1,4 @@
-"""Find the newest checkpoint of a workdir in the records of earlier runs, to detect one that is missing on the hosts."""
+"""Find the newest checkpoint of a workdir in the records of earlier runs, and the run that has resumed a run."""
 
 from __future__ import annotations
 
@@ -34,3 +34,25 @@ def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
             if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
                 return f"{event['step']} {event['host']} {run.run_id}"
     return ""
+
+
+def resumed_by(directory: RunDirectory) -> tuple[str, int] | None:
+    """Return the id of the newest later run that resumed from a checkpoint in this run's workdir, and the step; or None."""
+    before = directory.start()
+    for run in islice(all_runs(), _RUNS):
+        if before is None or run.run_id <= directory.run_id:
+            return None
+        start = run.start()
+        if start is not None and start["workdir"] == before["workdir"] and (step := resumed_from(run)) is not None:
+            return run.run_id, step
+    return None
+
+
+def resumed_from(directory: RunDirectory) -> int | None:
+    """Return the step of the checkpoint of an earlier run from which a run resumed; None if it began anew."""
+    for event in directory.read_events():
+        if event["event"] == EventKind.RESUME:
+            return event["step"]
+        if event["event"] in (EventKind.STEP, EventKind.RESTART):
+            return None
+    return None

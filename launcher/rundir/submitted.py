@@ -10,6 +10,7 @@ from podrun.runtime.events import EventKind
 
 from ..pod.traits import QUEUES
 from .events import EndEvent, Event
+from .lost_launcher import end_of_lost
 from .queues import Queue, QueuedJob, load_queue
 from .runs import RunDirectory
 
@@ -54,12 +55,14 @@ def end_of(directory: RunDirectory) -> EndEvent | None:
     """Return the event of the run's end; None if the run continues, perhaps in a job that was requeued.
 
     If its job has ended and podrun has recorded no end, this records the queue's reason: SLURM forgets jobs after
-    minutes.
+    minutes. It also records the end of a run on this machine whose launcher and processes are gone.
     """
     end = directory.end()
     job = directory.job()
-    if job is None or directory.supervisor() is not None:
+    if directory.supervisor() is not None:
         return end
+    if job is None:
+        return end or end_of_lost(directory)
     if end is not None:
         return end if end["code"] == 0 or not is_pending(directory) else None
     state, queue = job_of(directory), queue_of(directory)

@@ -33,7 +33,7 @@ def card(state: RunState, step: StepEvent, history: History, now: float, plain: 
     label = min(_LONGEST, max(_LABEL, *(len(name) + 1 for name in shown_metrics(step)), 0))
     rows = [("step", _progress(step, label, plain))]
     if 0 in state.processes:
-        rows.append(("phase", phase_words(state.processes[0].phase)))
+        rows.append(("phase", phase_words(state.processes[0].phase, is_program=state.is_program)))
     for number, (name, value) in enumerate(shown_metrics(step).items()):
         text = f"{value:.3f}" if name == "accuracy" else decimals(value) if abs(value) < 1e6 else f"{value:.4g}"
         curve = f"  {history.sparkline(WIDTH - label - len(text) - 2, plain)}" if number == 0 else ""

@@ -156,7 +156,7 @@ class PlainConsole:
             ):
                 count = len(self._state.processes)
                 who = f"all {count} processes" if count > 1 else "the process"
-                self.say(f"{who}: {phase_words(phase)}")
+                self.say(f"{who}: {phase_words(phase, is_program=self._state.is_program)}")
         if is_in_output(self._state, event):
             return
         if text := notable_line(event) or self._building(event):

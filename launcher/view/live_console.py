@@ -138,10 +138,14 @@ class LiveConsole:
             for phase, count in state.phases.most_common():
                 names = [process.host for process in state.processes.values() if process.phase == phase]
                 shown = ", ".join(names[:6]) + (" ..." if count > 6 else "")
-                table.add_row(f"{count} of {len(state.processes)}", Text(phase_words(phase)), Text(shown))
+                table.add_row(
+                    f"{count} of {len(state.processes)}",
+                    Text(phase_words(phase, is_program=state.is_program)),
+                    Text(shown),
+                )
             return table
         for process in state.processes.values():
-            doing = phase_words(process.phase)
+            doing = phase_words(process.phase, is_program=state.is_program)
             busy = state.busy.get(process.host, "")
             words = f"{doing}: {busy}" if busy else doing
             table.add_row(Text(process.host), Text(words), clock(now - process.since))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podrun.runtime.lines import PHASES
+from podrun.runtime.lines import PHASES, PROGRAM_PHASES
 
 _WORDS = {
     "reach": "reaching the host",
@@ -22,6 +22,6 @@ _WORDS = {
 }
 
 
-def phase_words(phase: str) -> str:
-    """Return a phase in words for people."""
-    return _WORDS.get(phase, phase)
+def phase_words(phase: str, *, is_program: bool = False) -> str:
+    """Return a phase in words for people. `is_program`: of a user program."""
+    return (PROGRAM_PHASES if is_program and phase in PROGRAM_PHASES else _WORDS).get(phase, phase)

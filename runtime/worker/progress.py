@@ -44,6 +44,8 @@ class Reporter:
         self._told = -_QUIET
         """Time of the last line about a step."""
         self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
+        self.is_program = False
+        """True in a user program."""
         self.stopping = False
         """True after this process was sent SIGTERM."""
         self.last_phase: Phase | None = None
@@ -63,9 +65,11 @@ class Reporter:
             self._cut = True
             raise
         self._cut = written < len(data)
+        if event["event"] == EventKind.RESUME:
+            self._told = time.monotonic()  # its line names a step
         if self._cut:  # a partial write: the disk is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
-        if prints and (text := log_line(event, leads=self._leads)):
+        if prints and (text := log_line(event, leads=self._leads, is_program=self.is_program)):
             try:
                 print(text, flush=True)
             except (OSError, ValueError):  # a full disk or closed output must not end training

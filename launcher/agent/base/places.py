@@ -20,6 +20,8 @@ DATA_FILES = "files"
 DATA_SETS = "sets"
 RUNS = "runs"
 HOSTS = "hosts"
+SOCKET = "agent.sock"
+"""The socket in an agent's folder at which it listens."""
 
 
 def agent_path(home: str, name: str) -> str:

@@ -7,13 +7,13 @@ import shutil
 import socket
 from typing import TYPE_CHECKING, List, Tuple
 
+from .places import SOCKET
 from .private import private_path
 from .protocol import INSTRUMENT
 
 if TYPE_CHECKING:
     from .to_agent import Spec
 
-SOCKET = "agent.sock"
 LOG = "agent.log"
 
 

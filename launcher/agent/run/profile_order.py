@@ -11,7 +11,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Optional
 
-from ..base.run_folder import SOCKET
+from ..base.places import SOCKET
 from ..base.stdin import read_request
 
 if TYPE_CHECKING:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Optional
 from ..base.connection import CHUNK
 from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
+from ..base.places import SOCKET
 from ..base.private import UnsafeError
 from ..base.protocol import NO_AGENT, NOT_STARTED, Malformed, parse
-from ..base.run_folder import LOG, SOCKET, open_folder, use_log
+from ..base.run_folder import LOG, open_folder, use_log
 from ..base.stdin import read_line
 from ..base.to_agent import FIRST, SPEC
 from .prestart import PrestartedAgent

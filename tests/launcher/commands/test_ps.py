@@ -31,11 +31,11 @@ def test_ps_tells_how_every_run_goes(podrun: Podrun, make: Make) -> None:
     with running.directory.supervise():
         done = podrun("ps")
         rows = podrun("ps", "--json").json
-    *lines, hint = done.out.splitlines()
-    assert hint == (
-        "abandoned: its launcher is gone; `podrun attach 20260101-000004-dddd` takes it over, "
-        "`podrun stop 20260101-000004-dddd` ends it"
+    *lines, heard, hint = done.out.splitlines()
+    assert re.fullmatch(
+        "abandoned: its launcher is gone, last heard of .* ago; its processes end by themselves after 10s", heard
     )
+    assert hint == ("`podrun attach 20260101-000004-dddd` takes it over, `podrun stop 20260101-000004-dddd` ends it")
     assert [line.split()[0][-4:] for line in lines[1:]] == ["eeee", "dddd", "cccc", "bbbb", "aaaa"]
     assert [re.split(r"  +", line)[1] for line in lines[1:]] == [
         "running",
@@ -54,6 +54,28 @@ def test_ps_tells_how_every_run_goes(podrun: Podrun, make: Make) -> None:
         "-",
     ]
     assert rows[4]["seconds"] == pytest.approx(90) and 119 < rows[0]["seconds"] <= 121 + time.time() - before
+
+
+def test_ps_names_no_workdir_that_was_never_made(podrun: Podrun, make: Make, sandbox: Sandbox) -> None:
+    """A program need not use podrun's workdir; one on another machine cannot be seen from here."""
+    for number, (transport, workdir) in enumerate((("local", "none"), ("local", "made"), ("ssh", "none"))):
+        run = make(f"20260101-00000{number}-aaaa", begin=False)
+        run.event(
+            "start",
+            run_id=run.id,
+            attempt=0,
+            slice="cpu-2x1",
+            devices=1,
+            transport=transport,
+            hosts=run.hosts,
+            program="python train.py",
+            workdir=str(sandbox.path / "runs" / workdir),
+            logs=str(run.directory.logs),
+        )
+        run.end()
+    (sandbox.path / "runs" / "made").mkdir(parents=True)
+    workdirs = [line.split()[-3] for line in podrun("ps").out.splitlines()[1:]]
+    assert [workdir.rpartition("/")[2] for workdir in workdirs] == ["none", "made", "-"]
 
 
 def test_ps_shows_the_last_that_ended_and_all_that_did_not(podrun: Podrun, make: Make) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+from dataclasses import replace
+
+import pytest
 
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.write_html import html_of
@@ -167,6 +172,58 @@ def test_status_of_an_abandoned_run_says_what_to_do(podrun: Podrun, make: Make) 
     assert f"`podrun attach {run.id}`" in out and f"`podrun stop {run.id}`" in out
 
 
+def left(make: Make) -> Made:
+    """A run whose launcher is gone."""
+    run = running(make)
+    run.directory.write(
+        run.directory.path / "attempt.json", b'{"attempt": 0, "log_sizes": {}, "hosts": ["host-0", "host-1"]}'
+    )
+    with run.directory.supervise():
+        pass
+    return run
+
+
+def test_a_run_without_agents_on_this_machine_has_ended(podrun: Podrun, make: Make) -> None:
+    """Recorded by whoever looks first, with the time of its last record and the checkpoint that process 0 reported last."""
+    run = left(make)
+    folder = run.directory.path / "hosts" / "host-0.0"
+    folder.mkdir(parents=True)
+    rows = ({"event": "checkpoint", "time": 2.0, "step": 9}, {"event": "phase", "time": 3.0, "phase": "done"})
+    (folder / "0.events").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    out = podrun("status").out
+    message = "interrupted: its launcher is gone; its processes have ended and saved step 9 [exit code 69]"
+    assert out.splitlines()[-1] == f"podrun: {message}" and "podrun attach" not in out
+    end = run.directory.end()
+    assert end is not None and (end["message"], end["time"]) == (message, run.began + 1)
+    assert podrun("stop", run.id).out == f"podrun: {run.id} has ended already: {message}\n"
+
+
+def test_a_run_with_an_agent_may_go_on(podrun: Podrun, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the last agent that counts; its folder may have a long path."""
+    run = left(make)
+    folder = run.directory.path / "hosts" / "host-1.0"
+    folder.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        monkeypatch.chdir(folder)
+        listener.bind("agent.sock")
+        listener.listen()
+        assert podrun("status", "--json").json["state"] == "abandoned"
+    ended = podrun("status", "--json").json
+    assert ended["state"] == "interrupted" and "have ended and saved step 8 [" in ended["message"]
+
+
+@pytest.mark.parametrize("elsewhere", ["launcher", "hosts"])
+def test_nothing_is_known_of_agents_elsewhere(podrun: Podrun, make: Make, elsewhere: str) -> None:
+    """Another machine may share this folder of runs, and agents of remote hosts cannot be seen from here."""
+    run = left(make)
+    if elsewhere == "launcher":
+        (run.directory.path / "supervisor.json").write_text('{"pid": 7, "machine": "another"}')
+    else:
+        spec = run.directory.spec()
+        run.directory.write_spec(replace(spec, pod=replace(spec.pod, transport="ssh")))
+    assert podrun("status", "--json").json["state"] == "abandoned"
+
+
 def test_status_of_a_large_pod_is_short(podrun: Podrun, make: Make) -> None:
     """Processes in the same state share a row; the odd one has its own."""
     hosts = {f"tpu-{n}": [n] for n in range(256)}
@@ -176,8 +233,8 @@ def test_status_of_a_large_pod_is_short(podrun: Podrun, make: Make) -> None:
     out = podrun("status").out
     assert len(out.splitlines()) < 15
     rows = [line.split() for line in out.splitlines()]
-    assert ["255", "training", "-", "-", "tpu-[0-76,78-255]"] in rows
-    assert ["1", "compiling", "the", "step", "-", "-", "tpu-77"] in rows
+    assert ["255", "last", "seen", "training", "-", "-", "tpu-[0-76,78-255]"] in rows
+    assert ["1", "last", "seen", "compiling", "the", "step", "-", "-", "tpu-77"] in rows
 
 
 def test_status_names_the_runs_that_it_could_mean(podrun: Podrun, make: Make) -> None:

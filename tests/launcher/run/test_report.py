@@ -122,6 +122,22 @@ def test_what_the_same_command_will_do(outcome: dict[str, Any], words: str) -> N
     assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ({"no_checkpoint": True}, "; there is no checkpoint yet, so the same command begins anew"),
+        ({}, ""),
+        ({"saved_step": 7}, "; the checkpoint of step 7 is complete; the same command resumes the run"),
+    ],
+)
+def test_what_the_same_command_of_a_program_will_do(outcome: dict[str, Any], words: str) -> None:
+    """Nothing is known of a program that does not use podrun's loop."""
+    pod = simulated_pod(parse_slice("cpu-1x2"))
+    plan = make_plan(RunSpec("r", pod, Program(("a",), Launch()), Path("/w"), Path("/")))
+    stopped = Outcome(130, interrupted_by=2, **outcome)
+    assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"
+
+
 def test_the_same_trouble_of_many_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last line says what to do; of each other host one line says what happened."""
     failures = [

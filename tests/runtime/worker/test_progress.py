@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from podrun.runtime.events import EventKind
 from podrun.runtime.lines import step_line
 from podrun.runtime.worker import progress as progress_module
 from podrun.runtime.worker.progress import Reporter
@@ -62,3 +63,13 @@ def test_steps_without_metrics_have_a_line_now_and_then(
         reporter.progress(step, 6, metrics)
     assert len((tmp_path / "events").read_text().splitlines()) == 6
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["1/6", "3/6", "5/6", "6/6"]
+
+
+def test_the_first_step_after_a_resume_has_no_line_without_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line of the resume names a step already."""
+    reporter = Reporter(tmp_path / "events", leads=True)
+    reporter.event({"event": EventKind.RESUME, "step": 2})
+    reporter.progress(3, 6, {})
+    assert capsys.readouterr().out.splitlines() == ["resumed from the checkpoint of step 2"]
