@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from podrun.runtime.__main__ import classify
 from podrun.runtime.checkpoint import process_zero
+from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.restore import restore_newest
+from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint
 from podrun.runtime.contract import ErrorKind, RefusedError, UserError
@@ -89,3 +92,17 @@ def test_other_processes_are_told_why_not(tmp_path: Path, saved: Path, monkeypat
     assert str(there.value) == str(here.value)
     assert (classify(here.value), classify(there.value)) == (ErrorKind.CONFIG, ErrorKind.PEER_LOST)
     assert "optimizer" in str(here.value)
+
+
+def test_arrays_that_a_program_added(tmp_path: Path) -> None:
+    """A state that has none of them gets them as well where only process 0 reads."""
+    first: dict[str, Any] = {"w": np.zeros(2), "moments": {}}
+    later = {"w": np.ones(2), "moments": {3: np.arange(4.0), 7: 2}}
+    checkpoints = ProgramCheckpoints(tmp_path / "checkpoints", first, Retention(2), ProcessDisk("h0"))
+    checkpoints.save(5, later)
+    checkpoints.completed(wait=True)
+    newest = checkpoints.newest(first, Reporter(tmp_path / "events"))
+    checkpoints.close()
+    assert newest is not None and newest[0] == 5
+    assert repr(newest[1].state) == repr({key: later[key] for key in sorted(later)})
+    assert first["moments"] == {}
