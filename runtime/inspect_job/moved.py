@@ -17,7 +17,7 @@ _NOTHING = {
     *("while", "conditional", "call", "async-start", "partition-id", "replica-id", "iota", "recv"),
 }
 """Instructions that move no bytes themselves."""
-_VIEWS = ("ConcatBitcast", "AssumeGatherIndicesInBound")
+_VIEWS = ("ConcatBitcast", "AssumeGatherIndicesInBound", "AllocateBuffer")
 """Custom calls on TPUs that move no bytes."""
 _PARTS = {"slice", "dynamic-slice", "gather", "slice-start"}
 """Instructions that read a part of their first operand, of the size of the result."""
@@ -39,8 +39,7 @@ def _of(line: Instruction, program: Program, by_name: dict[str, Instruction]) ->
         return 0
     operands = [by_name[name] for name in line.operands if name in by_name]
     if line.kind == "fusion":
-        inside = [one for name in line.called.get("calls", ()) for one in program.computations.get(name, ())]
-        return _fusion(line, operands, inside)
+        return _fusion(line, operands, program)
     written = line.result_bytes
     if line.kind in _PARTS:
         part = max((array.padded for array in line.result), default=0)
@@ -50,33 +49,68 @@ def _of(line: Instruction, program: Program, by_name: dict[str, Instruction]) ->
     return written + sum(one.result_bytes for one in operands)
 
 
-def _fusion(line: Instruction, operands: list[Instruction], inside: list[Instruction]) -> int:
+def _fusion(line: Instruction, operands: list[Instruction], program: Program) -> int:
     """Return the bytes that a fusion reads and writes. A parameter is read as the instructions that use it need it."""
+    inside = _inside(line, program)
     names = {one.name: one for one in inside}
-    written = line.result_bytes
+    total = 0
     in_place: set[str] = set()
-    for one in inside:
-        if one.kind in _UPDATES and _is_result(one, inside):
-            updated = _parameter(one.operands[0], names)
-            update = names.get(one.operands[_UPDATES[one.kind]])
-            if updated and update:
-                in_place.add(updated.name)
-                written = min(written, update.padded)
-    read = 0
+    for array, result in zip(line.result, _results(inside, names), strict=False):
+        update = None
+        if result.kind in _UPDATES and (updated := _parameter(result.operands[0], names)):
+            update = names.get(result.operands[_UPDATES[result.kind]])
+            in_place.add(updated.name)
+        if array.in_memory:
+            total += array.padded if update is None else min(array.padded, update.padded)
     for parameter in (one for one in inside if one.kind == "parameter"):
-        if parameter.name in in_place or parameter.number >= len(operands):
-            continue
-        whole = operands[parameter.number].result_bytes
-        users = [one for one in inside if parameter.name in one.operands]
-        if users and all(one.kind in _PARTS and one.operands[0] == parameter.name for one in users):
-            whole = min(whole, sum(one.padded for one in users))
-        read += whole
-    return written + read
+        if parameter.name not in in_place and parameter.number < len(operands):
+            whole = operands[parameter.number].result_bytes
+            part = _read(parameter.name, inside, program)
+            total += whole if part is None else min(whole, part)
+    return total
 
 
-def _is_result(line: Instruction, inside: list[Instruction]) -> bool:
-    """Return whether the instruction, or only a view of it, is the fusion's result."""
-    return line.is_root or any(one.is_root and one.kind == "bitcast" and line.name in one.operands for one in inside)
+def _inside(line: Instruction, program: Program) -> list[Instruction]:
+    return [one for name in line.called.get("calls", ()) for one in program.computations.get(name, ())]
+
+
+def _results(inside: list[Instruction], names: dict[str, Instruction]) -> list[Instruction]:
+    """Return the instructions of a fusion that compute its results, one for each array."""
+    root = next((one for one in inside if one.is_root), None)
+    if root is None:
+        return []
+    results = [names[name] for name in root.operands if name in names] if root.kind == "tuple" else [root]
+    return [_behind_views(one, names) for one in results]
+
+
+def _behind_views(one: Instruction, names: dict[str, Instruction]) -> Instruction:
+    while one.kind == "bitcast" and one.operands and one.operands[0] in names:
+        one = names[one.operands[0]]
+    return one
+
+
+def _read(name: str, inside: list[Instruction], program: Program) -> int | None:
+    """Return the bytes of a value that the instructions of a fusion read, if these are only parts of it; None: all."""
+    total = 0
+    for user in (one for one in inside if name in one.operands):
+        parts: list[int | None]
+        if user.kind in _PARTS and user.operands[0] == name:
+            parts = [user.padded]
+        elif user.kind == "bitcast" and not user.is_root:
+            parts = [_read(user.name, inside, program)]
+        elif user.kind == "fusion":
+            numbers = {number for number, operand in enumerate(user.operands) if operand == name}
+            nested = _inside(user, program)
+            parts = [
+                _read(one.name, nested, program) for one in nested if one.kind == "parameter" and one.number in numbers
+            ]
+        else:
+            return None
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        total += sum(known)
+    return total
 
 
 def _parameter(name: str, names: dict[str, Instruction]) -> Instruction | None:

@@ -164,6 +164,38 @@ def test_a_loop_moves_as_often_as_it_runs() -> None:
     assert moved(program(loop, others=body)) == 12 * (4 * 400 + 2 * 4)
 
 
+def test_a_fusion_that_updates_several_arrays() -> None:
+    """As a TPU's compiler keeps what the layers of a loop need for the backward pass, and reads it there."""
+    fused = """%inner (b: f32[12,100], k: s32[]) -> f32[100] {
+  %b = f32[12,100]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %l = f32[1,100]{1,0} dynamic-slice(%b, %k, %k), dynamic_slice_sizes={1,100}
+  ROOT %m = f32[100]{0} bitcast(%l)
+}
+
+%keep (a: f32[12,100], c: f32[12,100], d: f32[12,100], i: s32[]) -> (f32[12,100], f32[12,100], f32[100]) {
+  %a = f32[12,100]{1,0} parameter(0)
+  %c = f32[12,100]{1,0} parameter(1)
+  %d = f32[12,100]{1,0} parameter(2)
+  %i = s32[] parameter(3)
+  %row = f32[100]{0} fusion(%d, %i), kind=kLoop, calls=%inner
+  %e = f32[1,100]{1,0} bitcast(%row)
+  %u = f32[12,100]{1,0} dynamic-update-slice(%a, %e, %i, %i)
+  %v = f32[12,100]{1,0} dynamic-update-slice(%c, %e, %i, %i)
+  ROOT %r = (f32[12,100]{1,0}, f32[12,100]{1,0}, f32[100]{0}) tuple(%u, %v, %row)
+}
+"""
+    lines = (
+        "  %x = f32[12,100]{1,0} parameter(0)",
+        "  %y = f32[12,100]{1,0} parameter(1)",
+        "  %z = f32[12,100]{1,0} parameter(2)",
+        "  %n = s32[] parameter(3)",
+        "  ROOT %f = (f32[12,100]{1,0}, f32[12,100]{1,0}, f32[100]{0}) fusion(%x, %y, %z, %n), kind=kLoop, calls=%keep",
+    )
+    # A row is read, written into two arrays in place, and written once more. The number is read where it is used.
+    assert moved(program(*lines, others=fused)) == 400 + 2 * 400 + 400 + 4
+
+
 def test_a_scatter_moves_what_it_adds() -> None:
     """As XLA writes the gradient of a lookup on GPUs: the fusion changes its first operand in place."""
     fused = """%fused_scatter (a: f32[1000,10], u: f32[4,10], i: s32[4]) -> f32[1000,10] {
