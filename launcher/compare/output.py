@@ -106,7 +106,10 @@ def best_variant(rows: Sequence[Row], ranking: Ranking) -> str:
             f"{TABLE} has the values of all metrics."
         )
     name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
-    return f"Best by {ranking}: {name}, {by_variant[name]:.5g}."
+    of_training = (
+        " of training" if ranking.metric == "loss" and all(row.validation_loss is None for row in rows) else ""
+    )
+    return f"Best by {ranking}{of_training}: {name}, {by_variant[name]:.5g}."
 
 
 def lacks_metric(one: Measurement, ranking: Ranking) -> str | None:
@@ -123,9 +126,10 @@ def lacks_metric(one: Measurement, ranking: Ranking) -> str | None:
 def _values_of(metric: str, rows: Sequence[Row]) -> dict[str, float]:
     """Return the value of a metric by variant.
 
-    A metric of the job's evaluations may be named with or without the word `validation`.
+    A metric of the job's evaluations may be named with or without the word `validation`. Without evaluations `loss` is the
+    loss of training.
     """
-    names = (f"validation {metric}", metric.removeprefix("validation "), metric)
+    names = (f"validation {metric}", metric.removeprefix("validation "), metric, f"training {metric}")
     every = {row.measured.variant.name: _values(row) for row in rows}
     by_name = [{variant: values[name] for variant, values in every.items() if name in values} for name in names]
     return next(filter(None, by_name), {})

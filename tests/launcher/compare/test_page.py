@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import struct
 from collections.abc import Sequence
@@ -101,6 +102,16 @@ def test_the_best_variant_by_a_metric_of_a_program(order: str, line: str) -> Non
     best = best_variant(rows(a, b), Ranking.parse(order))
     assert best == line
     assert line in page_of(rows(a, b), replace(ABOUT, best=best))
+
+
+def test_the_best_variant_by_the_loss_of_training() -> None:
+    """A program may have no evaluation."""
+    a, b = (replace(variant(name, 0.1, loss), evaluations=()) for name, loss in (("a", 2.0), ("b", 1.0)))
+    measured = rows(a, b)
+    best = min(measured, key=lambda row: row.train_loss or math.inf)
+    assert all(row.validation_loss is None for row in measured)
+    line = best_variant(measured, Ranking.parse("min loss"))
+    assert line == f"Best by min loss of training: {best.measured.variant.name}, {best.train_loss:.5g}."
 
 
 def test_losses_that_hardly_differ_have_no_best() -> None:
