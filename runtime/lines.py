@@ -19,8 +19,12 @@ PHASES: dict[str, str] = {
     Phase.SAMPLE: "sampling text",
     Phase.DONE: "done",
 }
-PROGRAM_PHASES: dict[str, str] = {**PHASES, Phase.COMPILE: "in the first step"}
-"""The same for user programs, which need not compile anything."""
+PROGRAM_PHASES: dict[str, str] = {
+    **PHASES,
+    Phase.SETUP: "joined the pod",
+    Phase.COMPILE: "in the first step",
+}
+"""The same for user programs, which need not compile anything. A loop of their own has no phase after `setup`."""
 _PROFILE = {
     "begun": "profiling from step {step} on",
     "done": "profiled steps {step} to {last}",

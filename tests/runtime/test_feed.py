@@ -22,7 +22,7 @@ JOB = {"task": "regression", "data": {"name": "sine", "samples": 50}, "batch_siz
 
 
 class Parts:
-    """What a feed asks of a strategy: the batches stay in memory as they are."""
+    """A strategy for feeds: it leaves batches in memory as they are."""
 
     def __init__(self, shares: int = 1) -> None:
         self.shares = shares

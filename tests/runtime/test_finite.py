@@ -31,7 +31,7 @@ SPIKES = (4, 5, 9)
 
 
 def damaged(batch: Batch) -> Batch:
-    """The same with one number that is infinite, in the part of one device."""
+    """A single infinite number in the part of one device is noticed as well."""
     x = batch["x"].copy()
     x[3, 0] = np.inf
     return {**batch, "x": x}

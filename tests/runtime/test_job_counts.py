@@ -1,4 +1,4 @@
-"""How far a job is, as a value: made from a config and the size of its data."""
+"""Counts of steps and examples are values, made from a config and the size of its data."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.long
 
 
 def test_a_job_trains_as_a_simulated_pod_does(job: JobSandbox) -> None:
-    """The same losses bit for bit, resumed in the next job; the time that is left is said."""
+    """A run that resumes in the next job has the same losses bit for bit, and says how much time is left."""
     job.salloc = ("--nodes=2", "--time=10")
     here = Sandbox(job.path).podrun("--slice=cpu-2x1", "--simulate", "--workdir=simulated", "small.yaml")
     assert here.returncode == 0, here.stderr

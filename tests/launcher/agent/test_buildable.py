@@ -1,4 +1,4 @@
-"""Whether an environment can be built, from a package index that is, or is not, at the other end."""
+"""The agent tests whether an environment can be built, with a package index that answers and one that does not."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_other_messages_have_room_when_frames_have_none() -> None:
 
 
 def test_frames_wait_for_room() -> None:
-    """What was not a frame makes no room for one."""
+    """Only frames free room in the inbox for further frames."""
     inbox = Inbox(1)
     inbox.put(Step.INTERRUPTED)
     inbox.put_frame(Opened("host-0", None))

@@ -17,7 +17,7 @@ def test_ids_of_one_moment_differ() -> None:
 
 
 def test_ids_sort_by_time_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two programs that ended within one second `podrun logs` shows the later one."""
+    """`podrun logs` shows the later one of two programs that ended within one second."""
     begin = 1_795_500_000.0
     ids = []
     for step in range(200):

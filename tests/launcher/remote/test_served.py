@@ -1,4 +1,4 @@
-"""What a session knows, as values: made from a plan, without connections or threads."""
+"""The values that a session consists of are made from a plan, without connections or threads."""
 
 from __future__ import annotations
 

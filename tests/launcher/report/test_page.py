@@ -236,7 +236,7 @@ def test_a_running_run_says_how_long_it_will_take() -> None:
 
 
 def test_a_table_has_no_empty_columns() -> None:
-    """Of a single process nobody waits for another."""
+    """A single process has no waits for others."""
     directory = make()
     record(directory, start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 3, 1, hosts=1))
     assert "Others wait for it" not in html_of(page_of_run(directory))

@@ -1,4 +1,4 @@
-"""How a workdir on this machine is named, however it was typed."""
+"""A workdir on this machine has one name, however it was typed."""
 
 from __future__ import annotations
 

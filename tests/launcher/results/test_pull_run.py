@@ -62,7 +62,7 @@ def test_what_a_program_wrote_beside_its_code(pulling: Pulling, tmp_path: Path) 
 
 
 def test_a_program_without_files_of_its_own(pulling: Pulling, tmp_path: Path) -> None:
-    """Where they are is said, if the program worked on this machine."""
+    """The message says where the files are if the program worked on this machine."""
     with pytest.raises(UserError, match=f"worked in {tmp_path} on this machine: what the program wrote is there"):
         pulling.pull("files")
 

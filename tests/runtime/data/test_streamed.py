@@ -166,7 +166,7 @@ ENDLESS.append(ENDLESS)
     ],
 )
 def test_states_that_cannot_be_saved(state: Any, part: str) -> None:
-    """What JSON would change is refused at the start, not found at a resume."""
+    """A state that JSON would change is refused at the start, not found at a resume."""
     with pytest.raises(
         UserError,
         match=rf"`get_state` of its iterator returns {re.escape(part)}.*, which cannot be saved; give bytes, or",

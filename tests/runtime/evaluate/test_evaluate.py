@@ -130,7 +130,7 @@ def test_another_text(workdir: Path) -> None:
 
 
 def test_prepared_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the run's own folder, wherever it is, what the run validates with; of another one, and of a text, all."""
+    """The run's own folder gives what the run validates with, wherever it is; another folder or a text gives all."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     documents = text_documents(text(3000), [5, 12, 30])
     own, other = (prepared_folder(tmp_path / name, [documents[first:]]) for name, first in (("own", 0), ("other", 80)))

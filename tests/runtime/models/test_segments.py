@@ -152,7 +152,7 @@ class Average(nn.Module):
 
 
 class AverageNNX(nnx.Module):
-    """The same in nnx."""
+    """An nnx model gets segments as well."""
 
     def __init__(self, vocabulary: int, rngs: nnx.Rngs) -> None:
         self.embed = nnx.Embed(vocabulary, 8, rngs=rngs)

@@ -171,7 +171,7 @@ def config(**keys: Any) -> Config:
 
 
 def refusal(**keys: Any) -> str:
-    """What is said of a job when its step is made and traced."""
+    """Notes and errors about a job as its step is made and traced."""
     with pytest.raises(UserError) as raised:
         trace(config(**keys))
     return str(raised.value)
