@@ -44,7 +44,7 @@ def abort_reason(output: bytes) -> str:
     if _NO_FRAME in crash and not _FRAME.search(crash) and "torch._C" in crash:  # the program itself has ended
         return (
             "native code gave up at exit, after the program's last line; torch does so without "
-            "torch.distributed.destroy_process_group(), and now and then with it (docs/programs.md)"
+            "torch.distributed.destroy_process_group(), and now and then with it; os._exit(0) as the last line prevents it"
         )
     return "native code gave up"
 

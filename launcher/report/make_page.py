@@ -70,7 +70,7 @@ def page_of_workdir(workdir: Path) -> Page:
     if runs := _runs_of(workdir):
         directory, records = runs[-1]
         marks = marks_of([event for _, earlier in runs for event in earlier.events])
-        return _page(directory, records, steps, evaluations, marks)
+        return _page(directory, records, steps, evaluations, marks, len(runs))
     verdict = Verdict("none", "Metrics of a workdir", "There is no record here of a run that used it.", [], [])
     tiles = step_tiles(steps, evaluations)
     charts, tables = curves(steps, evaluations, []), [Table("What was run", [("workdir", str(workdir))])]
@@ -114,8 +114,12 @@ def _page(
     steps: list[StepRecord],
     evaluations: Sequence[Row],
     marks: list[Mark] | None = None,
+    runs: int = 1,
 ) -> Page:
-    """Return the page. `marks`: those of the charts; None: those of this run."""
+    """Return the page of a run. `steps`, `evaluations` and `marks` may be those of all `runs` of its workdir.
+
+    Without `marks` the charts have those of this run.
+    """
     summary, (status, end, _) = summarize(directory), status_of(directory)
     spec, events = _spec(directory), records.events
     begin = events[0]["time"] if events else summary.started
@@ -136,7 +140,8 @@ def _page(
     logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
     return Page(
         title=(label.name if label else "") or Path(_script(summary.job) if summary.program else summary.job).name,
-        subtitle=f"run {summary.run} on {summary.slice}, started {date_and_time(summary.started)}",
+        subtitle=f"run {summary.run} on {summary.slice}, started {date_and_time(summary.started)}"
+        + _scope(events, Path(summary.workdir), runs),
         verdict=verdict,
         tiles=[
             ("running for" if status is RunStatus.RUNNING else "lasted", duration(until - begin)),
@@ -159,6 +164,17 @@ def _page(
         samples=last_samples(events),
         made=date_and_time(time.time()),
     )
+
+
+def _scope(events: list[Event], workdir: Path, runs: int) -> str:
+    """Return which runs of the workdir the page has; empty if there is only one."""
+    if runs > 1:
+        return f". The curves are those of all {runs} runs of the workdir, all else is of this run"
+    first = next((event for event in events if event["event"] in (EventKind.RESUME, EventKind.CHECKPOINT)), None)
+    if first is None or first["event"] != EventKind.RESUME:
+        return ""
+    whole = f": podrun report {workdir} has the steps before as well" if Workdir(workdir).metrics.is_file() else ""
+    return f". It went on from step {first['step']}{whole}"
 
 
 def _of_others(records: Records) -> list[tuple[str, str]]:

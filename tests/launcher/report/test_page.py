@@ -19,7 +19,7 @@ from podrun.launcher.report.make_page import page_of_run, page_of_workdir
 from podrun.launcher.report.records import MAX_STEPS, read_metrics, read_records
 from podrun.launcher.report.what_was_run import tables_of
 from podrun.launcher.report.write_html import html_of
-from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.rundir.runs import RunDirectory, all_runs
 from podrun.launcher.rundir.work_tree import WorkTree
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
@@ -180,7 +180,10 @@ def test_a_workdir_has_the_marks_of_the_runs_that_made_it(tmp_path: Path) -> Non
     run(4, 6, resumes=True)
     record(make(next(ids)), start(0, 0, workdir=str(workdir)))  # it failed before its first step
     run(7, 9, resumes=True)
-    marks = page_of_workdir(workdir).charts[0].marks
+    page, last = page_of_workdir(workdir), page_of_run(all_runs()[0])
+    assert page.subtitle.endswith("The curves are those of all 4 runs of the workdir, all else is of this run")
+    assert last.subtitle.endswith(f"It went on from step 6: podrun report {workdir} has the steps before as well")
+    marks = page.charts[0].marks
     assert sorted((mark.x, mark.kind) for mark in marks) == [
         *((3, "restart"), (3, "save"), (6, "restart"), (6, "save"), (9, "save"))
     ]
