@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ class FitRequest:
 
 
 def fit(request: FitRequest) -> int:
-    """Print the layouts that fit, and return 0; 2 if none does, 1 if the job's code fails, 130 after Ctrl-C.
+    """Print the layouts that fit, and return 0; 2 if none does, 1 if the job's code fails, 130 after Ctrl-C or SIGTERM.
 
     Raises:
         UserError: mistakes in the job or the options, or the slice's compiler is not installed.
@@ -159,7 +160,7 @@ def _settings(request: FitRequest, axes: Sequence[Axis]) -> list[Settings]:
 def _search(
     request: FitRequest, config: Config, slice: Slice, target: Target, settings: list[Settings], models: list[int]
 ) -> Outcome:
-    """Search one slice, and return the results; they are incomplete after Ctrl-C."""
+    """Search one slice, and return the results; they are incomplete after Ctrl-C or SIGTERM."""
     known = Search(slice)
     began = time.monotonic()
     is_complete = True
@@ -170,10 +171,14 @@ def _search(
             least = f"; the best so far: {best[0].name(config)}" if best else ""
             change(f"{slice.name}: layouts known: {len(known.measured)}, to compile: at most {known.left}{least}")
 
+        # A search may take an hour: what ends it by SIGTERM, as `timeout` or a queue does, gets what is known as well.
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             search(known, config, target, request.batch, settings, models, tell)
         except KeyboardInterrupt:
             is_complete = False
+        finally:
+            signal.signal(signal.SIGTERM, before)
     seconds = time.monotonic() - began
     return Outcome(request.train, request.overrides, config, known, seconds, is_complete)
 

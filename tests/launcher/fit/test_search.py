@@ -306,8 +306,9 @@ def read_all(terminal: int, pieces: list[bytes]) -> None:
             pieces.append(piece)
 
 
-def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
-    """And leaves no process."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_shows_what_is_known_so_far(number: signal.Signals, compiler: Compiler) -> None:
+    """SIGTERM does so as well. No process is left."""
     compiler.given({1: 20, 2: 12, 4: 7}, per_example=GIB // 8, slow=(2,))
     words = (
         "fit",
@@ -334,7 +335,7 @@ def test_ctrl_c_shows_what_is_known_so_far(compiler: Compiler) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     slow = [int(path.name.rpartition("-")[2]) for path in compiler.folder.glob("slow-*")]
-    podrun.send_signal(signal.SIGINT)
+    podrun.send_signal(number)
     out, _ = podrun.communicate(timeout=60)
     reader.join(timeout=60)
     os.close(terminal)
