@@ -118,6 +118,7 @@ def podrun_step(way: str, layers: int, width: int, context: int, batch: int, voc
                 "data": {"name": "tokens", "path": str(path), "vocabulary": vocabulary},
                 "optimizer": {"name": "adamw", "learning_rate": 6e-4, "weight_decay": 0.1, "clip_norm": 1.0},
                 "precision": "bfloat16",
+                "parallel": "single",
                 "steps": 1_000_000,
                 "batch_size": batch,
                 "eval": {"every": 0},
