@@ -182,7 +182,7 @@ class _Samples:
         """Names of samples that were too large. The user is told once for each name."""
 
     def write(self, writers: Sequence[Writer], step: int, name: str, value: Any) -> None:
-        """Write a sample and send it. Raises TypeError if it has none of the forms of `sample_of`."""
+        """Write a sample to its file and send it. Raises TypeError for a value that `sample_of` refuses."""
         sample = sample_of(name, value)
         if reason := is_too_large(sample):
             if name not in self._too_large:

@@ -30,7 +30,7 @@ from setting import print_setting
 
 WORKERS, EVERY = 4, 20
 MODEL = {"layers": 2, "heads": 2, "width": 64, "context": 64}
-SETTLED = 5.0  # seconds between a step and a kill: prewarmed workers have imported by then
+SETTLED = 5.0  # seconds between a step and a kill, in which prewarmed workers finish their imports
 SHORT_LIMIT = 120.0  # seconds for a step to come
 TORCH_PATIENCE = 45.0  # seconds for torchrun to recover
 Event = dict[str, Any]

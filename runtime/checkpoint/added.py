@@ -1,4 +1,4 @@
-"""Arrays that dictionaries of a program's state gain after the first step, as those of torch's optimizers do.
+"""Arrays that are added to dictionaries of a program's state after the first step, for example by torch's optimizers.
 
 The state that a resumed program gives does not have them, so a checkpoint holds where they belong and what they are.
 """
