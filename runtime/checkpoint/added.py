@@ -86,7 +86,10 @@ def check_saved(rows: Any, names: dict[str, Any]) -> None:
             raise ValueError(f"unknown kind of {name}")
         if not all(type(key) in (str, int) for key in row["keys"]):
             raise TypeError(f"keys of {name} are neither text nor numbers")
-        np.empty(row["shape"], jnp.dtype(row["dtype"]))
+        try:
+            np.empty(row["shape"], jnp.dtype(row["dtype"]))
+        except MemoryError:
+            raise ValueError(f"{name} would be larger than this machine's memory") from None
 
 
 def _is_open(first: Any, path: tuple[Any, ...]) -> bool:
