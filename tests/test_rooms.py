@@ -247,3 +247,9 @@ def test_no_test_file_imports_from_another() -> None:
     other = re.compile(r"^\s*(?:from|import) [^#\n]*\btest_\w+", re.MULTILINE)
     lines = {path: other.findall(path.read_text()) for path in (ROOT / "tests").rglob("*.py")}
     assert {path.name: found for path, found in lines.items() if found} == {}
+
+
+def test_what_the_newest_python_runs_is_there() -> None:
+    """.ci/newest names files and folders by hand: after a rename it would stop there, long after `make test` has passed."""
+    named = re.findall(r"tests/\S+", (ROOT / ".ci/newest").read_text())
+    assert named and [path for path in named if not (ROOT / path).exists()] == []
