@@ -25,6 +25,8 @@ _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 """Variables with compiler flags, which are not sent to the hosts."""
 _FATAL = re.compile(r"^(?:F\d{4} .*?\] |ERROR: )(.+)", re.MULTILINE)
 """A line after which XLA or libtpu ends the process. Stack traces may follow it."""
+_NO_MEMORY = re.compile(r"mmap error: 12\b|Cannot allocate memory|std::bad_alloc|^MemoryError\b", re.MULTILINE)
+"""What compilers and Python print where memory is limited (a container, `ulimit -v`) and the kernel kills nothing."""
 _UNKNOWN_FLAG = "Unknown command line flag"
 """Beginning of libtpu's message, which does not say where the flag stands."""
 
@@ -35,7 +37,7 @@ class QueryError(Exception):
     Args:
         reason: the message.
         is_raised: its Python code raised an exception, so a run will show the traceback.
-        is_killed: it was ended by SIGKILL, as the kernel does if memory is exhausted.
+        is_killed: memory was exhausted: it was ended by SIGKILL, as the kernel does then, or was refused more.
     """
 
     def __init__(self, reason: str, is_raised: bool = False, is_killed: bool = False) -> None:
@@ -140,15 +142,15 @@ class QueryProcess:
         raise self._failure(code, answer, messages)
 
     def _failure(self, code: int, answer: str, messages: str) -> QueryError:
-        if code == -signal.SIGKILL:
+        end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        if code == -signal.SIGKILL or _NO_MEMORY.search(answer or messages):
             return QueryError(
-                f"the process that {self._work} was ended by signal 9, probably because this machine has no memory left\n"
-                "end other programs here, or take a machine with more memory",
+                f"the process that {self._work} {end}, probably because this machine has no memory left\n"
+                "end other programs here, raise the limit of this shell or container, or take a machine with more memory",
                 is_killed=True,
             )
         if answer:
             return QueryError(answer, is_raised=True)
-        end = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return QueryError(f"the process that {self._work} {end}: {_useful_line(messages)}")
 
 

@@ -32,6 +32,8 @@ def work(query):
         raise UserError(query["mistake"])
     if "raise" in query:
         raise ValueError(query["raise"])
+    if "exhaust" in query:
+        raise MemoryError
     if "kill" in query:
         os.kill(os.getpid(), query["kill"])
     if "exit" in query:
@@ -85,6 +87,11 @@ def test_an_answer() -> None:
             {"kill": signal.SIGKILL},
             "^the process that worked was ended by signal 9, probably because .* no memory left\n",
         ),
+        (
+            {"kill": signal.SIGSEGV, "err": "RAW: mmap error: 12\nstack"},
+            "^the process that worked was ended by signal 11, probably because .* no memory left\n",
+        ),
+        ({"exhaust": True}, "^the process that worked ended with exit code 1, probably because .* no memory left\n"),
     ],
 )
 def test_failures(query: dict[str, object], message: str) -> None:
@@ -92,7 +99,7 @@ def test_failures(query: dict[str, object], message: str) -> None:
     with pytest.raises(QueryError, match=message) as failed:
         ask(**query)
     assert failed.value.is_raised == ("raise" in query)
-    assert failed.value.is_killed == (query.get("kill") == signal.SIGKILL)
+    assert failed.value.is_killed == ("no memory left" in message)
 
 
 def test_a_mistake_of_the_user() -> None:
