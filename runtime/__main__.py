@@ -29,7 +29,7 @@ from .events import EventKind
 from .worker.mistakes import explained_kind, users_line
 from .worker.prewarm import PRESTART, PREWARM, wait_to_start
 from .worker.progress import Reporter
-from .worker.sigterm import leave_on_sigterm
+from .worker.sigterm import leave_on_sigterm, leave_unsaved_on_sigterm
 from .worker.xla_flags import set_xla_flags
 
 
@@ -77,7 +77,7 @@ def import_all() -> None:
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
-    """Train, and return the exit code. Raises the error that ends training."""
+    """Train, or evaluate a checkpoint, and return the exit code. Raises the error that ends it."""
     leave_on_sigterm(reporter)
     set_xla_flags(os.environ, os.environ.get("JAX_PLATFORMS", ""), env.num_processes * env.local_devices)
     # Imported here, so that even a broken JAX is reported as an event.
@@ -100,17 +100,25 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     workdir = Workdir(spool_of(bucket) if bucket else config.launch.workdir.expanduser())
     programs = configure_jax()
     quiet_libraries()
-    if env.process_id == 0:
-        claim(workdir, env, reporter)
-        check_owner(workdir, env)
-    storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
+    storage = None
+    if not env.evaluate:
+        if env.process_id == 0:
+            claim(workdir, env, reporter)
+            check_owner(workdir, env)
+        storage = open_bucket(bucket, workdir, env, reporter) if bucket else None
     inject_faults(env, workdir, reporter)
     reporter.phase(Phase.CONNECT)
     reporter.record.part()  # from here on it waits for the other processes
     initialize(env, config.launch.start_timeout)
-    report_sigterm(reporter, leaves=True)
     try:
-        train(config, env, workdir, reporter, storage, programs)
+        if env.evaluate:
+            from .evaluate.pod import evaluate_on_pod
+
+            leave_unsaved_on_sigterm(reporter)
+            evaluate_on_pod(config, env, workdir, bucket, reporter, programs)
+        else:
+            report_sigterm(reporter, leaves=True)
+            train(config, env, workdir, reporter, storage, programs)
         print("done", flush=True)
         code = ExitCode.DONE
     except Preempted as stop:

@@ -155,6 +155,7 @@ ENV_OWNER = "PODRUN_OWNER"
 ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
 ENV_EXECUTABLES = "PODRUN_PROGRAMS"
+ENV_EVALUATE = "PODRUN_EVALUATE"
 ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace
@@ -193,6 +194,8 @@ class WorkerEnv:
     """`STEP HOST RUN` of the workdir's newest checkpoint that the launcher has on record; empty if there is none."""
     executables: str = ""
     """Path of the list of executables that were compiled before the start; a leading `~/` is the login directory."""
+    evaluate: str = ""
+    """The `Evaluation` to do instead of training, as JSON; empty: train."""
 
     @property
     def local_devices(self) -> int:
@@ -236,6 +239,7 @@ class WorkerEnv:
                 owner=env.get(ENV_OWNER, ""),
                 saved=env.get(ENV_SAVED, ""),
                 executables=env.get(ENV_EXECUTABLES, ""),
+                evaluate=env.get(ENV_EVALUATE, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:

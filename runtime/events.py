@@ -7,7 +7,7 @@ declarations, so the annotations of this file must not be strings.
 import time
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, NotRequired, TypedDict, TypeVar, cast
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar, cast
 
 from .contract import ErrorKind
 
@@ -21,6 +21,7 @@ class EventKind(StrEnum):
     STEP = "step"
     EPOCH = "epoch"
     EVAL = "eval"
+    EVALUATED = "evaluated"
     CHECKPOINT = "checkpoint"
     RESUME = "resume"
     TEXT = "text"
@@ -94,6 +95,20 @@ class EvalEvent(OfWorker):
 
     event: Literal[EventKind.EVAL]
     step: Count
+
+
+class EvaluatedEvent(OfWorker):
+    """A checkpoint was evaluated by `podrun evaluate`. The fields are those of `queries.EvaluateAnswer`."""
+
+    event: Literal[EventKind.EVALUATED]
+    about: str
+    step: Count
+    weights: str
+    data: str
+    is_of_run: bool
+    examples: Count
+    tokens: Count | None
+    metrics: dict[str, Metric | list[Any]]
 
 
 class CheckpointEvent(OfWorker):
@@ -187,6 +202,7 @@ WorkerEvent = (
     | StepEvent
     | EpochEvent
     | EvalEvent
+    | EvaluatedEvent
     | CheckpointEvent
     | ResumeEvent
     | TextEvent

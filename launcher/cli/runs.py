@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from .guard import guard
+from .guard import TYPED, guard
+from .options import pod_options
 
 if TYPE_CHECKING:
     from ..commands.model_source import Step
@@ -452,7 +453,7 @@ def generate(
 
 
 @click.command()
-@click.argument("target", required=False, metavar="[RUN|WORKDIR|CHECKPOINT|URL|FOLDER]")
+@click.argument("words", nargs=-1, metavar="[RUN|WORKDIR|CHECKPOINT|URL|FOLDER] [key.path=value ...]")
 @_step
 @click.option(
     "--data",
@@ -465,14 +466,30 @@ def generate(
     metavar="FILE",
     help="A tokenizer.json for a text, if the model has none.",
 )
+@click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Print this metric only; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
-def evaluate(target: str | None, step: Step, data: str | None, tokenizer: Path | None, as_json: bool) -> None:
-    """Compute the validation metrics of a trained model, on this machine's CPU.
+@pod_options()
+@click.pass_context
+def evaluate(
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    step: Step,
+    data: str | None,
+    tokenizer: Path | None,
+    metrics: tuple[str, ...],
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Compute the validation metrics of a trained model, on this machine's CPU, or on a pod.
 
     The model is that of a checkpoint, or a published one in a folder that transformers has written. The metrics are those
     of the run's own validation, over as many batches (`eval.batches`), up to rounding; with `ema`, of the averaged
     parameters. Other data is evaluated completely, but files of arrays only in their part for validation. A published model
     needs --data with a text.
+
+    With options that name a pod, as for training, its hosts evaluate the checkpoint together, and need memory for their
+    parts of the parameters only. The run's mesh may be replaced: parallel.mesh.fsdp=4.
 
     \b
     Examples:
@@ -480,13 +497,19 @@ def evaluate(target: str | None, step: Step, data: str | None, tokenizer: Path |
       podrun evaluate runs/train --step best --json
       podrun evaluate runs/train --data other.txt
       podrun evaluate Llama-3.2-1B --data notes.txt
+      podrun evaluate runs/train --pod pod.yaml --slice v5e-16
     """
 
     def action() -> int:
         from ..commands.evaluate import EvaluateRequest
         from ..commands.evaluate import evaluate as measure
+        from ..inventory.pod_request import PodRequest
 
-        return measure(EvaluateRequest(target, step, data, tokenizer, as_json))
+        has_target = bool(words) and ("=" not in words[0] or Path(words[0]).exists())
+        target, overrides = (words[0], words[1:]) if has_target else (None, words)
+        pod = PodRequest.from_options(where)
+        typed = tuple(ctx.meta.get(TYPED, ()))
+        return measure(EvaluateRequest(target, step, data, tokenizer, metrics, as_json, pod, overrides, typed))
 
     guard(action)
 

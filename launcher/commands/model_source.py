@@ -1,4 +1,4 @@
-"""Find the model that `podrun export`, `podrun generate` and `podrun evaluate` are about."""
+"""Find the model that `podrun export`, `podrun generate` and `podrun evaluate` are about, or the job of its run."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from podrun.runtime.config import Config, bucket_url
+import yaml
+
+from podrun.runtime.config import Config, bucket_url, with_files_in
 from podrun.runtime.contract import UnavailableError, UserError
 
 from ..pod.errors import HostError
 from ..results.pull_run import pull_bucket
 from ..results.selection import Selection
-from ..rundir.runs import find_run
+from ..rundir.runs import RunDirectory, find_run
 from ..view.overwritten import OverwrittenLine
 from .pull import bucket_of
 
@@ -50,6 +52,23 @@ class ModelSource:
         return text if self.url is None else text.replace(str(self.folder), self.url)
 
 
+@dataclass(frozen=True)
+class JobSource:
+    """A job that has trained a model, and where its results are.
+
+    Attributes:
+        job: the job, with paths of this machine.
+        workdir: a folder on the hosts of a pod, or the path of a URL.
+        step: step of the checkpoint.
+        cwd: folder of the job's modules; None: the current folder.
+    """
+
+    job: Config
+    workdir: Path
+    step: Step
+    cwd: Path | None = None
+
+
 @contextmanager
 def model_here(target: str | None, step: Step) -> Iterator[ModelSource]:
     """Find a model. If it is in a bucket, download it for the time of a `with` block.
@@ -75,6 +94,69 @@ def model_here(target: str | None, step: Step) -> Iterator[ModelSource]:
         yield replace(source, folder=here, url=bucket)
 
 
+def job_of(target: str | None, step: Step) -> JobSource:
+    """Find the job of a model that is evaluated on a pod. `target` is as for `model_here`, but no published model.
+
+    Raises:
+        UserError: there is no such job.
+        UnavailableError: the bucket is unreachable.
+    """
+    if target is None or not ("://" in target or "/" in target or Path(target).expanduser().exists()):
+        return _job_of_run(find_run(target), step)
+    source = _find(target, step)
+    if url := bucket_url.url(source.folder):
+        return JobSource(_job(_config_in_bucket(url), f"{url}/config.yaml"), source.folder, source.step)
+    path = source.folder / "config.yaml"
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path}: {error.strerror}; only checkpoints of runs are evaluated on a pod, whose workdirs have this file; a "
+            "published model is evaluated on this machine"
+        ) from None
+    return JobSource(with_files_in(_job(text, str(path)), Path.cwd()), source.folder, source.step)
+
+
+def _job_of_run(directory: RunDirectory, step: Step) -> JobSource:
+    spec = directory.spec()
+    job = spec.job
+    if not isinstance(job, Config):
+        raise UserError(_no_model(directory))
+    job = spec.data.on_launcher(job) if spec.data else with_files_in(job, spec.cwd)
+    return JobSource(job, spec.workdir, step, spec.cwd if spec.cwd.is_dir() else None)
+
+
+def _config_in_bucket(url: str) -> bytes:
+    """Return the config.yaml of a workdir in a bucket. Raises UserError if there is none; UnavailableError."""
+    from podrun.runtime.storage.bucket_client import Bucket, BucketError, explained
+
+    try:
+        text = Bucket(url).read("config.yaml")
+    except BucketError as error:
+        raise explained(error) from None
+    if text is None:
+        raise UserError(f"{url} has no config.yaml, as the workdir of a run has; give the URL of a workdir")
+    return text
+
+
+def _job(text: bytes, where: str) -> Config:
+    """Return the job of a config.yaml, which a run has written. Raises UserError if it is damaged, or of another version."""
+    try:
+        return Config.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError) as error:
+        raise UserError(
+            f"{where} is not the job of a run of this podrun ({str(error).splitlines()[0]}); give the id of a run in place "
+            "of the folder"
+        ) from None
+
+
+def _no_model(directory: RunDirectory) -> str:
+    return (
+        f"run {directory.run_id} trained with a program of yours, and podrun does not know which part of its saved state "
+        "is the model; open its checkpoints with orbax (docs/checkpoints.md)"
+    )
+
+
 def _find(target: str, step: Step) -> ModelSource:
     if "://" in target:
         return ModelSource(Path(bucket_of(target)), step, sys.executable)
@@ -97,10 +179,7 @@ def _find(target: str, step: Step) -> ModelSource:
         raise UserError(f"there is no folder {folder}, and {error}") from None
     spec = directory.spec()
     if not isinstance(spec.job, Config):
-        raise UserError(
-            f"run {directory.run_id} trained with a program of yours, and podrun does not know which part of its saved state "
-            "is the model; open its checkpoints with orbax (docs/checkpoints.md)"
-        )
+        raise UserError(_no_model(directory))
     cwd = spec.cwd if spec.cwd.is_dir() else None
     if bucket_url.url(spec.workdir):
         return ModelSource(spec.workdir, step, sys.executable, cwd)

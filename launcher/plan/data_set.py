@@ -79,6 +79,12 @@ class DataSet:
             job = _with(job, key.key.split("."), posixpath.join(self.folder(home), key.inside))
         return job
 
+    def on_launcher(self, job: Config) -> Config:
+        """Return the job with the paths of its data on the launcher's machine, the opposite of `on_hosts`."""
+        for key in self.keys:
+            job = _with(job, key.key.split("."), key.here)
+        return job
+
 
 def _with(section: Any, path: Sequence[str], value: str) -> Any:
     """Return a copy of a config section with the value at a path of keys replaced."""

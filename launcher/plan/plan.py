@@ -15,6 +15,7 @@ from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import with_presets
 from podrun.runtime.contract import (
     CONFIG_FILE,
+    ENV_EVALUATE,
     ENV_EXECUTABLES,
     ENV_INJECT,
     ENV_OWNER,
@@ -301,6 +302,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
         ENV_WORKDIR: str(run.workdir),
         **({ENV_OWNER: run.owner} if run.owner else {}),
         **({ENV_EXECUTABLES: run.executables} if run.executables else {}),
+        **({ENV_EVALUATE: json.dumps(asdict(run.evaluation))} if run.evaluation else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dacite import Config as DaciteConfig
 from dacite import DaciteError, from_dict
 
+from podrun.runtime.queries import Evaluation
+
 from ..pod.pod import Pod
 from ..pod.traits import TRAITS
 from .data_set import DataSet
@@ -74,6 +76,8 @@ class RunSpec:
     """Path on the hosts of the list of stored executables; a leading `~/` is the login directory. Empty: there are none."""
     stored: str = ""
     """Path of the same list on the launcher's machine. `podrun compile` may write it while the run waits in a queue."""
+    evaluation: Evaluation | None = None
+    """The checkpoint of the workdir to evaluate; None: train."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""

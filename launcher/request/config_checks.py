@@ -17,20 +17,21 @@ if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 
-def config_checks(config: Config, pod: Pod | None, is_local: bool) -> list[Callable[[], None]]:
+def config_checks(config: Config, pod: Pod | None, is_local: bool, evaluates: bool = False) -> list[Callable[[], None]]:
     """Return functions that check a job; each raises UserError if it finds mistakes.
 
     Args:
         config: the job.
         pod: its pod; None if the pod has mistakes, which are reported elsewhere.
         is_local: the job runs on this machine.
+        evaluates: the job is only evaluated.
     """
     from podrun.runtime.config import check_files, check_slice  # slow import that user programs do not need
 
     checks: list[Callable[[], None]] = []
     if pod:
         slice = pod.slice
-        checks.append(lambda: check_slice(config, slice.devices, slice.slices, slice.kind))
+        checks.append(lambda: check_slice(config, slice.devices, slice.slices, slice.kind, evaluates))
     if is_local or config.brings_data:  # the job reads files of this machine
         checks.append(lambda: check_files(config))
     if is_local:

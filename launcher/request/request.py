@@ -62,25 +62,29 @@ class Request:
         return Path(script or next(iter(module), self.program[0])).stem
 
 
-def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
+def make_spec(request: Request, run_id: str | None = None, of_run: Config | None = None) -> RunSpec:
     """Return the spec of the run, without its code.
 
     Args:
         request: what was typed.
         run_id: id of the run; None: a new one.
+        of_run: the job of an earlier run in the request's workdir, which is only read; None: the request has the job.
 
     Raises:
         Mistakes: all mistakes that can be found on this machine.
     """
     mistakes = Mistakes()
     train = request.train
-    mistakes.check(lambda: check_kind(train, request.program, request.overrides))
-    mistakes.raise_any()
+    if of_run is None:
+        mistakes.check(lambda: check_kind(train, request.program, request.overrides))
+        mistakes.raise_any()
     job: Config | Program | None
     if train or request.overrides:
         from .train_file import read_config, read_launch  # slow import
 
-    if train:
+    if of_run is not None:
+        job = of_run
+    elif train:
         job = mistakes.check(lambda: read_config(train, request.overrides))
     else:
         job = mistakes.check(
@@ -106,9 +110,10 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
     workdir: Path | None = chosen
     if not bucket and not wrong:
         remote = None if is_local else pod
-        workdir = mistakes.check(
-            lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch, pod)
-        )
+        if remote or of_run is None:
+            workdir = mistakes.check(
+                lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch, pod)
+            )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
     if pod and (misplaced := misplaced_presets(launch.xla, pod.slice.kind, pod.slice.name)):
@@ -120,7 +125,7 @@ def make_spec(request: Request, run_id: str | None = None) -> RunSpec:
         if not is_local and pod is not None and pod.traits.needs_staging and pod.container is None:
             checks = [lambda: check_sent_script(program)]
     else:
-        checks = config_checks(job, pod, is_local) if job else []
+        checks = config_checks(job, pod, is_local, of_run is not None) if job else []
     for check in checks:
         mistakes.check(check)
     mistakes.raise_any()

@@ -50,6 +50,22 @@ def read_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return with_files_beside(config, path.parent, given)
 
 
+def with_overrides(config: Config, overrides: Sequence[str], sections: Sequence[str]) -> Config:
+    """Return a job with overrides of some of its sections. Raises one UserError with all mistakes."""
+    if not overrides:
+        return config
+    values = config.model_dump(mode="json")
+    given = _apply_overrides(values, overrides)
+    if other := sorted(key for key in given if key.partition(".")[0] not in sections):
+        raise UserError(f"{', '.join(other)}: only keys of {' and '.join(sections)} can be given here")
+    from podrun.runtime.config import Config as Job
+
+    try:
+        return Job.model_validate(values)
+    except ValidationError as invalid:
+        raise mistakes_error("the command line", describe_mistakes(Job, invalid.errors(), {}, given)) from None
+
+
 def read_launch(overrides: Sequence[str]) -> Launch:
     """Return the section `launch` of a user program, from its overrides. Raises one UserError with all mistakes."""
     values: dict[str, Any] = {}

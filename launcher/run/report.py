@@ -53,7 +53,7 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
         return f"failed: {outcome.cause}{over} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
         is_unknown = plan.is_program and outcome.saved_step is None and not outcome.no_checkpoint
-        resume = "" if is_unknown else _resume(outcome)
+        resume = "" if is_unknown or plan.run.evaluation else _resume(outcome)
         return f"interrupted{resume}{over} [exit code {outcome.code}]"
     if outcome.nothing_left is not None and not plan.attempt:
         return f"done: all {outcome.nothing_left} steps were done before"
@@ -91,6 +91,8 @@ def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -
         if outcome.saved_step is None or plan.pod.traits.files_are_here:
             return logs
         return f"results      `podrun pull {plan.run.run_id}` brings metrics and checkpoints here\n{logs}"
+    if plan.run.evaluation:
+        return f"logs         {directory.logs}"
     workdir = Workdir(plan.run.workdir)
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]
     if plan.run.job.log.tensorboard:

@@ -100,6 +100,13 @@ class NoConsole:
         pass
 
 
+class QuietConsole(NoConsole):
+    """Shows nothing: for a command that prints its result as JSON. A failure is printed on stderr."""
+
+    def say(self, text: str) -> None:
+        pass
+
+
 class JsonConsole:
     """Prints every event as a JSON line on stdout."""
 

@@ -56,6 +56,8 @@ class Target(Generic[M, T]):
     sharding."""
     build: Callable[[int, M, Arrays], T]
     """Called with (step, metadata, arrays); returns the result."""
+    is_part: bool = False
+    """True if the checkpoint may have more arrays than the template."""
 
 
 class CheckpointFolder:
@@ -67,6 +69,7 @@ class CheckpointFolder:
         retention: Retention,
         in_parts: bool = False,
         storage: Storage = SHARED_FOLDER,
+        reads_only: bool = False,
     ) -> None:
         """Open the directory.
 
@@ -75,6 +78,7 @@ class CheckpointFolder:
             retention: which checkpoints are kept.
             in_parts: the state is divided over the processes; otherwise process 0 has all of it.
             storage: the storage that the folder belongs to.
+            reads_only: change nothing in the folder, because another run may be saving there.
 
         Raises:
             UserError: the folder cannot be created.
@@ -82,9 +86,9 @@ class CheckpointFolder:
         self.directory = directory
         self.storage = storage
         self._primary = jax.process_index() == 0
-        if self._primary or storage.everyone_reads:
+        if not reads_only and (self._primary or storage.everyone_reads):
             make_directory(directory)
-        if self._primary:
+        if not reads_only and self._primary:
             remove_incomplete(directory)
         self._saves = Saves(directory, retention, in_parts, storage)
 
@@ -159,7 +163,7 @@ class CheckpointFolder:
         def use(meta: Any) -> T:
             template = target.template(meta)
             target.accept(step, meta, template)
-            return target.build(step, meta, self.read_state(step, template))
+            return target.build(step, meta, self.read_state(step, template, target.is_part))
 
         return self.read(step, target.parse, use)
 
@@ -194,10 +198,11 @@ class CheckpointFolder:
         """Return the error to raise for metadata whose use failed with `error`."""
         return DamagedCheckpointError(step, self.path(step) / METADATA, no_metadata(error))
 
-    def read_state(self, step: int, template: Arrays) -> Arrays:
+    def read_state(self, step: int, template: Arrays, is_part: bool = False) -> Arrays:
         """Read the arrays of a checkpoint.
 
-        The template gives the form of each array: a numpy array, or a JAX array with its sharding.
+        The template gives the form of each array: a numpy array, or a JAX array with its sharding. With `is_part`, other
+        arrays of the checkpoint are left out.
 
         Raises:
             DamagedCheckpointError: the arrays are damaged.
@@ -213,7 +218,7 @@ class CheckpointFolder:
         try:
             from .orbax_files import read_arrays
 
-            return read_arrays(folder, template)
+            return read_arrays(folder, template, is_part)
         except (MemoryError, jax.errors.JaxRuntimeError):  # not caused by the checkpoint
             raise
         except Exception as error:

@@ -123,8 +123,8 @@ async def _write_array(value: Any, spec: ts.Spec, context: ts.Context) -> None:
     await array.write(value, can_reference_source_data_indefinitely=True)
 
 
-def read_arrays(folder: Path, template: Arrays) -> Arrays:
-    """Read the state in `folder`.
+def read_arrays(folder: Path, template: Arrays, is_part: bool = False) -> Arrays:
+    """Read the state in `folder`; with `is_part` only the arrays of the template.
 
     The template gives the form of each array: a numpy array, or a JAX array with its sharding.
 
@@ -136,7 +136,8 @@ def read_arrays(folder: Path, template: Arrays) -> Arrays:
     reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
     args = jax.tree.map(lambda form: _Form(restore_type=np.ndarray, dtype=form.dtype, form=form), template)
     try:
-        state: Arrays = reader.restore(folder, args=ocp.args.PyTreeRestore(item=template, restore_args=args))
+        request = ocp.args.PyTreeRestore(item=template, restore_args=args, partial_restore=is_part)
+        state: Arrays = reader.restore(folder, args=request)
         return state
     finally:
         reader.close()

@@ -84,5 +84,6 @@ def _read(checkpoints: CheckpointFolder, step: int, target: Target[M, T]) -> tup
         target.accept,
         lambda meta: whole_template(target.template(meta)),
         lambda _, meta, arrays: (meta, arrays),
+        target.is_part,
     )
     return checkpoints.load(step, whole)

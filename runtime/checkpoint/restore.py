@@ -10,7 +10,7 @@ import numpy as np
 
 from ..array_names import Arrays
 from ..config import Config
-from ..contract import Phase, UserError
+from ..contract import Phase, RefusedError, UserError
 from ..distributed import gather
 from ..state import StateDict
 from ..worker.progress import Reporter
@@ -69,6 +69,34 @@ def newest_readable(checkpoints: CheckpointFolder, target: Target[M, T], reporte
             checkpoints, lambda read: _newest_here(checkpoints, read, reporter), target, reporter
         )
     return _newest_of_all(checkpoints, target, reporter)
+
+
+def restore_step(checkpoints: CheckpointFolder, step: int, target: Target[M, T], reporter: Reporter) -> T:
+    """Restore one checkpoint, as `target` describes. Called on all processes. Nothing is renamed.
+
+    Raises:
+        UserError: a process cannot read it, because it is damaged there.
+        HostFaultError: this host cannot read at the moment.
+    """
+    reporter.phase(Phase.RESTORE)
+    advice = f"`podrun checkpoints {checkpoints.directory.parent}` lists which are whole"
+    if not checkpoints.storage.everyone_reads:
+        try:
+            restored = restore_from_process_zero(checkpoints, lambda read: (step, read(step)), target, reporter)
+        except DamagedCheckpointError as error:
+            raise UserError(f"{error}; {advice}") from None
+        assert restored is not None
+        return restored[1]
+    problem = value = None
+    try:
+        value = checkpoints.load(step, target)
+    except DamagedCheckpointError as error:
+        problem = error
+    unable = np.flatnonzero(gather([problem is not None])[:, 0])
+    if unable.size or value is None:
+        reason = f"{problem or f'process {unable[0]} cannot read checkpoint {step}'}; {advice}"
+        raise UserError(reason) if problem is not None else RefusedError(reason)
+    return value
 
 
 def _newest_of_all(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:

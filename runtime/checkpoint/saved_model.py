@@ -52,26 +52,15 @@ class SavedModel:
         self.step = int(folder.name)
         try:
             self.is_verified = verify(self.step, folder, full=True)
-            self.meta: JobMeta = read_meta(self.step, folder, METADATA, _parse)
+            self.meta: JobMeta = read_meta(self.step, folder, METADATA, parse_meta)
         except (DamagedCheckpointError, HostFaultError) as error:
             raise self._with_advice(error) from None
         self.weights = "ema" if "ema" in self.meta["shapes"] else "params"
 
     @cached_property
     def job(self) -> Config:
-        """Return the job that saved the checkpoint.
-
-        Raises UserError if the job is of another version of podrun, with other keys.
-        """
-        try:
-            return Config.model_validate(self.meta["config"])
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise UserError(
-                f"checkpoint {self.step} of {self._workdir} is of a job that this podrun does not know: {key}: "
-                f"{first['msg']}; take the version of podrun that has saved it"
-            ) from None
+        """Return the job that saved the checkpoint. Raises UserError as `job_of` does."""
+        return job_of(self.meta, self.step, str(self._workdir))
 
     @cached_property
     def _reader(self) -> Any:
@@ -127,6 +116,29 @@ class SavedModel:
         return UserError(f"{error}; `podrun checkpoints {self._workdir}` lists which are whole")
 
 
+def job_of(meta: JobMeta, step: int, workdir: str, **sections: Any) -> Config:
+    """Return the job that saved a checkpoint.
+
+    Args:
+        meta: the checkpoint's metadata.
+        step: its step, for errors.
+        workdir: the folder of the run's results, for errors.
+        sections: sections of the job, as JSON, in place of its own.
+
+    Raises:
+        UserError: the job is of another version of podrun, with other keys.
+    """
+    try:
+        return Config.model_validate({**meta["config"], **sections})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(
+            f"checkpoint {step} of {workdir} is of a job that this podrun does not know: {key}: {first['msg']}; take the "
+            "version of podrun that has saved it"
+        ) from None
+
+
 def find_checkpoint(workdir: Path, step: Step) -> Path:
     """Return the folder of a checkpoint in a workdir. Raises UserError if there is none."""
     folder = workdir / "checkpoints"
@@ -167,7 +179,7 @@ def _listed(steps: Iterable[int]) -> str:
     return f"{more}{', '.join(map(str, ordered[-_SHOWN:]))}"
 
 
-def _parse(meta: Any) -> JobMeta:
+def parse_meta(meta: Any) -> JobMeta:
     """Return the metadata with its type.
 
     Raises UserError for the checkpoint of a user program, otherwise as `job_meta` does.

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .base import PLUGIN_PATTERN, Plugin, Section
-    from .checks import NamedFiles, check_files, check_slice, files_of, shrinking_problem, with_files, with_files_beside
+    from .checks import (
+        NamedFiles,
+        check_files,
+        check_slice,
+        files_of,
+        shrinking_problem,
+        with_files,
+        with_files_beside,
+        with_files_in,
+    )
     from .job import Config, SavedConfig, load_config, saved_config, train_schema
     from .launch import Launch
     from .sections import Checkpoint, LaunchSection, Variable
@@ -21,7 +30,7 @@ _FILES = {
     "base": ("PLUGIN_PATTERN", "Plugin", "Section"),
     "checks": (
         *("NamedFiles", "check_files", "check_slice", "files_of"),
-        *("shrinking_problem", "with_files", "with_files_beside"),
+        *("shrinking_problem", "with_files", "with_files_beside", "with_files_in"),
     ),
     "job": ("Config", "SavedConfig", "load_config", "saved_config", "train_schema"),
     "launch": ("Launch",),
@@ -49,6 +58,7 @@ __all__ = [
     "train_schema",
     "with_files",
     "with_files_beside",
+    "with_files_in",
 ]
 
 

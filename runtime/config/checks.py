@@ -17,7 +17,7 @@ from .job import Config
 S = TypeVar("S", bound=Section)
 
 
-def check_slice(config: Config, devices: int, slices: int = 1, platform: str | None = None) -> None:
+def check_slice(config: Config, devices: int, slices: int = 1, platform: str | None = None, pads: bool = False) -> None:
     """Raise UserError, with values that fit, unless the job can run on a slice.
 
     Args:
@@ -25,11 +25,13 @@ def check_slice(config: Config, devices: int, slices: int = 1, platform: str | N
         devices: number of devices, over which mesh and batch are divided.
         slices: number of equal slices that the devices are in.
         platform: `cpu`, `gpu` or `tpu`, which a kernel may need; None: unknown.
+        pads: a batch that the devices do not divide is padded, as podrun's own tasks can be evaluated.
     """
     grid = config.parallel.grid
+    divides = devices % grid.model == 0 and not (pads and not config.task_is_users)
     problems = (
         # Without a whole number of rows, a batch cannot be blamed for not being divisible by it.
-        _batch_problem(config, devices) if devices % grid.model == 0 else None,
+        _batch_problem(config, devices) if divides else None,
         grid.problem(devices, slices),
         named_conflict(config, platform),
     )
@@ -82,39 +84,51 @@ def _files_of(section: Section, key: str) -> Iterator[NamedFiles]:
             yield NamedFiles(path, value, tuple(marks[0].check(value, path)))
 
 
-def with_files(section: S, download: Callable[[str, str], Path], key: str = "") -> S:
+def with_files(section: S, download: Callable[[str, str], Path]) -> S:
     """Return the section, or the job, with every URL of a bucket replaced by the path that `download(key, url)` returns."""
-    changes: dict[str, object] = {}
-    for name, field in type(section).model_fields.items():
-        value, path = getattr(section, name), f"{key}{name}"
-        names_files = any(isinstance(mark, ReadsFiles) for mark in field.metadata)
-        if inner := _sections(value, path):
-            local = [with_files(one, download, f"{part}.") for part, one in inner.items()]
-            if local != [*inner.values()]:  # a key that is not given stays so
-                changes[name] = _replaced(value, local)
-        elif names_files and (address := url(PurePath(str(value)))):
-            changes[name] = type(value)(download(path, address))
-    return section.model_copy(update=changes)
+
+    def local(key: str, value: str | Path, mark: ReadsFiles) -> str | Path:
+        address = url(PurePath(str(value)))
+        return value if address is None else type(value)(download(key, address))
+
+    return _with_changed_files(section, local)
 
 
-def with_files_beside(section: S, folder: Path, typed: Collection[str], key: str = "") -> S:
+def with_files_beside(section: S, folder: Path, typed: Collection[str]) -> S:
     """Resolve a section's relative paths against `folder`, if the files exist there and not in the current folder.
 
     A path that exists from the current folder stays as it is. So does a path whose key is in `typed`, that is, given on the
     command line: the shell has completed it from the current folder.
     """
+
+    def beside(key: str, value: str | Path, mark: ReadsFiles) -> str | Path:
+        if key in typed or not _is_relative(value):
+            return value
+        near = type(value)(os.path.relpath(folder / value))
+        return near if not _has_files(mark, value, key) and _has_files(mark, near, key) else value
+
+    return _with_changed_files(section, beside)
+
+
+def with_files_in(section: S, folder: Path) -> S:
+    """Return the section, or the job, with its relative paths of files made absolute: they are relative to `folder`."""
+    return _with_changed_files(
+        section, lambda key, value, mark: type(value)(folder / value) if _is_relative(value) else value
+    )
+
+
+def _with_changed_files(section: S, change: Callable[[str, str | Path, ReadsFiles], str | Path], key: str = "") -> S:
+    """Return the section with each value that names files replaced by `change(key, value, mark)`."""
     changes: dict[str, object] = {}
     for name, field in type(section).model_fields.items():
         value, path = getattr(section, name), f"{key}{name}"
         marks = [mark for mark in field.metadata if isinstance(mark, ReadsFiles)]
         if inner := _sections(value, path):
-            beside_it = [with_files_beside(one, folder, typed, f"{part}.") for part, one in inner.items()]
-            if beside_it != [*inner.values()]:  # a key that is not given stays so
-                changes[name] = _replaced(value, beside_it)
-        elif value is not None and marks and path not in typed and _is_relative(value):
-            beside = type(value)(os.path.relpath(folder / value))
-            if not _has_files(marks[0], value, path) and _has_files(marks[0], beside, path):
-                changes[name] = beside
+            changed = [_with_changed_files(one, change, f"{part}.") for part, one in inner.items()]
+            if changed != [*inner.values()]:  # a key that is not given stays so
+                changes[name] = _replaced(value, changed)
+        elif value is not None and marks and (after := change(path, value, marks[0])) != value:
+            changes[name] = after
     return section.model_copy(update=changes)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from ..checkpoint.saved_model import SavedModel
+from ..checkpoint.metadata import JobMeta
 from ..config import Config, files_of
 from ..config.data import MixtureData, PreparedData, PythonSourceData, TextData, TokensData, has_segments
 from ..config.task import examples_of
@@ -41,18 +41,17 @@ class Validation:
     limit: int | None
 
 
-def data_of_run(saved: SavedModel) -> Validation:
-    """Return the data of a checkpoint's job, as it is on this machine. Raises UserError if it cannot be used."""
-    config = saved.job
+def data_of_run(config: Config, meta: JobMeta) -> Validation:
+    """Return the data of a job, as it is on this machine. `meta`: the checkpoint's. Raises UserError if it cannot be used."""
     try:
         files_of(config)
     except UserError as error:
         reason = str(error).partition("; ")[0]
         raise UserError(f"the data of the run is not here: {reason}; say where it is with --data PATH") from None
     dataset = load_data(config)
-    if dataset.fingerprint.hex() == saved.meta["fingerprint"]:
+    if dataset.fingerprint.hex() == meta["fingerprint"]:
         return Validation(dataset, _OF_RUN, True, _limit(config))
-    if other := difference(saved.meta.get("tokenizer"), saved_form(dataset.tokenizer)):
+    if other := difference(meta.get("tokenizer"), saved_form(dataset.tokenizer)):
         raise UserError(
             f"the data here is not the run's, and the model cannot read it, because its tokenizer is another: {other}; give "
             "the run's data, or another text, with --data PATH"
@@ -62,7 +61,7 @@ def data_of_run(saved: SavedModel) -> Validation:
     )
 
 
-def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel | None) -> Validation:
+def data_at(path: str, config: Config, tokenizer: Path | None, meta: JobMeta | None) -> Validation:
     """Return the data at a path. If it is the run's own data, only its examples for validation; otherwise all of it.
 
     Of files of arrays, such as npz, only the examples that they contain for validation.
@@ -71,27 +70,27 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
         path: a file, folder or pattern of the kind that the job reads.
         config: the job.
         tokenizer: a tokenizer.json; None: the checkpoint's tokenizer.
-        saved: the checkpoint; None for a published model.
+        meta: the checkpoint's metadata; None for a published model.
 
     Raises:
         UserError: the data cannot be used.
     """
-    section, fingerprint = config.data, saved.meta["fingerprint"] if saved else ""
+    section, fingerprint = config.data, meta["fingerprint"] if meta else ""
     if (Path(path) / MANIFEST).is_file():
-        return _prepared(path, config, tokenizer, saved)
+        return _prepared(path, config, tokenizer, meta)
     if examples_of(config.task) == "pairs":
         raise UserError(
             f"--data {path} is not a folder of pairs, which task {config.task} is evaluated on; write one with "
             "`podrun prepare --pairs`"
         )
     if isinstance(section, PreparedData | MixtureData):
-        words, where = _tokenizer(tokenizer, saved), f"--data {path}"
+        words, where = _tokenizer(tokenizer, meta), f"--data {path}"
         if words is None:
             raise UserError(f"{where}: the checkpoint has no tokenizer for a text; give one with --tokenizer FILE")
         examples, vocabulary = whole_text(TextData(path=path), where, context_length(config), words)
-        return _of_job(path, Dataset(examples, examples, b"", vocabulary, words), saved)
+        return _of_job(path, Dataset(examples, examples, b"", vocabulary, words), meta)
     if isinstance(section, _ON_TOKENS):
-        words = _tokenizer(tokenizer, saved)
+        words = _tokenizer(tokenizer, meta)
         if words is None and not isinstance(section, TokensData):
             raise UserError(
                 f"--data {path}: the checkpoint has no tokenizer for a text; give one with --tokenizer FILE"
@@ -108,13 +107,13 @@ def data_at(path: str, config: Config, tokenizer: Path | None, saved: SavedModel
     return Validation(dataset, about, is_own, _limit(config) if is_own else None)
 
 
-def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | None) -> Validation:
+def _prepared(path: str, config: Config, file: Path | None, meta: JobMeta | None) -> Validation:
     """Return the data of a prepared folder. If it is the run's own, only its examples for validation; otherwise all of it."""
     section, where = config.data, f"--data {path}"
-    if saved is not None and isinstance(section, PreparedData) and _is_own(section, path, where, saved):
+    if meta is not None and isinstance(section, PreparedData) and _is_own(section, path, where, meta):
         moved = {"data": section.model_copy(update={"path": path}), "validation": {}}
         return Validation(load_data(config.model_copy(update=moved)), _OF_RUN, True, _limit(config))
-    words = _tokenizer(file, saved)
+    words = _tokenizer(file, meta)
     if other := difference(saved_form(words), PreparedFolder(Path(path)).saved_tokenizer):
         raise UserError(
             f"{where} was made with another tokenizer than the model's: {other}; prepare the text with the model's, or give "
@@ -125,25 +124,25 @@ def _prepared(path: str, config: Config, file: Path | None, saved: SavedModel | 
         packing = "fit"
     examples, folder = whole_folder(PreparedData(path=path, packing=packing), where, config)
     vocabulary, fits = folder.manifest.vocabulary, packing == "fit" and not folder.manifest.pairs
-    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=fits), saved)
+    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=fits), meta)
 
 
-def _is_own(section: PreparedData, path: str, where: str, saved: SavedModel) -> bool:
+def _is_own(section: PreparedData, path: str, where: str, meta: JobMeta) -> bool:
     """Return whether a prepared folder is the one that the run was trained on."""
     if section.validation_path is not None:
         return False
     train, validation = Documents.read(path, where).split(section.validation)
     kind = "pairs" if train.folder.manifest.pairs else section.packing
     digest = train.digest + validation.digest + kind.encode()
-    return digest.hex() == saved.meta["fingerprint"]
+    return digest.hex() == meta["fingerprint"]
 
 
-def _of_job(path: str, dataset: Dataset, saved: SavedModel | None) -> Validation:
+def _of_job(path: str, dataset: Dataset, meta: JobMeta | None) -> Validation:
     """Return data that is not the job's own; its vocabulary is at least that of the model.
 
     Raises UserError if the data has ids that the model does not know.
     """
-    ids = saved.meta.get("token_ids") if saved else None
+    ids = meta.get("token_ids") if meta else None
     if ids and dataset.vocabulary > ids["vocabulary"]:
         raise UserError(
             f"--data {path} has {dataset.vocabulary} token ids, but the model was trained with {ids['vocabulary']}: it knows "
@@ -153,10 +152,10 @@ def _of_job(path: str, dataset: Dataset, saved: SavedModel | None) -> Validation
     return Validation(replace(dataset, vocabulary=vocabulary), path, False, None)
 
 
-def _tokenizer(file: Path | None, saved: SavedModel | None) -> Tokenizer | None:
+def _tokenizer(file: Path | None, meta: JobMeta | None) -> Tokenizer | None:
     if file is not None:
         return BytePairs.load(file)
-    stored = saved.meta.get("tokenizer") if saved else None
+    stored = meta.get("tokenizer") if meta else None
     return None if stored is None else restored_tokenizer(stored)
 
 

@@ -63,20 +63,16 @@ def evaluate(folder: Path, step: Step, data: str | None, tokenizer: Path | None,
 def _saved(workdir: Path, step: Step, path: str | None, file: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
     saved = SavedModel(find_checkpoint(workdir, step))
     config = with_kernel(saved.job, "xla")  # the job may name a kernel of its GPUs or TPUs
-    data = data_of_run(saved) if path is None else data_at(path, config, file, saved)
+    data = data_of_run(saved.job, saved.meta) if path is None else data_at(path, config, file, saved.meta)
     if config.parallel.name == "ensemble":
         _make_devices(_first(saved.meta["shapes"]["params"])[0])
     else:
         config = config.model_copy(update={"parallel": Single()})
-    strategy = _strategy(config, data)
-    if not strategy.task.evaluates:
-        raise UserError(
-            f"task {config.task} has no `evaluate`, by which it could be evaluated; write evaluate(state, batch) -> metrics"
-        )
+    strategy = make_evaluator(config, data)
     params, model_state = saved.trees(jnp.asarray)
-    what = f"task {config.task}" if strategy.task.has_step else f"model {config.model.name}"
-    about = f"{what}, step {saved.step} of {workdir}"
-    return _report(about, saved, strategy, data, *_measure(strategy, data, params, model_state, on_batch))
+    about = about_checkpoint(config, strategy, saved.step, str(workdir))
+    metrics, examples = _measure(strategy, data, params, model_state, on_batch)
+    return answer(about, strategy, data, metrics, examples, saved.step, saved.weights)
 
 
 def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBatch) -> EvaluateAnswer:
@@ -88,19 +84,31 @@ def _published(folder: Path, path: str | None, file: Path | None, on_batch: OnBa
         raise UserError(f"{folder} has no {TOKENIZER}; give its tokenizer.json with --tokenizer FILE")
     config, params = load_here(folder, _CONTEXT)
     data = data_at(path, config, file, None)
-    strategy = _strategy(config.model_copy(update={"parallel": Single()}), data)
-    about = title_of(folders)
-    return _report(about, None, strategy, data, *_measure(strategy, data, params, {}, on_batch))
+    strategy = make_evaluator(config.model_copy(update={"parallel": Single()}), data)
+    return answer(title_of(folders), strategy, data, *_measure(strategy, data, params, {}, on_batch))
 
 
-def _report(
-    about: str, saved: SavedModel | None, strategy: Strategy, data: Validation, metrics: Metrics, examples: int
+def about_checkpoint(config: Config, strategy: Strategy, step: int, workdir: str) -> str:
+    """Return the phrase that says which model a checkpoint has."""
+    what = f"task {config.task}" if strategy.task.has_step else f"model {config.model.name}"
+    return f"{what}, step {step} of {workdir}"
+
+
+def answer(
+    about: str,
+    strategy: Strategy,
+    data: Validation,
+    metrics: Metrics,
+    examples: int,
+    step: int | None = None,
+    weights: str = "params",
 ) -> EvaluateAnswer:
+    """Return the answer to the user. For the arguments see `EvaluateAnswer`."""
     task = strategy.task
     return EvaluateAnswer(
         about=about,
-        step=saved.step if saved else None,
-        weights=saved.weights if saved else "params",
+        step=step,
+        weights=weights,
         data=data.about,
         is_of_run=data.is_of_run,
         examples=examples,
@@ -109,10 +117,35 @@ def _report(
     )
 
 
-def _strategy(config: Config, data: Validation) -> Strategy:
-    """Return the strategy, without an optimizer."""
+def make_evaluator(config: Config, data: Validation) -> Strategy:
+    """Return the strategy, without an optimizer and without an average.
+
+    Raises UserError if the job's task cannot be evaluated.
+    """
     config = config.model_copy(update={"ema": None, "sample": Sample(tokens=0)})
-    return make_strategy(config, make_task(config, data.dataset), optax.identity(), lambda step: 0.0)
+    strategy = make_strategy(config, make_task(config, data.dataset), optax.identity(), lambda step: 0.0)
+    if not strategy.task.evaluates:
+        raise UserError(
+            f"task {config.task} has no `evaluate`, by which it could be evaluated; write evaluate(state, batch) -> metrics"
+        )
+    return strategy
+
+
+def check_model(saved: Any, form: StateDict) -> None:
+    """Raise UserError if the job's code makes another model than that of a checkpoint. `saved`: shapes of its arrays."""
+    if rows := differences("", saved, shapes_of(form)):
+        place, before, now = rows[0]
+        raise UserError(
+            f"the job's code now makes another model: {place} has the shape {before} in the checkpoint, {now} in this "
+            "code; evaluate it with the code that it was trained with"
+        )
+
+
+def sets_of(data: Validation) -> tuple[list[Examples], list[Examples]]:
+    """Return the sets that together are the validation set, and all sets to evaluate, without repetition."""
+    dataset = data.dataset
+    of_whole = [dataset.validations[name] for name in dataset.sources] or [dataset.validation]
+    return of_whole, list({id(one): one for one in (*of_whole, *dataset.validations.values())}.values())
 
 
 def _measure(
@@ -122,18 +155,12 @@ def _measure(
     named: StateDict = {"params": params, **({"model_state": model_state} if model_state else {})}
     form = strategy.template()
     parts: StateDict = {part: form[part] for part in ("params", "model_state") if part in form}
-    if rows := differences("", shapes_of(named), shapes_of(parts)):
-        place, before, now = rows[0]
-        raise UserError(
-            f"the job's code now makes another model: {place} has the shape {before} in the checkpoint, {now} in this "
-            "code; evaluate it with the code that it was trained with"
-        )
+    check_model(shapes_of(named), parts)
     placed = jax.tree.map(lambda array, like: jax.device_put(array, like.sharding), named, parts)
     step = jax.device_put(jnp.int32(0), form["step"].sharding)
     state = strategy.place({"step": step, "opt_state": form["opt_state"], **placed})
-    dataset = data.dataset
-    of_whole = [dataset.validations[name] for name in dataset.sources] or [dataset.validation]
-    sets = {id(e): _Batches.of(strategy, data, e) for e in (*of_whole, *dataset.validations.values())}
+    of_whole, every = sets_of(data)
+    sets = {id(examples): _Batches.of(strategy, data, examples) for examples in every}
     total = sum(batches.count for batches in sets.values())
     numbers = itertools.count(1)
 
@@ -141,7 +168,7 @@ def _measure(
         batches = sets[id(examples)]
         return strategy.sums(state, batches.sharded(strategy, examples, lambda: on_batch(next(numbers), total)))
 
-    metrics = validate(dataset, strategy, sums_of)
+    metrics = validate(data.dataset, strategy, sums_of)
     return metrics, sum(sets[id(examples)].examples for examples in of_whole)
 
 

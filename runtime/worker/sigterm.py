@@ -52,6 +52,16 @@ def leave_on_sigterm(reporter: Reporter) -> None:
     on_sigterm(leave)
 
 
+def leave_unsaved_on_sigterm(reporter: Reporter) -> None:
+    """End this process with exit code 75 at once on SIGTERM, in every phase, because it has nothing to save."""
+
+    def leave() -> None:
+        report_signal(reporter)
+        os._exit(ExitCode.PREEMPTED)
+
+    on_sigterm(leave)
+
+
 def report_signal(reporter: Reporter) -> None:
     """Report that SIGTERM was sent to this process itself."""
     reporter.stopping = True

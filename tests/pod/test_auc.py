@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -36,3 +37,6 @@ def test_the_auc_of_the_recipe(sandbox: Sandbox, parallel: str) -> None:
     answer = sandbox.podrun("evaluate", "runs/killed")
     assert answer.returncode == 0, answer.stderr
     assert f"auc  {killed[200]['auc']:.4f}"[:-1] in " ".join(answer.stdout.split()).replace("auc ", "auc  ")
+    on_pod = sandbox.podrun("evaluate", "runs/killed", "--slice", "cpu-2x2", "--simulate", "--metric", "auc", "--json")
+    assert on_pod.returncode == 0, on_pod.stderr
+    assert json.loads(on_pod.stdout)["metrics"] == {"auc": pytest.approx(killed[200]["auc"], rel=1e-6)}
