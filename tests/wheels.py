@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
-def make_wheel(folder: Path, name: str, files: Mapping[str, str], version: str = "1.0") -> Path:
-    """Write a wheel that installs `files` into site-packages."""
-    wheel = folder / f"{name}-{version}-py3-none-any.whl"
+def make_wheel(
+    folder: Path,
+    name: str,
+    files: Mapping[str, str],
+    version: str = "1.0",
+    tag: str = "py3-none-any",
+    needs: Sequence[str] = (),
+) -> Path:
+    """Write a wheel that installs `files` into site-packages. `needs`: its dependencies."""
+    wheel = folder / f"{name}-{version}-{tag}.whl"
+    requires = "".join(f"Requires-Dist: {line}\n" for line in needs)
     info = f"{name}-{version}.dist-info"
     contents = {
         **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: {tag}\n",
     }
     record = "".join(f"{path},,\n" for path in [*contents, f"{info}/RECORD"])
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:

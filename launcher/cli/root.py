@@ -319,9 +319,14 @@ def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
 @click.option("--key", metavar="FILE", help="Private key.  [default: your SSH agent and configuration]")
 @click.option("--workdir", "-w", metavar="DIR", help="Folder for the results, shared by the hosts or on the first one.")
 @click.option("--python", metavar="PATH", help="Path of Python 3.11+ on the hosts.")
+@click.option(
+    "--offline",
+    is_flag=True,
+    help="The hosts have no package index: this machine downloads the packages of the environment, and sends them.",
+)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask; settings that are not given are left out.")
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")
-def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
+def init(file: Path, offline: bool, yes: bool, force: bool, **given: str | None) -> None:
     """Ask a few questions, and write a pod file: FILE, or pod.yaml.
 
     \b
@@ -333,7 +338,7 @@ def init(file: Path, yes: bool, force: bool, **given: str | None) -> None:
     def action() -> None:
         from ..commands.init import init as write_pod_file
 
-        write_pod_file(file, given, yes=yes, force=force)
+        write_pod_file(file, given, offline=offline, yes=yes, force=force)
 
     _guard(action)
 

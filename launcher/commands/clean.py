@@ -29,6 +29,8 @@ from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinish
 from ..rundir.runs import RunDirectory
 from ..staging.stored_executables import FOLDER as EXECUTABLES
 from ..staging.stored_executables import executable_files
+from ..staging.wheels import FOLDER as WHEELS
+from ..staging.wheels import wheel_folders
 from ..transport.base import Transport, load_transport
 from ..view.cleanup import Removable, StoredFiles, as_table, counted, kept_lines, summary
 from ..view.printable import in_one_line
@@ -120,7 +122,7 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _stored(older_than: float) -> list[StoredFiles]:
-    """Return the files on this machine in three groups: compiled programs, stored answers and compilers.
+    """Return the files on this machine in groups: compiled programs, stored answers, compilers and wheels.
 
     Each group says which files may be removed (not used for `older_than` seconds), and which are kept.
     """
@@ -129,6 +131,7 @@ def _stored(older_than: float) -> list[StoredFiles]:
         ("compiled programs", EXECUTABLES, executable_files(older_than)),
         ("kept answers", ANSWERS, answer_files(older_than)),
         ("compilers of TPUs and GPUs", COMPILERS, compiler_folders(older_than)),
+        ("wheels for offline hosts", WHEELS, wheel_folders(older_than)),
     ):
         kept = [path for path in files if path not in due]
         stored += [StoredFiles(kind, podrun_home() / folder, some, some is due) for some in (due, kept) if some]

@@ -75,7 +75,7 @@ QUESTIONS = (
     Question(
         "python",
         "A Python 3.11+ there that has JAX and flax, such as /opt/venv/bin/python (empty: podrun builds an environment, for "
-        "which the machines need a way to the package index)",
+        "which the machines need a way to the package index; if they have none, use `podrun init --offline`)",
         remote=True,
     ),
 )
@@ -94,6 +94,8 @@ class Answers:
     python: str | None = None
     requirements: str | None = None
     """A requirements.txt beside the pod file. There is no question about it."""
+    offline: bool = False
+    """This machine downloads the packages for the hosts. There is no question about it."""
 
     @property
     def is_here(self) -> bool:
@@ -113,16 +115,17 @@ class Answers:
         """Return the content of the pod file, as it is parsed from YAML."""
         where = {"transport": "local"} if self.hosts == SIMULATE else {"hosts": self.hosts}
         rest = {"slice": self.slice, **where, "ssh": self.ssh or None, "workdir": self.workdir, "python": self.python}
-        values = {**rest, "requirements": self.requirements}
+        values = {**rest, "requirements": self.requirements, "offline": self.offline or None}
         return {name: value for name, value in values.items() if value is not None}
 
 
-def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool) -> None:
+def init(file: Path, given: Mapping[str, str | None], *, offline: bool, yes: bool, force: bool) -> None:
     """Write the pod file, after asking the questions that have no answer yet.
 
     Args:
         file: the pod file.
         given: answers from options, by the names of `QUESTIONS`.
+        offline: the hosts have no way to a package index.
         yes: ask nothing.
         force: overwrite an existing file.
 
@@ -136,10 +139,12 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
         _check_required(answers)
     else:
         try:
-            answers = _ask(file, answers, given)
+            answers = _ask(file, answers, given, offline)
         except click.Abort:
             raise KeyboardInterrupt from None
-    answers, message = _with_requirements(file, answers)
+    if offline and answers.is_here:
+        raise UserError("--offline is for other machines: this one uses what is installed here; leave it out")
+    answers, message = _with_requirements(file, replace(answers, offline=offline))
     text = render(file, answers)
     problems = _problems(file, parse(text)[0])
     if problems:  # answers may contradict each other
@@ -158,10 +163,12 @@ def init(file: Path, given: Mapping[str, str | None], *, yes: bool, force: bool)
 def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
     """Write a requirements.txt with the runtime's packages, unless the hosts have an interpreter that has them.
 
+    The interpreter of offline hosts is one to build the environment with.
+
     An existing file is used unchanged. Returns the answers with the file, and a message; it is empty if no file is
     needed.
     """
-    if answers.is_here or answers.python is not None:
+    if answers.is_here or (answers.python is not None and not answers.offline):
         return answers, ""
     path = file.with_name("requirements.txt")
     answers = replace(answers, requirements=path.name)
@@ -201,10 +208,15 @@ def _check_required(answers: Answers) -> None:
         )
 
 
-def _ask(file: Path, answers: Answers, given: Mapping[str, str | None]) -> Answers:
-    """Ask the remaining questions. If an answer is invalid, explain why and repeat the question."""
+def _ask(file: Path, answers: Answers, given: Mapping[str, str | None], offline: bool) -> Answers:
+    """Ask the remaining questions. If an answer is invalid, explain why and repeat the question.
+
+    `offline`: an environment is built, so there is no question about an interpreter that has the packages.
+    """
     for question in QUESTIONS:
         if given.get(question.name) is not None or (question.remote and answers.is_here):
+            continue
+        if offline and question.name == "python":
             continue
         while True:
             default = None if question.required else ""
@@ -308,6 +320,7 @@ def _rest(answers: Answers) -> list[str]:
             "requirements.txt",
             "the workers run in a virtual environment with it, made at the first start",
         ),
+        line("offline", "true", "the hosts have no package index: your machine downloads the packages and sends them"),
         line("env", "{HF_HOME: /mnt/shared/hf}", "environment variables of the workers"),
         line("secrets", "[HF_TOKEN]", "the same, with values from your environment or from secrets_file"),
         line("ports", "41000-41999", "where the hosts reach process 0; default: any"),
@@ -315,8 +328,10 @@ def _rest(answers: Answers) -> list[str]:
     ]
 
 
-def _scalar(text: str) -> str:
+def _scalar(text: str | bool) -> str:
     """Return the text as a YAML value, in quotes if YAML would otherwise read something else."""
+    if isinstance(text, bool):
+        return str(text).lower()
     try:
         plain = parse(f"key: {text}    # comment")[0] == {"key": text}
     except yaml.YAMLError:

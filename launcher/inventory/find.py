@@ -233,6 +233,7 @@ class _Search:
             secrets_file=self._described.at(file.secrets_file),
             setup=file.setup,
             requirements=self._described.at(file.requirements),
+            offline=file.offline,
             ports=file.ports,
             spares=spares or tuple(host for host in self._described.spares if host.name not in {h.name for h in hosts}),
             min_hosts=file.min_hosts,

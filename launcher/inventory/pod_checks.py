@@ -20,7 +20,7 @@ Mistake = tuple[str, str]
 """(dotted key, problem)."""
 
 
-_STAGED = ("setup", "requirements", "container")
+_STAGED = ("setup", "requirements", "offline", "container")
 """Keys that change what is installed on a host."""
 _REMOTE = ("ssh", "home", "spares", "min_hosts", *_STAGED)
 """Keys that are only for other machines."""
@@ -85,6 +85,11 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
     if file.container and file.requirements:
         yield "requirements", "a container has the packages of its image; install them there, and remove this"
+    if file.offline and not (file.requirements or described.broken & {"requirements"}):
+        yield (
+            "offline",
+            "sends the packages of `requirements`, and there is none; name a requirements.txt, or remove this",
+        )
 
 
 def _files(described: ParsedPodFile) -> Iterator[Mistake]:

@@ -240,6 +240,10 @@ class PodFile(Section):
     secrets_file: LocalPath | None = Field(None, description="Lines of NAME=VALUE; chmod 600.")
     setup: Annotated[tuple[str, ...], Texts] = Field((), description="Shell commands that prepare a host.")
     requirements: LocalPath | None = Field(None, description="A requirements.txt for the workers.")
+    offline: bool = Field(
+        False,
+        description="The hosts reach no package index: your machine downloads the packages of `requirements` and sends them.",
+    )
     ports: Annotated[tuple[int, int], BeforeValidator(_ports)] | None = Field(
         None, description="Ports that the coordinator may use: 41000-41999."
     )

@@ -76,6 +76,8 @@ class Pod:
     """Shell commands that run in `home` on every host before a run starts; PODRUN_PROJECT is the project's folder."""
     requirements: Path | None = None
     """requirements.txt of the workers' virtual environment."""
+    offline: bool = False
+    """The launcher's machine downloads the packages of the requirements, and sends them to the hosts."""
     ports: tuple[int, int] | None = None
     """First and last port that the coordinator may listen on; None: any."""
     spares: tuple[Host, ...] = ()

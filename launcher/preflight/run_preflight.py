@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from podrun.runtime.config.bucket_url import url
-from podrun.runtime.contract import ExitCode
+from podrun.runtime.contract import ExitCode, UserError
 
 from ..agent.base.from_agent import Error, Facts
 from ..agent.base.to_agent import FactsRequest
@@ -20,8 +20,9 @@ from ..pod.pod import Host, Pod
 from ..remote.ask import Reply, ask, asking
 from ..remote.clock import with_skew
 from ..staging.requirements import requirements_text, worker_python
+from ..staging.wheels import Target, download_wheels, target_of
 from ..transport.base import Transport
-from .base import Finding, group, unless_mounted
+from .base import Finding, group, is_known, unless_mounted
 from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
@@ -70,6 +71,8 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
     report = gather_facts(transport, pod, workdir, requirements, say)
     report.findings += apply_rules(pod, report.facts, program=program, before_setup=bool(pod.setup))
     report.findings += check_environment(pod, report.facts, requirements, program=program)
+    if pod.offline:
+        report.findings += _try_wheels(report, say)
     if pod.hosts[0].name in report.facts:  # the others must reach it
         _try_coordinator(report, transport, say)
         if workdir is not None and url(Path(workdir)) is None:
@@ -108,6 +111,7 @@ def gather_facts(
         "home": pod.home,
         "workdir": workdir,
         "requirements": requirements,
+        "offline": pod.offline,
         "platform": pod.platform,
         "modules": [*modules],
     }
@@ -156,6 +160,29 @@ def ask_all(hosts: tuple[Host, ...], question: Callable[[Host], T], doing: str, 
 
 def _reached(report: Report) -> tuple[Host, ...]:
     return tuple(host for host in report.pod.hosts if host.name in report.facts)
+
+
+def _try_wheels(report: Report, say: Say) -> list[Finding]:
+    """Download the wheels of missing environments to this machine, where the next start finds them. Returns the failures."""
+    assert report.pod.requirements is not None
+    hosts: dict[Target, list[str]] = {}
+    refused: dict[str, str] = {}
+    for host, facts in report.facts.items():
+        if is_known(facts, "interpreter") and (answer := facts["interpreter"].get("target")):
+            try:
+                hosts.setdefault(target_of(answer), []).append(host)
+            except UserError as error:
+                refused[host] = str(error)
+    for target, names in hosts.items():
+        try:
+            download_wheels(report.pod.requirements, target, lambda text: say(text, 0, len(hosts), []))
+        except UserError as error:
+            refused |= dict.fromkeys(names, str(error))
+    return [
+        Finding(names, f"the environment cannot be built: {what}", remedy, True, "packages")
+        for why, names in group(refused)
+        for what, _, remedy in [why.partition("; ")]
+    ]
 
 
 # --- tests between hosts ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
@@ -16,14 +17,15 @@ from ..plan.plan import LaunchPlan
 from ..plan.program import Program
 from ..pod.errors import HostError
 from ..pod.pod import Pod
-from ..preflight.base import FactsByHost, Finding, name_hosts
+from ..preflight.base import FactsByHost, Finding, group, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
 from ..preflight.run_preflight import gather_facts
 from ..preflight.versions import check_imports
 from ..request.imports import imported_packages
 from ..staging.bundle import Bundle
-from ..staging.prepare import EndedError, Prepared, prepare_hosts
+from ..staging.prepare import EndedError, LacksWheels, Prepared, prepare_hosts
 from ..staging.project_files import shown
+from ..staging.send_wheels import send_wheels
 from ..transport.base import Transport
 
 _WARNINGS = 3  # warnings shown at a start
@@ -43,30 +45,44 @@ def stage_hosts(
     assert plan.run.code is not None
     pod = plan.pod
     env = {**pod.env, **plan.launch.env, **plan.secrets}
-    answers = prepare_hosts(
-        pod,
-        transport,
-        bundles,
+    imports = imported_modules(plan)
+    prepare = partial(
+        prepare_hosts,
+        transport=transport,
+        bundles=bundles,
         project=plan.run.code.project.rpartition("/")[2],
         subfolder=plan.run.code.subfolder,
         env=env,
         facts={
             "platform": pod.platform,
             "workdir": None if plan.is_program else str(plan.run.workdir),
-            "modules": [*(imports := imported_modules(plan))],
+            "modules": [*imports],
         },
         tell=tell,
     )
-    failures = [
-        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
-        for host, answer in answers.items()
-        if isinstance(answer, HostError) and not isinstance(answer, EndedError)
-    ]
-    if failures:
+    answers = prepare(pod)
+    lacking = {host: answer for host, answer in answers.items() if isinstance(answer, LacksWheels)}
+    if lacking and not _failures(answers):
+        environments = send_wheels(pod, transport, {h: a.target for h, a in lacking.items()}, tell, note)
+        if unbuildable := {h: e for h, e in environments.items() if isinstance(e, HostError)}:
+            reasons = group({h: (e.reason, e.dropped) for h, e in unbuildable.items()})
+            return [
+                Failure(name_hosts(hosts), None, what, ExitCode.UNAVAILABLE, dropped=dropped, details=remedy)
+                for (reason, dropped), hosts in reasons
+                for what, _, remedy in [reason.partition("; ")]
+            ]
+        receivers = replace(pod, hosts=tuple(host for host in pod.hosts if host.name in lacking))
+        requests = {h: request for h, request in environments.items() if not isinstance(request, HostError)}
+        answers |= prepare(receivers, environments=requests)
+    if failures := _failures(answers):
         if ended := [host for host, answer in answers.items() if isinstance(answer, EndedError)]:
             note(f"ended the preparation of {name_hosts(ended)}; the next start goes on with what is there")
         return failures
-    prepared = {host: answer for host, answer in answers.items() if not isinstance(answer, HostError)}
+    prepared = {
+        host: replace(answer, sent=(*lacking[host].sent, *answer.sent)) if host in lacking else answer
+        for host, answer in answers.items()
+        if isinstance(answer, Prepared)
+    }
     note(_what_was_sent(prepared, bundles), sent={host: list(p.sent) for host, p in prepared.items()})
     if left_out := [name for bundle in bundles for name in bundle.left_out]:
         names = ", ".join(map(shown, left_out[:5])) + (", ..." if len(left_out) > 5 else "")
@@ -77,6 +93,15 @@ def stage_hosts(
     facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
     findings = [*_findings(plan, pod, facts), *check_imports(pod, facts, imports)]
     return _judge(findings, note) or _bring(plan, transport, tell, note)
+
+
+def _failures(answers: Mapping[str, object]) -> list[Failure]:
+    """Return the failures of hosts, without those whose preparation was ended because another host failed."""
+    return [
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
+        for host, answer in answers.items()
+        if isinstance(answer, HostError) and not isinstance(answer, EndedError)
+    ]
 
 
 def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Failure]:

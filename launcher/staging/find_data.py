@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,13 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
         keys.append(DataKey(named.key, os.path.abspath(os.path.expanduser(named.value)), value, len(named.files), size))
     forget_unused()
     return DataSet(tuple(keys), tuple(names.items()), tuple(files.values()))
+
+
+def set_of_files(paths: Iterable[Path]) -> DataSet:
+    """Return files, under their own names, as a set of data. Raises UserError for one that cannot be read."""
+    files = {path.name: _read(path, path.name, _Reading(lambda text: None)) for path in paths}
+    unique = {file.sha256: file for file in files.values()}
+    return DataSet((), tuple((name, file.sha256) for name, file in files.items()), tuple(unique.values()))
 
 
 def _folder(named: NamedFiles) -> Path | None:

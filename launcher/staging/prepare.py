@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..agent.base.from_agent import FROM_PREPARE, Facts, FromPrepare
+from ..agent.base.from_agent import FROM_PREPARE, Facts, FromPrepare, WheelTarget
 from ..agent.base.protocol import short
-from ..agent.base.to_agent import FactsRequest, GatherFacts, PrepareRequest
+from ..agent.base.to_agent import EnvironmentRequest, FactsRequest, GatherFacts, PrepareRequest
 from ..plan.container import container_request
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
@@ -21,9 +21,9 @@ from ..transport.base import Transport
 from .bundle import Bundle
 from .conversation import HostConversation
 from .end_early import Channels, EndedError, Refusal
-from .requirements import environment_request, requirements_text
+from .requirements import environment_request
 
-__all__ = ["EndedError", "Prepared", "prepare_hosts"]
+__all__ = ["EndedError", "LacksWheels", "Prepared", "prepare_hosts"]
 
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from many threads. Phases are reach, sync, environment, setup and checked."""
@@ -44,6 +44,16 @@ class Prepared:
     """Number of old bundles and environments that were removed."""
 
 
+@dataclass(frozen=True)
+class LacksWheels:
+    """A host of an offline pod that can build its environment only when it has the wheels."""
+
+    target: WheelTarget
+    """The interpreter for which the wheels must be."""
+    sent: tuple[str, ...]
+    """Names of the bundles that were sent."""
+
+
 def prepare_hosts(
     pod: Pod,
     transport: Transport,
@@ -54,7 +64,8 @@ def prepare_hosts(
     env: Mapping[str, str],
     facts: FactsRequest | None,
     tell: Tell,
-) -> dict[str, Prepared | HostError]:
+    environments: Mapping[str, EnvironmentRequest] | None = None,
+) -> dict[str, Prepared | LacksWheels | HostError]:
     """Prepare all hosts at once. Returns the result or the error of each host, in the order of the pod.
 
     An interruption ends the commands on all hosts.
@@ -68,16 +79,16 @@ def prepare_hosts(
         env: environment of the setup commands, which may contain secrets.
         facts: request for the hosts' facts; None: they are not needed.
         tell: shows the progress.
+        environments: environment of each host by name, with its wheels; None: that of the pod.
 
     Raises:
         UserError: the requirements are unusable. Raised before any host is contacted.
     """
-    text = requirements_text(pod)
     request: PrepareRequest = {
         "home": pod.home,
         "python": pod.base_python,
         "container": container_request(pod),
-        "requirements": None if text is None else environment_request(text, pod.base_python),
+        "requirements": environment_request(pod),
         "setup": list(pod.setup),
         "bundles": [bundle.name for bundle in bundles],
         "env": dict(env),
@@ -90,20 +101,20 @@ def prepare_hosts(
     open_channels = Channels()
     by_name = {bundle.name: bundle for bundle in bundles}
 
-    def prepare(host: Host) -> Prepared:
+    def prepare(host: Host) -> Prepared | LacksWheels:
         def say(phase: str, message: str) -> None:
             tell(host.name, phase, hide(message))
 
         say("reach", host.address)
         with HostConversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
             try:
-                return _prepare(agent, _for_host(request, host), by_name, say)
+                return _prepare(agent, _for_host(request, host, environments), by_name, say)
             except EndedError:
                 raise
             except HostError as error:
                 raise HostError(host.name, hide(error.reason), error.dropped) from None
 
-    def prepare_or_end(host: Host) -> Prepared:
+    def prepare_or_end(host: Host) -> Prepared | LacksWheels:
         """Prepare a host. If that fails, stop the others, because the run cannot start without this host."""
         if refused.ended:
             raise EndedError(host.name, "was not begun")
@@ -120,14 +131,18 @@ def prepare_hosts(
     return {host.name: _or_host_error(answer) for host, answer in zip(pod.hosts, answers, strict=True)}
 
 
-def _for_host(request: PrepareRequest, host: Host) -> PrepareRequest:
+def _for_host(
+    request: PrepareRequest, host: Host, environments: Mapping[str, EnvironmentRequest] | None
+) -> PrepareRequest:
     facts = request["facts"]
+    if environments is not None:
+        request = {**request, "requirements": environments[host.name]}
     return request if facts is None else {**request, "facts": {**facts, "internal": host.internal}}
 
 
 def _prepare(
     agent: HostConversation, request: PrepareRequest, bundles: Mapping[str, Bundle], say: Callable[[str, str], None]
-) -> Prepared:
+) -> Prepared | LacksWheels:
     """Send the request and answer the agent's frames until it is done. Raises HostError."""
     agent.send_frame(request)
     sent: list[Bundle] = []
@@ -151,6 +166,12 @@ def _prepare(
             asked = time.time()
             gather: GatherFacts = {}
             agent.send_frame(gather)
+        elif frame["type"] == "wheels":
+            if not request["requirements"] or request["requirements"]["wheels"] != "":
+                raise HostError(
+                    agent.host.name, "sent a malformed frame: wheels: the environment is not built from them"
+                )
+            return LacksWheels(frame["target"], tuple(bundle.name for bundle in sent))
         elif frame["type"] == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "
@@ -165,7 +186,7 @@ def _prepare(
     raise agent.lost()
 
 
-def _or_host_error(answer: Prepared | Exception) -> Prepared | HostError:
-    if isinstance(answer, Prepared | HostError):
+def _or_host_error(answer: Prepared | LacksWheels | Exception) -> Prepared | LacksWheels | HostError:
+    if isinstance(answer, Prepared | LacksWheels | HostError):
         return answer
     raise answer  # a bug in podrun

@@ -56,9 +56,13 @@ def environment_key(requirements_text: str, python: str) -> str:
     return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
 
 
-def environment_request(text: str, python: str) -> EnvironmentRequest:
-    """Return the part of a request that describes the environment to build."""
-    return {"key": environment_key(text, python), "text": text, "space": space_needed(text)}
+def environment_request(pod: Pod) -> EnvironmentRequest | None:
+    """Return the part of a request that describes the environment to build; None: there is none. Raises UserError."""
+    text = requirements_text(pod)
+    if text is None:
+        return None
+    key = environment_key(text, pod.base_python)
+    return {"key": key, "text": text, "space": space_needed(text), "wheels": "" if pod.offline else None}
 
 
 def worker_python(pod: Pod) -> str:

@@ -178,6 +178,12 @@ PREPARE = st.one_of(
     st.just({"type": "alive"}),
     st.just({"type": "ready"}),
     st.just({"type": "done", "python": "/p", "facts": None, "pruned": 0}),
+    st.just(
+        {
+            "type": "wheels",
+            "target": {"version": "3.11.2", "implementation": "cpython", "machine": "x86_64", "libc": "2.36"},
+        }
+    ),
     st.just({"type": "error", "what": "w", "remedy": "r"}),
 )
 

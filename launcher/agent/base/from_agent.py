@@ -250,6 +250,18 @@ class System(Message):
     cores: Count
 
 
+class WheelTarget(Message):
+    """The interpreter for which wheels must be built."""
+
+    version: PythonVersion
+    implementation: str
+    """As in `sys.implementation.name`."""
+    machine: str
+    """As in `platform.machine()`."""
+    libc: str
+    """Version of glibc; empty: another C library."""
+
+
 class _Interpreter(Message):
     version: PythonVersion
     executable: str
@@ -260,6 +272,8 @@ class Interpreter(_Interpreter, total=False):
     extends: bool
     cannot_build: str
     """Why its missing environment cannot be built, then `; ` and what to do."""
+    target: WheelTarget
+    """Set if the launcher must send the wheels of its missing environment."""
 
 
 class Memory(Message):
@@ -438,6 +452,13 @@ class Done(Message):
     python: str
     facts: Optional[Gathered]
     pruned: Count
+
+
+class LacksWheels(Message):
+    """The environment is missing, and so are the wheels to build it from. Nothing follows."""
+
+    type: Literal["wheels"]
+    target: WheelTarget
 
 
 class Failed(Message):
@@ -637,7 +658,7 @@ State = Union[Hello, Waiting, Refused, Ready, Probed, Started, Unreadable, Exit,
 """Frames that are delivered once and in order."""
 FromAgent = Union[State, Output, Pong, Progress, Usage]
 
-FromPrepare = Union[Need, Phase, Alive, Prepared, Done, Failed]
+FromPrepare = Union[Need, Phase, Alive, Prepared, Done, LacksWheels, Failed]
 FromBring = Union[Store, Changed, Holds, Want, Got, Remark, Alive, Complete, Served, Failed]
 FromFiles = Union[Folder, File, Listed, Sending, Data, Sent, NotSent]
 

@@ -224,6 +224,8 @@ class FactsRequest(Message, total=False):
     home: str
     workdir: Optional[str]
     requirements: Optional[str]
+    offline: bool
+    """True: the launcher sends the wheels of a missing environment."""
     platform: str
     internal: Optional[str]
     """Address at which other hosts reach this one; None: unknown."""
@@ -312,6 +314,8 @@ class EnvironmentRequest(Message):
     text: str
     """The content of requirements.txt."""
     space: Count
+    wheels: Optional[str]
+    """Data set with the wheels to install; empty: the launcher has not sent it yet; None: install from the package index."""
 
 
 @final

@@ -9,16 +9,21 @@ import os
 import shutil
 import socket
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
 
 from ..base.disk import ROOM, check_space, free_space, human
-from ..base.places import environments_folder
+from ..base.places import data_set_folder, environments_folder
 from ..base.private import UnsafeError, is_private, private_path
 from ..base.problem import Problem, cannot_write
 from ..base.protocol import EXTENSION
 from ..base.tool import Say, ToolError, Tools
 from .copy_environment import COPYABLE, copy_environment
+from .packages import InterpreterError, ask_target
 from .store import DONE, in_use, lock_path
+
+if TYPE_CHECKING:
+    from ..base.from_agent import WheelTarget
+    from ..base.to_agent import EnvironmentRequest
 
 BUILD_LIMIT = 1800.0  # seconds for one command of a build
 LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same environment
@@ -27,10 +32,19 @@ _FULL = 20 * 10**6  # free bytes below which a failed build is blamed on the dis
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
 
 
+class LacksWheelsError(Exception):
+    """The environment must be built from wheels that the launcher has not sent yet."""
+
+    def __init__(self, target: WheelTarget) -> None:
+        super().__init__("no wheels")
+        self.target = target
+
+
 class Environments:
     """The environments below `home`."""
 
     def __init__(self, home: str, tools: Tools, say: Say) -> None:
+        self._home = home
         self._folder = environments_folder(home)
         self._tools = tools
         self._say = say
@@ -41,18 +55,18 @@ class Environments:
     def folder(self, key: str) -> str:
         return os.path.join(self._folder, key)
 
-    def ensure(self, key: str, text: str, python: str, space: int) -> str:
-        """Return the interpreter of the environment `key`. Builds it if it is missing, unfinished, or of another Python.
+    def ensure(self, request: EnvironmentRequest, python: str) -> str:
+        """Return the interpreter of an environment. Builds it if it is missing, unfinished, or of another Python.
 
         Args:
-            key: name of the environment.
-            text: content of its requirements.txt.
+            request: the environment.
             python: interpreter that creates it.
-            space: bytes that a build from scratch needs.
 
         Raises:
+            LacksWheelsError: it is missing, and the launcher must first send the wheels.
             Problem: it cannot be built.
         """
+        key = request["key"]
         folder = self.folder(key)
         with _Lock(lock_path(self._folder, key), self._tools, self._say):
             version = self._version(python)
@@ -60,7 +74,9 @@ class Environments:
                 raise _no_python(python)
             inside = os.path.join(folder, "bin", "python")
             if not (is_private(folder) and _built_with(folder) == version == self._version(inside)):
-                self._build(folder, text, python, version, space)
+                if request["wheels"] == "":
+                    raise LacksWheelsError(self._target(python))
+                self._build(folder, request, python, version)
                 _write(os.path.join(folder, DONE), json.dumps({"python": version}))
             in_use(folder)
             return inside
@@ -71,13 +87,22 @@ class Environments:
         except ToolError:
             return None
 
-    def _build(self, folder: str, text: str, python: str, version: str, space: int) -> None:
+    def _target(self, python: str) -> WheelTarget:
+        try:
+            return ask_target(python, self._env)
+        except InterpreterError as error:
+            raise Problem("no wheels can be chosen: %s" % error, "name another Python with `python:` in the pod file")
+
+    def _build(self, folder: str, request: EnvironmentRequest, python: str, version: str) -> None:
+        text, space, wheels = request["text"], request["space"], request["wheels"]
         shutil.rmtree(folder, ignore_errors=True)
         wanted = folder + ".txt"
         _write(wanted, text)
         inside = os.path.join(folder, "bin", "python")
         uv = find_uv(self._env)
         install = [uv, "pip", "install", "--python", inside] if uv else [inside, "-m", "pip", "install"]
+        if wheels is not None:
+            install += ["--no-index", "--find-links", data_set_folder(self._home, wheels)]
         smaller = self._smaller(text, version)
         if smaller is not None:
             check_space(self._folder, min(space, EXTENSION), "an extended virtual environment")
@@ -117,8 +142,9 @@ class Environments:
 
 REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
 REMEDY_INDEX = (
-    "this host does not reach the package index; name a Python that has the packages (`python:` in the pod file), a mirror "
-    "(`env: {PIP_INDEX_URL: ...}` in it), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
+    "this host does not reach the package index; write `offline: true` in the pod file, and the machine on which podrun was "
+    "called downloads the packages and sends them; or name a Python that has them (`python:`), a mirror "
+    "(`env: {PIP_INDEX_URL: ...}`), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
 )
 _NO_INDEX = ("name resolution", "Name or service not known", "NewConnectionError", "ConnectTimeoutError", "dns error")
 """Texts that pip and uv print if they cannot reach the index."""

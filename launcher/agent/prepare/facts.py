@@ -18,7 +18,7 @@ from ..host.gpus import read_gpus
 from ..host.links import read_links
 from ..host.lock import claimed_by_others, current_holder
 from .buildable import why_not_buildable
-from .packages import InterpreterError, ask_interpreter, missing_modules
+from .packages import InterpreterError, ask_interpreter, ask_target, missing_modules
 from .store import is_complete
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
 
     `packages` is None if a run will build the environment, because it is missing, unfinished, or of another Python.
     Then `extends` is true if the build starts from an environment with fewer requirements, and `cannot_build` says why
-    a build is impossible.
+    a build is impossible, and `target` for which interpreter the launcher must send wheels.
     """
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
@@ -110,7 +110,11 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     if built is not None and built["version"] == base["version"]:
         return built
     missing: Interpreter = {**base, "packages": None, "extends": _can_extend(request, base["version"])}
-    why = why_not_buildable(base["executable"], request.get("requirements") or "", dict(os.environ, **env))
+    if request.get("offline"):
+        missing["target"] = ask_target(before, env)
+    # wheels need no index, as a file without packages needs none
+    text = "" if request.get("offline") else request.get("requirements") or ""
+    why = why_not_buildable(base["executable"], text, dict(os.environ, **env))
     if why is not None:
         missing["cannot_build"] = why
     return missing

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 from ..base.container import container_env, inside
 
 if TYPE_CHECKING:
-    from ..base.from_agent import Interpreter
+    from ..base.from_agent import Interpreter, WheelTarget
     from ..base.to_agent import Container
 
 PACKAGES = [
@@ -79,6 +79,21 @@ print("")
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable, "packages": packages}))
 """
 
+_TARGET = """
+import json, os, platform, sys
+try:
+    libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+except (ValueError, OSError, AttributeError):
+    libc = ""
+print("")
+print(json.dumps({
+    "version": "%d.%d.%d" % sys.version_info[:3],
+    "implementation": sys.implementation.name,
+    "machine": platform.machine(),
+    "libc": libc.replace("glibc", "").strip(),
+}))
+"""
+
 _MODULES = """
 import json, sys
 from importlib.util import find_spec
@@ -115,6 +130,21 @@ def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Contai
     except (ValueError, IndexError, KeyError, TypeError):
         program = _find(python, container, dict(os.environ, **env))[1]
         raise InterpreterError("%s does not work: %s" % (program, _error_line(process)))
+
+
+def ask_target(python: str, env: Dict[str, str]) -> WheelTarget:
+    """Return what the wheels for an interpreter must fit. Raises InterpreterError."""
+    process = _run(python, env, None, [_TARGET])
+    try:
+        answer: Dict[str, Any] = json.loads(process.stdout.decode(errors="replace").splitlines()[-1])
+        return {
+            "version": answer["version"],
+            "implementation": answer["implementation"],
+            "machine": answer["machine"],
+            "libc": answer["libc"],
+        }
+    except (ValueError, IndexError, KeyError, TypeError):
+        raise InterpreterError("%s does not work: %s" % (python, _error_line(process)))
 
 
 def _run(

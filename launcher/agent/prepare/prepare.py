@@ -1,8 +1,9 @@
 """`agent prepare`: unpack code and build the environment for a run, then report the host's facts.
 
 The launcher sends a request, then for each needed bundle its head and its bytes. If it requests facts, the agent sends
-`ready`, and the launcher an empty object. A prestarted agent may get the expected interpreter before the request, to query
-it at once. The command ends when its stdin ends, and kills every process that it has started.
+`ready`, and the launcher an empty object. If wheels of the environment are missing, the agent says so and ends. A prestarted
+agent may get the expected interpreter before the request, to query it at once. The command ends when its stdin ends, and
+kills every process that it has started.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from ..base.protocol import ENV_PROJECT
 from ..base.stdin import GoneError, Part, Stdin
 from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, GATHER_FACTS, PREPARE_REQUEST
 from ..base.tool import ToolError, Tools
-from .environment import Environments, find_python
+from .environment import Environments, LacksWheelsError, find_python
 from .launcher import Launcher
 from .packages import InterpreterError, ask_interpreter
 from .store import missing, prune, unpack
 
 if TYPE_CHECKING:
-    from ..base.from_agent import Done, Facts, Interpreter
+    from ..base.from_agent import Done, Facts, Interpreter, LacksWheels
     from ..base.to_agent import BundleHead, Container, ExpectedRequest, FactsRequest, PrepareRequest
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
@@ -122,10 +123,13 @@ class Preparation:
         self._tools = Tools(launcher.stdin, self._env, home, launcher.alive)
         self._used: List[str] = []
 
-    def run(self) -> Done:
-        """Prepare the host. Raises Problem, GoneError."""
+    def run(self) -> Union[Done, LacksWheels]:
+        """Prepare the host, unless the launcher must first send wheels. Raises Problem, GoneError."""
         self._receive_bundles()
-        python = self._find_python()
+        try:
+            python = self._find_python()
+        except LacksWheelsError as error:
+            return {"type": "wheels", "target": error.target}
         self._set_up()
         facts = self._facts(python)
         return {"type": "done", "python": python, "facts": facts, "pruned": prune(self._home, self._used)}
@@ -148,7 +152,7 @@ class Preparation:
         if wanted is None:
             return python
         environments = Environments(self._home, self._tools, self._say("environment"))
-        inside = environments.ensure(wanted["key"], wanted["text"], python, wanted["space"])
+        inside = environments.ensure(wanted, python)
         folder = environments.folder(wanted["key"])
         self._used.append(folder)
         self._env["VIRTUAL_ENV"] = folder

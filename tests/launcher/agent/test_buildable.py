@@ -55,7 +55,7 @@ def test_an_index_that_cannot_be_reached(closed: str) -> None:
         assert told is not None and told.startswith(
             "the package index 127.0.0.1 cannot be reached: Connection refused; "
         )
-        assert "`python:` in the pod file" in told and "PIP_INDEX_URL" in told
+        assert "`offline: true` in the pod file" in told and "`python:`" in told and "PIP_INDEX_URL" in told
     proxied = why(PIP_INDEX_URL="https://index.invalid/simple", https_proxy=closed)
     assert proxied is not None and proxied.startswith("the proxy 127.0.0.1 cannot be reached")
     unresolved = why(PIP_INDEX_URL="https://index.invalid/simple")
@@ -116,5 +116,5 @@ def test_check_names_the_hosts(tmp_path: Path, closed: str, monkeypatch: pytest.
     (finding,) = check_environment(pod, known, text, program=True)
     assert (finding.hosts, finding.fatal, finding.about) == (("a",), True, "packages")
     assert finding.what.startswith("the environment cannot be built: the package index 127.0.0.1 cannot be reached")
-    assert finding.remedy.startswith("this host does not reach the package index; name a Python")
+    assert finding.remedy.startswith("this host does not reach the package index; write `offline: true`")
     assert os.listdir(tmp_path) == []

@@ -180,6 +180,7 @@ secrets: [TOKEN]
 secrets_file: values
 setup: [one, two]
 requirements: needs.txt
+offline: true
 ports: 41000-41999
 """,
     )
@@ -201,6 +202,7 @@ ports: 41000-41999
         secrets_file=tmp_path / "values",
         setup=("one", "two"),
         requirements=tmp_path / "needs.txt",
+        offline=True,
         ports=(41000, 41999),
     )
 

@@ -109,6 +109,13 @@ POD_FILE = [
         files={"r.txt": "jax\n"},
     ),
     pod_file(
+        "packages of nothing",
+        "there is none",
+        "line 3: offline:",
+        "name a requirements.txt",
+        "slice: cpu-1x1\nhosts: a\noffline: true\n",
+    ),
+    pod_file(
         "an image here",
         "simulated pod",
         "container",
@@ -303,6 +310,13 @@ INIT = [
         "with / or ~/",
         ("init", "--slice", "v3-33", "--hosts", "me@a", "--key", "no", "--workdir", "x"),
         also=("--key: cannot read",),
+    ),
+    Case(
+        "offline here",
+        "uses what is installed here",
+        "--offline",
+        "leave it out",
+        ("init", "--slice", "cpu-1x1", "--hosts", "local", "--offline"),
     ),
     Case("misfit", "1 host, but v3-32 has 4", "--hosts:", "v3-8", ("init", "-s", "v3-32", "--hosts", "a")),
 ]
