@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from .sparkline import History
 from .terminal import unguarded
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console as Screen
+    from rich.console import ConsoleOptions, Group, RenderResult
 
 _LINES = 20  # steps per run that get a permanent line above the live view
 _APART = 5.0, 60.0  # minimum seconds between such lines; the second if the number of steps is unknown
@@ -34,6 +36,47 @@ def sanitize(value: Any) -> Any:
     if isinstance(value, dict):
         return {sanitize(name): sanitize(part) for name, part in value.items()}
     return [sanitize(part) for part in value] if isinstance(value, list) else value
+
+
+class _Drawn:
+    """What was drawn last: its lines, and how wide the terminal was."""
+
+    def __init__(self) -> None:
+        self._drawing = threading.Lock()
+        self._columns = 0
+        self._widths: list[int] = []
+
+    def wraps(self, columns: int) -> int:
+        """Return how many rows the terminal has added by wrapping drawn lines, because it now has so many columns.
+
+        It returns them once: the next drawing is made for this width.
+        """
+        with self._drawing:
+            rows = sum(max(1, -(-width // columns)) for width in self._widths) if columns < self._columns else 0
+            self._columns = columns
+            return max(0, rows - len(self._widths))
+
+    def draw(self, group: Group) -> _Recorded:
+        return _Recorded(self, group)
+
+    def record(self, columns: int, widths: list[int]) -> None:
+        with self._drawing:
+            self._columns, self._widths = columns, widths
+
+
+class _Recorded:
+    """A group that records how wide its lines are when it is drawn."""
+
+    def __init__(self, drawn: _Drawn, group: Group) -> None:
+        self._drawn = drawn
+        self._group = group
+
+    def __rich_console__(self, console: Screen, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+
+        lines = console.render_lines(self._group, options, pad=False)
+        self._drawn.record(options.max_width, [Segment.get_line_length(line) for line in lines])
+        yield self._group
 
 
 class LiveConsole:
@@ -51,6 +94,7 @@ class LiveConsole:
         from rich.console import Console
         from rich.live import Live
 
+        self._drawn = _Drawn()
         self._state = RunState()
         self._history = History()
         self._next_line = 0  # index of the next of _LINES
@@ -95,6 +139,7 @@ class LiveConsole:
         return step_line(event)
 
     def say(self, text: str) -> None:
+        self._remove_wraps()
         self._console.print(
             without_colours(text), markup=False, soft_wrap=True
         )  # a path stays in one piece, to be copied
@@ -102,12 +147,26 @@ class LiveConsole:
     def output(self, text: str) -> None:
         from rich.text import Text
 
+        self._remove_wraps()
         self._console.print(Text.from_ansi(printable(text)), soft_wrap=True)
 
     def stop(self) -> None:
         self._live.stop()
 
-    def _render(self) -> Group:
+    def _remove_wraps(self) -> None:
+        """Erase the rows that wrapped lines have added, because rich counts one row for each line that it has drawn."""
+        from rich.control import Control
+        from rich.segment import ControlType
+
+        if rows := self._drawn.wraps(self._console.width):
+            erase = (ControlType.ERASE_IN_LINE, 2)
+            self._console.control(Control(ControlType.CARRIAGE_RETURN, *(erase, (ControlType.CURSOR_UP, 1)) * rows))
+
+    def _render(self) -> _Recorded:
+        self._remove_wraps()  # rich moves the cursor after this call
+        return self._drawn.draw(self._group())
+
+    def _group(self) -> Group:
         from rich.console import Group
         from rich.text import Text
 

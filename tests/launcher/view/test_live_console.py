@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -89,20 +89,56 @@ def step(number: int) -> dict[str, Any]:
     return event("step", 0, step=number, steps=300, loss=100.0 / number, seconds_per_step=0.1, seconds_left=30.0)
 
 
-def test_the_view_stays_whole_when_the_terminal_is_resized() -> None:
+class Shown:
+    """A process that shows events on a terminal."""
+
+    def __init__(self, columns: int) -> None:
+        self.terminal = Terminal(columns)
+        environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SHOW],
+            stdin=subprocess.PIPE,
+            stdout=self.terminal.theirs,
+            text=True,
+            env={**environment, "TERM": "xterm"},
+        )
+
+    def show(self, *events: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.writelines(json.dumps(one) + "\n" for one in events)
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End the run, and show what is written until then."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(60) == 0
+        os.close(self.terminal.theirs)
+        self.terminal.read_until(lambda: False)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(60)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[[int], Shown]]:
+    """Start such processes, and end those that a failed test leaves."""
+    started: list[Shown] = []
+
+    def begin(columns: int) -> Shown:
+        started.append(Shown(columns))
+        return started[-1]
+
+    yield begin
+    for shown in started:
+        shown.kill()
+
+
+def test_the_view_stays_whole_when_the_terminal_is_resized(start: Callable[[int], Shown]) -> None:
     """To 40 columns and back: one view at any time, nothing of an old one left, and all news above it whole."""
-    terminal = Terminal(100)
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    command = [sys.executable, "-c", SHOW]
-    pipe, out = subprocess.PIPE, terminal.theirs
-    shown = subprocess.Popen(command, stdin=pipe, stdout=out, text=True, env={**environment, "TERM": "xterm"})
-    assert shown.stdin is not None
-
-    def show(*events: dict[str, Any]) -> None:
-        assert shown.stdin is not None
-        shown.stdin.writelines(json.dumps(one) + "\n" for one in events)
-        shown.stdin.flush()
-
+    shown = start(100)
+    terminal, show = shown.terminal, shown.show
     late = event("late", 0, behind=0.09, step_seconds=0.1, since=0.0)
     show(event("start", hosts={"host-0": [0]}), event("phase", 0, phase="train"), step(10), late)
     terminal.read_until(lambda: terminal.count("step        10/300") == 1 and terminal.count("late") == 1)
@@ -113,14 +149,30 @@ def test_the_view_stays_whole_when_the_terminal_is_resized() -> None:
         terminal.read_until(lambda: terminal.count("late ") == 1)
         labels = ("step  ", "phase  ", "loss  ", "step time  ", "time  ", "checkpoint  ", "late  ")
         assert [terminal.count(label) for label in labels] == [1] * len(labels), "\n".join(terminal.rows)
-    shown.stdin.close()
-    assert shown.wait(60) == 0
-    os.close(terminal.theirs)
-    terminal.read_until(lambda: False)
+    shown.end()
     assert [row for row in terminal.rows if row.startswith("checkpoint")] == [
         f"checkpoint of step {number} complete" for number in (20, 30, 40, 50, 60)
     ]
     assert not terminal.count("step ") and not terminal.count("phase ")  # the view has gone
+
+
+def test_nothing_is_left_of_lines_that_a_narrow_terminal_has_wrapped(start: Callable[[int], Shown]) -> None:
+    """Below the width of the card, each of its lines becomes two or three; the next drawing replaces all of them."""
+    shown = start(60)
+    terminal = shown.terminal
+    shown.show(event("start", hosts={"host-0": [0]}), event("phase", 0, phase="train"), step(10))
+    terminal.read_until(lambda: terminal.count("step        10/300") == 1)
+    for number, columns in ((20, 30), (30, 15), (40, 60), (50, 24), (60, 19), (70, 60)):
+        terminal.resize(columns)
+        shown.show(step(number))
+        terminal.read_until(lambda number=number: terminal.count(f"step        {number}") == 1)  # type: ignore[misc]
+        terminal.read_until(lambda: terminal.count("time  ") == 1)
+        drawn = [row for row in terminal.rows[terminal.rows.index("  logs    x") + 1 :] if row]
+        assert [row[:6] for row in drawn] == ["step  ", "phase ", "loss  ", "step t", "time  "], "\n".join(
+            terminal.rows
+        )
+    shown.end()
+    assert not any(terminal.rows[terminal.rows.index("  logs    x") + 1 :])
 
 
 def test_a_path_stays_in_one_piece(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
