@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .guard import TYPED, guard
-from .options import pod_options
+from .options import complete_slice, pod_options
 
 if TYPE_CHECKING:
     from ..commands.model_source import Step
@@ -411,6 +411,9 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     help="A tokenizer.json, for a model that was trained on token files.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a line of JSON with prompt and text.")
+@click.option("--local", is_flag=True, help="Use the GPUs or TPUs of this machine.")
+@click.option("--slice", "-s", metavar="TYPE", shell_complete=complete_slice, help="Devices, if not all: gpu-1x4.")
+@click.option("--simulate", is_flag=True, help="Use the slice's number of virtual CPU devices.")
 def generate(
     target: str | None,
     prompt: str | None,
@@ -425,12 +428,15 @@ def generate(
     step: Step,
     tokenizer: Path | None,
     as_json: bool,
+    local: bool,
+    slice: str | None,
+    simulate: bool,
 ) -> None:
-    """Continue a text by a trained model, on this machine's CPU.
+    """Continue a text by a trained model, on this machine's CPU, or its GPUs or TPUs.
 
     The model is that of a checkpoint, or a published one in a folder that transformers has written. Text appears as it is
     written. The same seed gives the same text. The model `decoder` caches what it has computed for earlier tokens; other
-    models compute the whole text again for each token.
+    models compute the whole text again for each token. A model that is too large for a device is divided over all of them.
 
     \b
     Examples:
@@ -438,6 +444,7 @@ def generate(
       podrun generate runs/train -p "Once upon" --temperature 0.8 --top-k 40 --tokens 256
       podrun generate Llama-3.2-1B -p "The capital of France is" --temperature 0 --stop .
       podrun generate 4f2a --batch prompts.txt > texts.jsonl
+      podrun generate Llama-3.1-70B -p "Once upon" --local
     """
 
     def action() -> int:
@@ -445,9 +452,14 @@ def generate(
 
         from ..commands.generate import GenerateRequest
         from ..commands.generate import generate as write
+        from ..inventory.pod_request import PodRequest
 
         sampling = SamplingFields(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-        return write(GenerateRequest(target, step, prompt, batch, tokens, sampling, seed, stops, tokenizer, as_json))
+        chosen = {"local": local, "simulate": simulate}
+        where = PodRequest(slice, inventories={name: True for name, given in chosen.items() if given})
+        return write(
+            GenerateRequest(target, step, prompt, batch, tokens, sampling, seed, stops, tokenizer, as_json, where)
+        )
 
     guard(action)
 

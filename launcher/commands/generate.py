@@ -1,4 +1,4 @@
-"""`podrun generate`: continue prompts by a trained model, in one process of the runtime on this machine."""
+"""`podrun generate`: continue prompts by a trained model, in one process of the runtime on this machine and its devices."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.queries import GenerateAnswer, GenerateQuery, SamplingFields
 
+from ..inventory.find import find_pod
+from ..inventory.pod_request import PodRequest
+from ..plan.base_env import base_env
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import printable
 from ..view.waiting import waiting
@@ -32,6 +35,7 @@ class GenerateRequest:
         stops: texts that end a continuation.
         tokenizer: a tokenizer.json, for a model that has none.
         json: print a line of JSON for each prompt.
+        where: devices of this machine; without any, the CPU as one device.
     """
 
     target: str | None
@@ -44,13 +48,28 @@ class GenerateRequest:
     stops: tuple[str, ...]
     tokenizer: Path | None
     json: bool
+    where: PodRequest = field(default_factory=PodRequest)
 
 
 def generate(request: GenerateRequest) -> int:
     """Print the texts. Return 0; 1 if the process failed. Raises UserError; UnavailableError if a bucket is unreachable."""
     prompts = _prompts(request)
+    devices = _devices(request.where)
     with model_here(request.target, request.step) as source:
-        return _generate(request, prompts, source)
+        return _generate(request, prompts, source, devices)
+
+
+def _devices(where: PodRequest) -> dict[str, str]:
+    """Return the environment of a process that uses these devices. Raises UserError if they are not those of one machine."""
+    if not where.names_pod:
+        return {}
+    pod = find_pod(where)
+    if len(pod.hosts) > 1:
+        raise UserError(
+            f"--slice {pod.slice.name} has {len(pod.hosts)} hosts, and podrun generate uses the devices of this machine: "
+            "give a slice of one host"
+        )
+    return {**base_env(pod, range(pod.slice.devices_per_host)), **pod.env}
 
 
 def _prompts(request: GenerateRequest) -> list[str]:
@@ -79,7 +98,7 @@ def _prompts(request: GenerateRequest) -> list[str]:
     return lines
 
 
-def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource) -> int:
+def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource, devices: dict[str, str]) -> int:
     query: GenerateQuery = {
         "folder": str(source.folder),
         "step": source.step,
@@ -91,7 +110,7 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource)
         "tokenizer": str(request.tokenizer.absolute()) if request.tokenizer else None,
     }
     process = QueryProcess(
-        source.python, "podrun.runtime.generate", query_environment({}), "wrote the text", source.cwd
+        source.python, "podrun.runtime.generate", {**query_environment({}), **devices}, "wrote the text", source.cwd
     )
     is_streamed = request.batch is None and not request.json
     output: _Stream | _JsonLines = _Stream(prompts[0]) if is_streamed else _JsonLines(prompts)

@@ -105,12 +105,22 @@ class SavedModel:
 
         Raises UserError if one is damaged.
         """
-        states = {place[1:]: place for place in self.arrays if place[0] == "model_state"}
-        params, state = (
-            unflatten_dict({path: convert(self.read(place)) for path, place in places.items()})
-            for places in (self.parameters, states)
-        )
-        return params, state
+        return self.params(lambda path, array: convert(array)), self.model_state(convert)
+
+    def params(self, convert: Callable[[Place, np.ndarray[Any, Any]], Any]) -> Arrays:
+        """Read the parameters one after another: nested dictionaries of `convert(path, array)`.
+
+        Raises UserError if one is damaged.
+        """
+        converted = {path: convert(path, self.read(place)) for path, place in self.parameters.items()}
+        params: Arrays = unflatten_dict(converted)
+        return params
+
+    def model_state(self, convert: Callable[[np.ndarray[Any, Any]], Any]) -> Arrays:
+        """Read the model's state, as `params` reads the parameters; empty if it has none."""
+        places = {place[1:]: place for place in self.arrays if place[0] == "model_state"}
+        state: Arrays = unflatten_dict({path: convert(self.read(place)) for path, place in places.items()})
+        return state
 
     def _with_advice(self, error: Exception) -> UserError:
         return UserError(f"{error}; `podrun checkpoints {self._workdir}` lists which are whole")

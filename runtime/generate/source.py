@@ -1,34 +1,41 @@
-"""Load a trained model from a checkpoint, or a published one from its folder, on this machine's first device."""
+"""Load a trained model from a checkpoint, or a published one from its folder, on the devices of this machine."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
+from ..config import Config
 from ..config.attention import with_kernel
 from ..config.model import DecoderModel
 from ..contract import UserError
 from ..data.saved_tokenizer import restored_tokenizer
 from ..data.tokenizers import BytePairs
+from ..devices import Devices
 from ..models import context_length, make_language_model, model_vocabulary
+from ..models.adapter import Model
 from ..models.pretrained import CONFIG, TOKENIZER, file_of, folders_of, is_published, load_here, title_of
 from ..models.weight_files import ConfigJson, read_json
-from ..state import Variables
+from ..state import Params, Variables
+from .division import Division, division_of, shardings_of
 from .text import Source
 
 _GENERATION = "generation_config.json"
 _NEEDED = "give its tokenizer.json with --tokenizer FILE"
 
 
-def load(folder: Path, step: Step, tokenizer: Path | None) -> tuple[Source, str]:
+def load(folder: Path, step: Step, tokenizer: Path | None, pod: Devices | None = None) -> tuple[Source, str]:
     """Return the model in a folder, and a phrase that describes it.
 
     Args:
         folder: a run's workdir, or a folder as `save_pretrained` of transformers writes it.
         step: step of the checkpoint.
         tokenizer: a tokenizer.json, if the model has none; None: the model's own.
+        pod: devices of this process that may be used; None: all.
 
     Raises:
         UserError: there is no model that generates text, the model is damaged, or it has no tokenizer.
@@ -36,11 +43,11 @@ def load(folder: Path, step: Step, tokenizer: Path | None) -> tuple[Source, str]
     if is_published(folder):
         if step is not None:
             raise UserError(f"--step {step}: {folder} has a published model, which has no steps; leave it out")
-        return _published(folder, tokenizer)
-    return _saved(folder, step, tokenizer)
+        return _published(folder, tokenizer, pod or Devices.here())
+    return _saved(folder, step, tokenizer, pod or Devices.here())
 
 
-def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
+def _saved(workdir: Path, step: Step, file: Path | None, pod: Devices) -> tuple[Source, str]:
     saved = SavedModel(find_checkpoint(workdir, step))
     config = saved.job
     if config.task not in ("language_model", "dpo"):
@@ -58,26 +65,38 @@ def _saved(workdir: Path, step: Step, file: Path | None) -> tuple[Source, str]:
     vocabulary = model_vocabulary(config, ids["vocabulary"])
     config = with_kernel(config, "xla")  # the job may name a kernel of its GPUs or TPUs
     model = make_language_model(config, vocabulary, jnp.dtype(config.precision.compute))
-    params, state = saved.trees(jnp.asarray)
+    described = unflatten_dict({path: jax.ShapeDtypeStruct(*form) for path, form in saved.described().items()})
+    division = division_of(config, model, described, pod)
+    shardings = flatten_dict(shardings_of(division, described, pod))
+    params = saved.params(lambda path, array: jax.device_put(array, shardings[path]))
+    state = saved.model_state(
+        lambda array: jax.device_put(array, division.layout.replicated if division else pod.all[0])
+    )
     variables = Variables(params, state) if state else params
     ends = _ends(saved.meta.get("published") or {}) | _ends({"eos_token_id": ids["end"]})
-    source = Source(model, variables, context_length(config), words, ends)
+    source = Source(model, variables, context_length(config), words, ends, division=division)
     return source, f"model {config.model.name}, step {saved.step} of {workdir}"
 
 
-def _published(folder: Path, file: Path | None) -> tuple[Source, str]:
+def _published(folder: Path, file: Path | None, pod: Devices) -> tuple[Source, str]:
     folders = folders_of(folder)
     path = file or file_of(folders, TOKENIZER)
     if path is None:
         raise UserError(f"{folder} has no {TOKENIZER}; {_NEEDED}")
     words = BytePairs.load(path)
-    job, params = load_here(folder)
+    divisions: list[Division | None] = []
+
+    def divide(job: Config, model: Model, params: Params) -> Params:
+        divisions.append(division_of(job, model, params, pod))
+        return shardings_of(divisions[0], params, pod)
+
+    job, params = load_here(folder, divide=divide)
     section = job.model
     assert isinstance(section, DecoderModel) and section.vocabulary is not None
     model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision.compute))
     generation = file_of(folders, _GENERATION)
     ends = _ends({**read_json(folders[-1] / CONFIG), **(read_json(generation) if generation is not None else {})})
-    source = Source(model, params, section.context, words, ends, tuple(words.beginning))
+    source = Source(model, params, section.context, words, ends, tuple(words.beginning), divisions[0])
     return source, title_of(folders)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from ..data.base import Tokenizer
 from ..models.adapter import Model
 from ..models.generation import Sampling, Writer, writer_of
 from ..state import Params
+from .division import Division
 
 BLOCK = 16
 """Tokens that are generated before the text is checked and shown. The generating function is compiled for this number."""
@@ -37,6 +39,7 @@ class Source:
         tokenizer: its tokenizer.
         ends: token ids that end a text.
         beginning: token ids before a prompt.
+        division: how it is divided over devices; None: it is on one.
     """
 
     model: Model
@@ -45,6 +48,7 @@ class Source:
     tokenizer: Tokenizer
     ends: frozenset[int] = frozenset()
     beginning: tuple[int, ...] = ()
+    division: Division | None = None
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class _Text:
 
 
 def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
-    """Continue prompts.
+    """Continue prompts. The texts of a divided model are those of the whole one, up to rounding.
 
     Args:
         source: the model.
@@ -131,6 +135,11 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
     Raises:
         UserError: a prompt has characters that the model has no token for, or is too long for the model's context.
     """
+    with source.division.computing() if source.division else nullcontext():
+        return _write(source, prompts, wish, say)
+
+
+def _write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
     ids = [_encode(source, prompt, number) for number, prompt in enumerate(prompts)]
     most = [_room(source.context, len(tokens), number, wish.tokens) for number, tokens in enumerate(ids)]
     writer = writer_of(source.model)

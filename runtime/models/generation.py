@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from ..state import Params
 from .adapter import Model
 from .decoder import Decoder
-from .layers import Layers
+from .layers import Layers, whole_layer
 from .linen import Linen
 
 _LOWEST = 1e-6
@@ -188,7 +188,7 @@ class _Cached(Writer):
         def turn(x: jax.Array, these: Any) -> tuple[jax.Array, list[Any]]:
             after = []
             for block, stack, cache in zip(blocks, *these, strict=True):
-                variables = {"params": stack, "cache": {"attn": {**cache, "start": start}}}
+                variables = {"params": whole_layer(stack, x.dtype), "cache": {"attn": {**cache, "start": start}}}
                 x, changed = cast(
                     "tuple[jax.Array, Any]", block.apply(variables, x, rotations, True, mutable=["cache"])
                 )

@@ -83,6 +83,16 @@ def scan_layers(
     return last
 
 
+def whole_layer(params: Params, dtype: jax.typing.DTypeLike, gather: Gather | None = None) -> Params:
+    """Return the parameters of one layer, gathered if devices hold parts of them: by `gather`, or as `gathering` says."""
+    gather = gather or _gather.get()
+    if gather is None:
+        return params
+    # Layers convert their parameters to the dtype of x. Before they are gathered, that halves the bytes sent.
+    whole: Params = jax.tree.map_with_path(lambda path, leaf: gather(name_of(path), leaf, dtype), params)
+    return whole
+
+
 def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
     """Wrap a layer so that it gathers its parameters, and the backward pass recomputes the results that `remat` names."""
     gather = _gather.get()
@@ -90,10 +100,7 @@ def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
         return layer
 
     def gathered(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        # Layers convert their parameters to the dtype of x. Before they are gathered, that halves the bytes sent.
-        if gather is not None:
-            params = jax.tree.map_with_path(lambda path, leaf: gather(name_of(path), leaf, x.dtype), params)
-        return layer(params, x, key)
+        return layer(whole_layer(params, x.dtype, gather), x, key)
 
     policy = _all_but_gathered if remat == "none" else saved(remat)
     again: Layer = jax.checkpoint(gathered, prevent_cse=prevent_cse, policy=policy)

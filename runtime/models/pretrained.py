@@ -17,6 +17,7 @@ from ..config.model import DecoderModel
 from ..contract import UserError
 from ..state import Params
 from . import make_language_model
+from .adapter import Model
 from .families import FREE, differences, family_of
 from .families.base import HEAD, Family, SectionKeys, Source, check_names, need, sources
 from .peft_adapter import MERGE, AdaptedArray, adapted, base_of, is_adapter
@@ -217,12 +218,17 @@ def title_of(folders: tuple[Path, ...]) -> str:
     return f"the adapter in {folder}, added to {base[0]}" if base else f"the published model in {folder}"
 
 
-def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
-    """Return a job with the model of a folder, and its parameters, float32, on the first device.
+Divide = Callable[[Config, Model, Params], Params]
+"""Called with a job, its model and the shapes of the parameters; returns their shardings."""
+
+
+def load_here(folder: Path, most: int | None = None, divide: Divide | None = None) -> tuple[Config, Params]:
+    """Return a job with the model of a folder, and its parameters, float32.
 
     Args:
         folder: a folder as `save_pretrained` of transformers writes it, or PEFT's of an adapter.
         most: most tokens of the context; None: as many as the model has.
+        divide: returns the shardings of the parameters; None: they are on the first device.
 
     Raises:
         UserError: config.json or the files of the weights cannot be used.
@@ -240,7 +246,8 @@ def load_here(folder: Path, most: int | None = None) -> tuple[Config, Params]:
     model = make_language_model(job, section.vocabulary, jnp.dtype(job.precision.compute))
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.eval_shape(model.variables, jax.random.key(0), jax.ShapeDtypeStruct((1, section.context), jnp.int32))
-    form = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes)
+    shardings = divide(job, model, shapes) if divide else jax.tree.map(lambda leaf: place, shapes)
+    form = jax.tree.map(lambda leaf, at: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=at), shapes, shardings)
     return job, load_weights(section, published, form, lambda: None, adapter)
 
 

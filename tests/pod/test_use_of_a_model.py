@@ -57,6 +57,12 @@ def test_the_lines_at_the_end(trained: tuple[Sandbox, str]) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("TEXT") and len(done.stdout) > len("TEXT\n")
     assert "podrun: 128 tokens after 4 of the prompt" in done.stderr
+    whole = sandbox.podrun(*generate, "--temperature", "0")
+    divided = sandbox.podrun(*generate, "--temperature", "0", "--slice", "cpu-1x4", "--simulate")
+    assert divided.returncode == 0, divided.stderr
+    assert divided.stdout == whole.stdout
+    refused = sandbox.podrun(*generate, "--slice", "cpu-2x2", "--simulate")
+    assert refused.returncode == 2 and "--slice cpu-2x2 has 2 hosts" in refused.stderr
 
 
 @pytest.fixture
