@@ -6,6 +6,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Iterable
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -37,6 +38,11 @@ def call(name: str, key: str, **arguments: Any) -> Any:
     """Load the attribute `name` and call it with `arguments` by position. Raises UserError if it does not take them."""
     function = load(name, key)
     check_call(function, name, key, arguments)
+    if any(base.__module__.startswith("flax.linen.") for base in getattr(function, "__mro__", ())):
+        names = [field.name for field in fields(function)]
+        if names[: len(arguments)] != [*arguments]:  # such a class takes any values, and would fail far from here
+            words, has = ", ".join(arguments), ", ".join(names)
+            refuse(name, key, f"has the fields {has}, but is called with ({words}): name a function that makes one")
     try:
         return function(*arguments.values())
     except StopIteration as error:

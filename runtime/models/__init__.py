@@ -49,9 +49,8 @@ def model_vocabulary(config: Config, needed: int) -> int:
     given, source = section.vocabulary, section.init_from
     if given < needed or (source is not None and given - needed > given * _PADDING):
         where = f"the model in {source}" if source else "model.vocabulary"
-        remedy = (
-            "take the model's tokenizer.json: data.tokenizer={name: bpe, file: ...}" if source else "give at least that"
-        )
+        tokenizer = f"take the model's own: data.tokenizer={{name: bpe, file: {source}/tokenizer.json}}"
+        remedy = tokenizer if source else "give at least that"
         raise UserError(f"{where} has {given} token ids, but the data has {needed}; {remedy}")
     return given
 

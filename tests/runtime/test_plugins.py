@@ -145,6 +145,10 @@ def test_a_batch_that_is_wrong_later(module: Path) -> None:
             "def tokens(options, config):\n    return next(iter([]))",
             "raises StopIteration at mine.py:2: an iterator had nothing more; give `next` a second argument",
         ),
+        (
+            "import flax.linen as nn\nclass tokens(nn.Module):\n    width: int = 1\n    depth: int = 1",
+            "has the fields width, depth, parent, name, but is called with (options, config): name a function that makes one",
+        ),
         ("tokens = 5", "is int, which cannot be called with (options, config)"),
         (
             "from podrun.runtime.data.base import Dataset\ndef tokens(options, config): return Dataset([], [], b'')",

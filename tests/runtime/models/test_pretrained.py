@@ -343,9 +343,7 @@ def test_the_vocabulary_of_the_data(llama: Path, of_data: int, accepted: bool) -
         task = make_task(config, padded)
         assert jax.eval_shape(task.init, jax.random.key(0))["embed"]["embedding"].shape == (32, 16)
     else:
-        with pytest.raises(
-            UserError, match=rf"has 32 token ids, but the data has {of_data}; take the model's tokenizer"
-        ):
+        with pytest.raises(UserError, match=rf"has 32 token ids, but the data has {of_data}; take the model's own: "):
             make_task(config, padded)
 
 
