@@ -16,6 +16,7 @@ ROOMS = (
 )
 DEFENDED = {
     "Transport.close",  # nothing is open with most
+    "Transport.prepare",  # only an image has to be brought to the hosts
     "Transport.why_over",  # only a batch system knows, and what srun says is srun's alone
     "Transport.remark",
     "Channel.why_not_started",

@@ -20,6 +20,7 @@ from .pod_request import PodRequest
 from .simulated import simulated_pod
 
 if TYPE_CHECKING:
+    from ..pod.container import Container
     from ..yamlfile.mistakes import Row
     from .pod_file import ParsedPodFile
 
@@ -75,10 +76,6 @@ class _Search:
     def _names_hosts(self) -> bool:
         """Return True if the command line names the hosts."""
         return bool(self._request.listing)
-
-    @property
-    def _starts_containers(self) -> bool:
-        return self._listed is not None and TRAITS[self._listed.transport].starts_containers
 
     # --- collect the input ----------------------------------------------------------------------------------------------
 
@@ -162,11 +159,17 @@ class _Search:
         hosts = () if self._names_hosts else described.hosts
         if hosts and self._slice and (what := _misfit(self._slice, described.listing)):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
-        if (container := described.container) and container.holds_agent and not self._starts_containers:
+        if (container := described.container) and container.holds_agent and not self._can_hold_agent(container):
             what = f"{container.engine} {container.how.needs}"
             self._rows.append(mistake_row("container.engine", what, described.lines))
         if self._slice and (what := _least_problem(described.file.min_hosts, self._slice)):
             self._rows.append(mistake_row("min_hosts", what, described.lines))
+
+    def _can_hold_agent(self, container: Container) -> bool:
+        """Return True if the pod's hosts can start the agent in an image by this engine."""
+        if container.how.transport:  # wraps the command lines of a login shell
+            return TRAITS[self._listed.transport if self._listed else LISTED].has_login
+        return self._listed is not None and TRAITS[self._listed.transport].starts_containers
 
     def _check_listed(self, lister: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]

@@ -205,8 +205,10 @@ class SshSection(Section):
 class ContainerSection(Section):
     """The image that the workers run in."""
 
-    engine: EngineName = Field(description="apptainer, singularity; or pyxis, a plug-in of SLURM.")
-    image: Annotated[str, AfterValidator(_image)] = Field(description="A file or folder on the hosts, or a URL.")
+    engine: EngineName = Field(description="docker, podman, apptainer, singularity; or pyxis, a plug-in of SLURM.")
+    image: Annotated[str, AfterValidator(_image)] = Field(
+        description="Name of an image, a file or folder on the hosts, or a URL."
+    )
     python: Annotated[str, AfterValidator(_image)] = Field("python3", description="Interpreter in the image.")
     mounts: Annotated[tuple[Annotated[str, AfterValidator(_mount)], ...], Texts] = Field(
         (), description="Paths of the hosts to mount: PATH, or PATH:PATH_IN_CONTAINER[:FLAGS]."

@@ -1,7 +1,8 @@
 """Describe the container image that the workers of a pod run in.
 
 Engines come in two kinds. With one kind, the agent runs on the host and starts each worker inside the image. With the other,
-the transport starts the agent itself inside the image, so everything that the agent starts runs there too.
+the agent itself is started inside the image, so everything that the agent starts runs there too: either the pod's transport
+has options for that, or the engine has a transport of its own, which wraps each command before the pod's transport starts it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from .lazy import load
 
 @dataclass(frozen=True)
 class ContainerEngine:
-    """How an engine starts an image. With `command`, only workers run in it; with `transport_options`, also the agent."""
+    """How an engine starts an image. With `command`, only workers run in it; with the other two, also the agent."""
 
     variables: str = ""
     """Prefixes of the environment variables that the engine itself reads."""
@@ -25,14 +26,18 @@ class ContainerEngine:
     """Returns the command prefix that runs a command in the image; with the host's GPUs if the second argument is true."""
     transport_options: Callable[[Container, Sequence[str]], list[str]] | None = None
     """Returns options for the transport. The given folders are mounted at the same path."""
+    transport: str = ""
+    """Class of a transport that starts the agent in the image by another transport, as `room.module:attribute`."""
     needs: str = ""
-    """For messages: what `transport_options` require, such as `is a plug-in of ...; call podrun with ...`."""
+    """For messages: what an engine that holds the agent requires, such as `is a plug-in of ...; call podrun with ...`."""
 
 
 ENGINES: Mapping[str, str] = MappingProxyType(
     {
         "apptainer": "engines.containers.apptainer:APPTAINER",
         "singularity": "engines.containers.apptainer:SINGULARITY",
+        "docker": "engines.containers.docker:DOCKER",
+        "podman": "engines.containers.docker:DOCKER",
         "pyxis": "engines.slurm.pyxis:PYXIS",
     }
 )
@@ -61,8 +66,8 @@ class Container:
 
     @property
     def holds_agent(self) -> bool:
-        """Return True if the transport starts the agent inside the container."""
-        return self.how.transport_options is not None
+        """Return True if the agent itself runs inside the container."""
+        return self.how.transport_options is not None or bool(self.how.transport)
 
     def sees(self, path: PurePosixPath) -> bool:
         """Return True if the container sees `path` at the same path: it or one of its parents is mounted there."""

@@ -19,6 +19,7 @@ from ..pod.fan_out import fan_out
 from ..pod.pod import Host, Pod
 from ..remote.ask import Reply, ask, asking
 from ..remote.clock import with_skew
+from ..remote.open_agent import prepare_host
 from ..staging.requirements import requirements_text, worker_python
 from ..staging.wheels import Target, download_wheels, target_of
 from ..transport.base import Transport
@@ -117,6 +118,7 @@ def gather_facts(
     }
 
     def question(host: Host) -> Facts:
+        prepare_host(transport, host, lambda _: None)
         reply = ask(transport, pod, host, "facts", request={**request, "internal": host.internal})
         return with_skew(reply.answer, reply.sent, reply.received)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ..agent.base.private import ELSEWHERE
 from ..agent.base.protocol import MARK
@@ -10,11 +10,47 @@ from ..plan.agent_file import NO_AGENT, agent_command, agent_file, receive_comma
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport
-from .conversation import deadline, send
+from .conversation import deadline, lines, send
 
 ANSWER_TIMEOUT = 60.0  # seconds for a host to start Python
 IMAGE_TIMEOUT = 1800.0  # seconds if Python is in a container image, which may have to be downloaded and unpacked
 _NOISE_LIMIT = 1 << 20  # bytes that login scripts may print
+
+
+def prepare_host(
+    transport: Transport, host: Host, say: Callable[[str], None], opened: Callable[[Channel], object] = lambda _: None
+) -> None:
+    """Run the command that makes the host able to start the agent, if the transport has one: it may pull an image.
+
+    Args:
+        transport: reaches the host.
+        host: the host.
+        say: shows a line about the progress.
+        opened: called with the command's channel, which it may close from another thread to end the command.
+
+    Raises:
+        HostError: the command has failed.
+    """
+    channel = transport.prepare(host)
+    if channel is None:
+        return
+    opened(channel)
+    last = ""
+    with deadline(IMAGE_TIMEOUT, channel.close) as late:
+        for line in lines(channel):
+            if words := line.decode(errors="replace").strip():
+                last = words[-300:]
+                say(last)
+    code, why = channel.exit_code(), channel.why_not_started()
+    channel.close()
+    if late.is_set():
+        raise HostError(host.name, f"its image was not there after {IMAGE_TIMEOUT / 60:g} minutes: {last}")
+    if code is None:
+        raise HostError(
+            host.name, why or f"the connection ended while it was prepared{last and f': {last}'}", dropped=True
+        )
+    if code:
+        raise HostError(host.name, why or f"cannot be prepared: {last or f'exit code {code}'}")
 
 
 def open_agent(transport: Transport, pod: Pod, host: Host, *args: str) -> Channel:

@@ -52,6 +52,9 @@ class Prestart(Transport):
         agent = self._agents.pop((host.name, tuple(argv)), None)
         return agent.channel.result() if agent else self._inner.open(host, argv)
 
+    def prepare(self, host: Host) -> Channel | None:
+        return self._inner.prepare(host)
+
     def why_over(self, timeout: float = 0.0) -> str | None:
         return self._inner.why_over(timeout)
 

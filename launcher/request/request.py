@@ -154,14 +154,17 @@ def make_spec(request: Request, run_id: str | None = None, of_run: Config | None
 def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
     """Return the workdir on the hosts. Raises UserError if a container there would not see it, which would lose the results.
 
-    The agent mounts the workdir into a container if it runs outside of it. The login folder is always mounted.
+    The agent mounts the workdir into a container if it runs outside of it. The login folder is always mounted, and by engines
+    with a transport of their own the pod's `workdir`.
     """
     workdir, container = pod.workdir_on_hosts(chosen), pod.container
+    mounted = container is not None and bool(container.how.transport) and pod.workdir is not None
     if (
         container is None
         or not container.holds_agent
         or workdir.parts[:1] == ("~",)
         or Path(pod.home) in workdir.parents
+        or (mounted and Path(pod.workdir or "") in (workdir, *workdir.parents))
     ):
         return workdir
     if not container.sees(PurePosixPath(workdir)):

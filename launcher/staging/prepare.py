@@ -16,7 +16,7 @@ from ..pod.in_thread import InThread
 from ..pod.masking import Mask
 from ..pod.pod import Host, Pod
 from ..remote.clock import with_skew
-from ..remote.open_agent import open_agent
+from ..remote.open_agent import open_agent, prepare_host
 from ..transport.base import Transport
 from .bundle import Bundle
 from .conversation import HostConversation
@@ -106,6 +106,12 @@ def prepare_hosts(
             tell(host.name, phase, hide(message))
 
         say("reach", host.address)
+        try:
+            prepare_host(transport, host, lambda line: say("environment", line), open_channels.add)
+        except HostError:
+            if refused.ended:
+                raise EndedError(host.name, "was ended") from None
+            raise
         with HostConversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
             try:
                 return _prepare(agent, _for_host(request, host, environments), by_name, say)

@@ -60,6 +60,13 @@ class Transport(ABC):
         Arguments are passed unchanged, except that a leading `~/` becomes the login directory.
         """
 
+    def prepare(self, host: Host) -> Channel | None:
+        """Start a command that makes the host able to start other commands, such as one that pulls a container image.
+
+        Returns its channel, whose lines say how far it is; None if the host needs no such command. Raises HostError.
+        """
+        return None
+
     def why_over(self, timeout: float = 0.0) -> str | None:
         """Return why the hosts are lost for good, as a phrase; None if they are not. May take seconds.
 
@@ -79,4 +86,7 @@ class Transport(ABC):
 def load_transport(pod: Pod) -> Transport:
     """Return the pod's transport. Its module is imported on first use."""
     raise_limit()  # each host needs several open files
-    return cast(Transport, load(pod.traits.place)(pod))
+    transport = cast(Transport, load(pod.traits.place)(pod))
+    if pod.container and (wrapper := pod.container.how.transport):
+        return cast(Transport, load(wrapper)(pod, transport))
+    return transport

@@ -42,6 +42,10 @@ class FaultyTransport(Transport):
         for channel in channels:
             channel.close()
 
+    def prepare(self, host: Host) -> Channel | None:
+        self._check(host.name)
+        return self._inner.prepare(host)
+
     def why_over(self, timeout: float = 0.0) -> str | None:
         return self._inner.why_over(timeout)
 

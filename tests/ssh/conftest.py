@@ -18,6 +18,7 @@ from podrun.launcher.transport.ssh.channel import SshChannel
 from podrun.launcher.transport.ssh.transport import SshTransport
 
 from ..conftest import make_sandbox
+from ..containers.engines import EngineHosts, why_no
 from ..hosts import Hosts, why_not
 from .pod import PodSandbox
 
@@ -57,6 +58,18 @@ def make_hosts(_possible: None) -> Iterator[MakeHosts]:
 
     yield make
     for hosts in made:
+        hosts.close()
+
+
+@contextlib.contextmanager
+def engine_hosts(engine: str) -> Iterator[EngineHosts]:
+    """Two hosts with docker or podman."""
+    if reason := why_no(engine):
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    hosts = EngineHosts(2, engine)
+    try:
+        yield hosts
+    finally:
         hosts.close()
 
 

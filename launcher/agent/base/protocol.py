@@ -50,6 +50,8 @@ ENV_PID = "PODRUN_PID"
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # the pid in the worker's own PID namespace
 ENV_PROJECT = "PODRUN_PROJECT"
 """Environment variables that the agent sets or reads for workers and commands, named as in `runtime.contract`."""
+ENV_RUNS_ALIVE = "PODRUN_RUNS_ALIVE"
+"""Variable of `clean` in a container: ids of runs that have an agent in another container of the host."""
 OTHER_LAUNCHERS = ("SLURM_", "SLURMD_", "SRUN_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 """Prefixes of login variables that are withheld from workers, because they describe the job of another launcher."""
 MULTISLICE = ("MEGASCALE_COORDINATOR_ADDRESS", "MEGASCALE_NUM_SLICES", "MEGASCALE_SLICE_ID", "MEGASCALE_PORT")

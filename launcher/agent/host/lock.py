@@ -94,6 +94,10 @@ def current_holder(home: str) -> Optional[str]:
         locked = is_locked(os.fstat(file))
     finally:
         os.close(file)
+    claim = _current_claim()
+    if claim is not None and not claim.pid and claim.uid in (os.geteuid(), 0):
+        # In another PID namespace, as in another container: /proc/locks does not show its lock, nor the address its run.
+        return _describe(_Claim(claim.uid, 0, run))
     return _describe(_Claim(os.geteuid(), pid, run)) if locked else _competing_run("")
 
 

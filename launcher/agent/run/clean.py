@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 
 from ..base.places import RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
-from ..base.protocol import ENV_HOST, ENV_RUN
+from ..base.protocol import ENV_HOST, ENV_RUN, ENV_RUNS_ALIVE
 from ..base.stdin import read_request
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
@@ -117,8 +117,11 @@ class FinishedRuns:
 
 
 def runs_with_agent() -> Set[str]:
-    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`."""
-    runs = set()
+    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`.
+
+    Agents in other containers are not visible here; the caller has named their runs.
+    """
+    runs = set(os.environ.get(ENV_RUNS_ALIVE, "").split())
     for pid in all_pids():
         try:
             with open("/proc/%d/cmdline" % pid, "rb") as file:

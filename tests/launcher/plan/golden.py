@@ -50,6 +50,7 @@ def plans() -> dict[str, LaunchPlan]:
         "slurm gpu-4x8": _plan(_pod("gpu-4x8", "slurm"), _train()),
         "gpu-4x8 in an image": _plan(_in_image(_pod("gpu-4x8"), "apptainer", "/shared/jax.sif"), _train()),
         "slurm gpu-4x8 in an image": _plan(_in_image(_pod("gpu-4x8", "slurm"), "pyxis", "a#nvidia/jax:1"), _train()),
+        "v6e-16 in an image": _plan(_in_image(_pod("v6e-16"), "docker", "us-docker.pkg.dev/lab/jax:1"), _train()),
         "slurm cpu-4x1": _plan(_pod("cpu-4x1", "slurm"), _train()),
     }
 

@@ -35,3 +35,25 @@ def test_a_workdir_is_seen(tmp_path: Path, mounts: str, workdir: str, sees: bool
         return
     with pytest.raises(Mistakes, match=r"`container\.mounts:` in the pod file"):
         make_spec(request)
+
+
+@pytest.mark.parametrize(
+    ("named", "workdir", "sees"),
+    [
+        ("/shared/runs", "/shared/runs/first", True),
+        ("/shared/runs", "first", True),
+        ("/shared/runs", "/shared/first", False),
+        ("~/runs", "first", True),
+    ],
+)
+def test_docker_and_podman_mount_the_workdir_of_the_pod(tmp_path: Path, named: str, workdir: str, sees: bool) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(
+        f"slice: cpu-2x1\nhosts: [a, b]\nworkdir: {named}\ncontainer: {{engine: podman, image: localhost/jax:1}}\n"
+    )
+    request = Request(None, program=("true",), where=PodRequest(pod=pod), workdir=Path(workdir))
+    if sees:
+        make_spec(request)
+        return
+    with pytest.raises(Mistakes, match=r"`container\.mounts:` in the pod file"):
+        make_spec(request)

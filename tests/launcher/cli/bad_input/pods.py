@@ -71,13 +71,21 @@ POD_FILE = [
         "slice: v4-16\nhosts: [a, b]\nmin_hosts: 1\n",
     ),
     pod_file("no image", "not given", "container.image", "required", TWO + "container: {engine: apptainer}\n"),
-    pod_file("an engine", "docker", "container.engine", "pyxis", TWO + "container: {engine: docker, image: a}\n"),
+    pod_file("an engine", "enroot", "container.engine", "pyxis", TWO + "container: {engine: enroot, image: a}\n"),
     pod_file(
         "pyxis by SSH",
         "plug-in of SLURM",
         "container.engine",
         "take apptainer",
         (IMAGE % "").replace("apptainer", "pyxis"),
+    ),
+    pod_file(
+        "docker in a SLURM job",
+        "reached by SSH",
+        "container.engine",
+        "take pyxis or apptainer",
+        "slice: cpu-2x1\ncontainer: {engine: docker, image: a}\n",
+        "--slurm",
     ),
     pod_file(
         "a mount",

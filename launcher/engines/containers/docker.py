@@ -1,0 +1,193 @@
+"""Build the shell commands that start the agent in a container of docker or podman, pull its image, and end it. PURE.
+
+Each command of the agent has a container of its own, with its own PID namespace, which the kernel ends as a whole. The
+commands are scripts for the host's shell, because only there are the user's ids and home directory known.
+
+Sources: https://docs.docker.com/reference/cli/docker/container/run/,
+https://docs.podman.io/en/latest/markdown/podman-run.1.html.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from ...agent.base.protocol import ENV_RUNS_ALIVE
+from ...pod.container import Container, ContainerEngine
+
+LABEL_HOST, LABEL_RUN = "podrun.host", "podrun.run"
+"""Labels of containers: all have the name of the host in its pod; the one that holds a run's agent also the run's id."""
+SAYS = "podrun: "
+"""Prefix of the commands' own error messages, on stderr."""
+_STARTING = "10m"
+"""Time that a container may need from its creation to its start."""
+NOT_INSTALLED = "is not in the PATH of a login"
+NO_MOUNT = "cannot be mounted: there is no such file or folder"
+NOT_REMOVED = "containers of this run cannot be removed: "
+ROOTLESS = "runs rootless"
+
+_DEVICES = {
+    "cpu": "",
+    # Access to /dev/accel* or /dev/vfio needs more than the device files: pinned memory, and rights to map them.
+    "tpu": 'set -- --privileged\n[ $podman ] || set -- "$@" --ulimit=memlock=-1',
+    "cuda": "if [ $podman ]; then set -- --device=nvidia.com/gpu=all; else set -- --gpus=all --ulimit=memlock=-1; fi\n"
+    '[ ! -d /dev/infiniband ] || set -- "$@" --device=/dev/infiniband',
+}
+"""What gives a container the accelerators, by JAX platform."""
+
+# Files in the folders must belong to the user. docker's daemon is root, so it is told the user's ids, and the groups that may
+# give access to files and devices; podman of an ordinary user maps the user to the same id inside.
+_USER = """\
+uid=$(id -u)
+if [ -z "$podman" ] || [ $uid = 0 ]; then
+  set -- "$@" --user=$uid:$(id -g)
+  for group in $(id -G); do set -- "$@" --group-add=$group; done
+else
+  set -- "$@" --userns=keep-id
+  [ "$(id -G)" = "$(id -g)" ] || set -- "$@" --group-add=keep-groups
+fi
+[ $podman ] || set -- "$@" --userns=host"""
+
+# docker's 64 MiB are too few for NCCL and data loaders; half of the memory is the default of a Linux system.
+_SHM = """\
+while read -r name memory unit; do [ $name != MemTotal: ] || break; done < /proc/meminfo
+set -- "$@" --shm-size=$((memory / 2))k"""
+
+_FIXED = (
+    "--rm",
+    "--interactive",
+    "--init",
+    "--net=host",
+    "--log-driver=none",  # the frames on stdout must not be stored once more, checkpoints among them
+    "--security-opt=label=disable",  # SELinux would keep the container from the mounted folders
+    *(f"--env={name}" for name in ("HOME", "USER", "LOGNAME", "SSH_CONNECTION", ENV_RUNS_ALIVE)),  # those that are set
+)
+
+
+def start(
+    container: Container, platform: str, folders: Sequence[str], host: str, argv: Sequence[str], run: str | None = None
+) -> str:
+    """Return the shell script that runs `argv` in a new container, which ends with it.
+
+    Args:
+        container: the image, and how to start it. A leading `~/` of a mount is the login directory.
+        platform: JAX platform of the host: cpu, cuda or tpu.
+        folders: folders on the host that are made if they are missing, and mounted at the same path.
+        host: name of the host, a label of the container.
+        argv: command in the image. A leading `~/` is the login directory.
+        run: id of the run whose agent the command starts, another label; None: it starts none.
+    """
+    labels = [f"{LABEL_HOST}={host}", *([f"{LABEL_RUN}={run}"] if run is not None else [])]
+    words = [*_FIXED, *(f"--label={label}" for label in labels), f"--entrypoint={argv[0]}", *container.options]
+    shm = any(option.startswith(("--ipc", "--shm-size")) for option in container.options)
+    return "\n".join(
+        [
+            _engine(container),
+            "set --",
+            *([devices] if (devices := _DEVICES[platform]) else []),
+            _USER,
+            *([] if shm else [_SHM]),
+            'mount() { [ -e "$1" ] || { echo "' + SAYS + "$1 " + NO_MOUNT + '" >&2; exit 125; }; }',
+            'set -- "$@" --volume="$HOME:$HOME" --workdir="$HOME"',
+            *(
+                f'mkdir -p {_quote(folder)}; set -- "$@" --volume={_quote(folder)}:{_quote(folder)}'
+                for folder in folders
+            ),
+            *(_mount(mount) for mount in container.mounts),
+            f'exec $engine run "$@" {" ".join(map(_quote, [*words, container.image, *argv[1:]]))}',
+        ]
+    )
+
+
+def pull(container: Container, host: str) -> str:
+    """Return the shell script that pulls the image if it is not on the host. Its output says how far it is."""
+    image = shlex.quote(container.image)
+    rootless = f"echo '{SAYS}{container.engine} {ROOTLESS}'; exit 125"
+    return "\n".join(
+        [
+            _engine(container),
+            "exec 2>&1",
+            f"[ $podman ] || case $($engine info --format '{{{{.SecurityOptions}}}}') in *rootless*) {rootless};; esac",
+            _tidy(host),
+            f"$engine image inspect {image} >/dev/null 2>&1 && exit",
+            f"exec $engine pull {image}",
+        ]
+    )
+
+
+def end(container: Container, run: str, host: str) -> str:
+    """Return the shell script that ends the run's containers on a host, and confirms that they are gone."""
+    filters = f"--filter=label={shlex.quote(f'{LABEL_RUN}={run}')} --filter=label={shlex.quote(f'{LABEL_HOST}={host}')}"
+    return "\n".join(
+        [
+            _engine(container),
+            f'left() {{ ids=$($engine ps --all --quiet {filters}) || exit 125; [ "$ids" ]; }}',
+            "tries=0",
+            "while left && [ $tries -lt 10 ]; do",
+            "  $engine rm --force $ids >/dev/null 2>&1 || sleep 1",  # it may be ending just now
+            "  tries=$((tries + 1))",
+            "done",
+            f"if left; then echo {SAYS}{NOT_REMOVED}$ids >&2; exit 125; fi",
+        ]
+    )
+
+
+def tidy(container: Container, host: str) -> str:
+    """Return the shell script that removes containers of dead agents, and sets ENV_RUNS_ALIVE to the runs of the others.
+
+    An engine removes a container at its end, but not if it was killed itself, or the machine lost its power. podman, which
+    has no daemon, then takes the container for a running one.
+    """
+    return f"{_engine(container)}\n{_tidy(host)}\nexport {ENV_RUNS_ALIVE}"
+
+
+def _tidy(host: str) -> str:
+    here = f"--filter=label={shlex.quote(f'{LABEL_HOST}={host}')}"
+    shown = f'{{{{.State.Pid}}}} {{{{index .Config.Labels "{LABEL_RUN}"}}}}'
+    return f"""\
+{ENV_RUNS_ALIVE}=
+for id in $($engine ps --quiet {here} 2>/dev/null); do
+  state=$($engine inspect --format '{shown}' $id 2>/dev/null) || continue
+  if [ -z "$podman" ] || [ -d /proc/${{state%% *}} ]; then {ENV_RUNS_ALIVE}="${ENV_RUNS_ALIVE} ${{state#* }}"
+  else $engine rm --force $id >/dev/null 2>&1; fi
+done
+$engine container prune --force {here} --filter=until={_STARTING} >/dev/null 2>&1"""
+
+
+def sh(*scripts: str) -> tuple[str, ...]:
+    """Return the command that runs the scripts one after the other; an error that is not handled ends the first."""
+    return ("sh", "-c", "\n".join(scripts))
+
+
+def _engine(container: Container) -> str:
+    """Return the lines that set `engine`, and `podman` if it is podman, which many hosts install as `docker` as well."""
+    engine = container.engine
+    return (
+        f"engine={engine}; podman=\n"
+        f"command -v $engine >/dev/null || {{ echo '{SAYS}{engine} {NOT_INSTALLED}' >&2; exit 127; }}\n"
+        "case $($engine --version 2>/dev/null) in podman*) podman=1;; esac"
+    )
+
+
+def _mount(mount: str) -> str:
+    source, colon, inside = mount.partition(":")
+    # docker would make a missing folder, which then belongs to root
+    return f'mount {_quote(source)}; set -- "$@" --volume={_quote(source)}:{_quote(inside if colon else source)}'
+
+
+def _quote(word: str) -> str:
+    """Quote a word for sh. A leading `~/` becomes the login directory."""
+    return f'"$HOME"/{shlex.quote(word[2:])}' if word.startswith("~/") else shlex.quote(word)
+
+
+def folders_of(home: str, workdir: str | None) -> list[str]:
+    """Return the folders to mount besides the login directory: podrun's, and that of results unless it is a bucket."""
+    folders = [home, *([workdir] if workdir else [])]
+    return [folder for folder in dict.fromkeys(folders) if folder.startswith("/") and PurePosixPath(folder).name]
+
+
+DOCKER = ContainerEngine(
+    transport="engines.containers.docker_transport:DockerTransport",
+    needs="starts containers on hosts that are reached by SSH; in a SLURM job take pyxis or apptainer",
+)
