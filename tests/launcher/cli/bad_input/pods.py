@@ -85,7 +85,7 @@ POD_FILE = [
         "container.engine",
         "take pyxis or apptainer",
         "slice: cpu-2x1\ncontainer: {engine: docker, image: a}\n",
-        "--slurm",
+        "--slurm=time=1:00:00",
     ),
     pod_file(
         "a mount",
