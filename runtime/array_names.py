@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from .contract import UserError
+from .wording import first_rows
 
 Place = tuple[str, ...]
 """Path to an array by keys, fields and indices: ("layers", "0", "kernel")."""
@@ -55,8 +56,7 @@ def refuse(what: str, problems: list[str]) -> None:
     if len(problems) == 1:
         raise UserError(f"{what}: {problems[0]}")
     if problems:
-        more = [f"  and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise UserError("\n".join([f"{what}:", *(f"  {problem}" for problem in problems[:_SHOWN]), *more]))
+        raise UserError("\n".join([f"{what}:", *(f"  {row}" for row in first_rows(problems, _SHOWN))]))
 
 
 def is_writable(name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .contract import Phase
 from .events import SHOWN, EpochEvent, EvalEvent, EventKind, StepEvent, WorkerEvent
+from .wording import first_rows
 
 PHASES: dict[str, str] = {
     Phase.CONNECT: "joining the pod",
@@ -147,8 +148,7 @@ def _values(event: EvalEvent | EpochEvent) -> str:
         k: v for k, v in every.items() if k.endswith("/loss") or k.rpartition("/")[2] not in every or "/" not in k
     }
     shown = [f"{name} {decimals(value)}" for name, value in metrics.items()]
-    more = [f"and {len(shown) - _MOST} more"] if len(shown) > _MOST else []
-    return "  ".join([*shown[:_MOST], *more])
+    return "  ".join(first_rows(shown, _MOST))
 
 
 def decimals(value: float) -> str:

@@ -36,6 +36,7 @@ from .contract import UserError
 from .state import select
 from .trainable import trained
 from .weights import Weight, weights
+from .wording import first_names
 
 Decaying = AdamW | Lion | Muon
 """Sections of the optimizers with weight decay."""
@@ -99,7 +100,7 @@ def decay_mask(section: Decaying, params: Any, stacked: Sequence[str] = ()) -> A
     mask = jax.tree.map(lambda weight: _is_decayed(section, weight), every)
     if section.weight_decay > 0 and not any(jax.tree.leaves(mask)):
         names = [f"{weight.name} {list(weight.shape)}" for weight in jax.tree.leaves(every)]
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        shown = first_names(names, _SHOWN)
         start = f"optimizer.weight_decay is {section.weight_decay:g}, but "
         if section.decay is not None:
             raise UserError(

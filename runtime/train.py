@@ -53,6 +53,7 @@ from .state import Batch, TrainState
 from .storage.base import Storage
 from .storage.bucket_data import load_data
 from .tasks import make_task
+from .wording import first_names
 from .worker.blocked import BlockedData, pod_store
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
@@ -191,7 +192,10 @@ class Trainer:
         if skipped := self._counts.order.skipped:
             self._note(f"data.skip leaves out {sum(b - a for a, b in skipped):,} examples")
         if raised := self._strategy.raised:
-            self._note(_raised_note(raised))
+            self._note(
+                f"the initial parameters {first_names(raised, _NAMED)} become float32, which the optimizer needs; "
+                "`precision` is for the computation"
+            )
         schedule = None if self._task.has_step else self._config.schedule
         if isinstance(schedule, Curve) and (short := schedule.cut_short(self._counts.steps)):
             self._note(short)
@@ -415,10 +419,9 @@ class Trainer:
     def _save(self) -> None:
         self._drain()
         if self._task.has_step and (names := arrays_with_nan(self._state.params)):
-            shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
             raise NotFiniteError(
-                f"the state after step {self._counts.step} has NaN ({shown}), with which no resumed run could go on, so it "
-                "is not saved; a lower learning rate or clipping may help"
+                f"the state after step {self._counts.step} has NaN ({first_names(names, _NAMED)}), with which no resumed run "
+                "could go on, so it is not saved; a lower learning rate or clipping may help"
             )
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
@@ -454,13 +457,6 @@ class Trainer:
         self._drain()
         self._results.save_alone(self._counts.step, self._save)
         self._results.close("stopped")
-
-
-def _raised_note(raised: tuple[str, ...]) -> str:
-    names = ", ".join(raised[:_NAMED]) + (f" and {len(raised) - _NAMED} more" if len(raised) > _NAMED else "")
-    return (
-        f"the initial parameters {names} become float32, which the optimizer needs; `precision` is for the computation"
-    )
 
 
 def _unused(config: Config, data: Dataset) -> list[str]:

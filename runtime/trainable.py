@@ -10,6 +10,7 @@ import jax
 from .contract import UserError
 from .models.adapter import name_of
 from .state import Params
+from .wording import first_names
 
 _SHOWN = 8
 
@@ -28,7 +29,7 @@ def trained(params: Params, trainable: str | None) -> Any:
     names = [name_of(path) for path, _ in paths]
     matches = [trainable is None or re.fullmatch(trainable, name) is not None for name in names]
     if not any(matches):
-        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        shown = first_names(names, _SHOWN)
         raise UserError(
             f"trainable {trainable!r} matches no parameter's full name, so nothing would be trained; the names are {shown}; "
             f"'.*{trainable}.*' matches anywhere in a name, and null trains all"

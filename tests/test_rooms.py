@@ -53,6 +53,7 @@ FLOORS = {
             "layout_facts",
             "job_report",
             "queries",
+            "wording",
             "lines",
             "injection",
             "state",

@@ -343,8 +343,10 @@ def prepare(
     """
 
     def action() -> int:
-        from ..commands.prepare import PrepareRequest, show_prepared
-        from ..commands.prepare import prepare as prepare_request
+        from podrun.runtime.queries import PrepareQuery
+
+        from ..commands.prepare import prepare as write_folder
+        from ..commands.prepare import show_prepared
 
         if show is not None:
             if any((sources, output, tokenizer, eos, column, template, chat, pairs, workers, strict, overwrite)):
@@ -359,10 +361,21 @@ def prepare(
                 f"{missing} missing: podrun prepare SOURCES... -o FOLDER --tokenizer T, where T is byte, char, a "
                 "tokenizer.json, or the folder of a model"
             )
-        request = PrepareRequest(
-            sources, output, tokenizer, eos, column, template, chat, pairs, workers, strict, overwrite
-        )
-        return prepare_request(request)
+        query: PrepareQuery = {
+            "sources": [*sources],
+            "folder": str(output.expanduser().absolute()),
+            "tokenizer": tokenizer,
+            "eos": eos,
+            "column": column,
+            # \n and \t are hard to type in a shell
+            "template": template and template.replace("\\n", "\n").replace("\\t", "\t"),
+            "chat": chat,
+            "pairs": pairs,
+            "workers": workers,
+            "strict": strict,
+            "overwrite": overwrite,
+        }
+        return write_folder(query)
 
     guard(action)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import click
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.wording import counted
 
 from ..agent.base import to_agent
 from ..agent.base.from_agent import CleanAnswer
@@ -32,7 +33,7 @@ from ..staging.stored_executables import executable_files
 from ..staging.wheels import FOLDER as WHEELS
 from ..staging.wheels import wheel_folders
 from ..transport.base import Transport, load_transport
-from ..view.cleanup import Removable, StoredFiles, as_table, counted, kept_lines, summary
+from ..view.cleanup import Removable, StoredFiles, as_table, kept_lines, summary
 from ..view.printable import in_one_line
 from ..view.times import parse_duration, size
 

@@ -14,6 +14,7 @@ import click
 import yaml
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import counted
 
 from ..inventory.base import LOCAL
 from ..inventory.fits import misfit
@@ -268,7 +269,7 @@ def _problems(file: Path, values: dict[str, Any]) -> list[str]:
 def render(file: Path, answers: Answers) -> str:
     """Return the text of a commented pod file."""
     slice = parse_slice(answers.slice or "")
-    hosts = "1 host" if slice.hosts == 1 else f"{slice.hosts} hosts"
+    hosts = counted(slice.hosts, "host")
     lines = [
         "# A pod: what it is, where its hosts are, and what they need.",
         "#",

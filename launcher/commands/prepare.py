@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -19,9 +18,9 @@ from podrun.runtime.queries import (
     ShowPreparedAnswer,
     ShowPreparedQuery,
 )
+from podrun.runtime.wording import counted
 
 from ..request.query_process import QueryError, QueryProcess, query_environment
-from ..view.cleanup import counted
 from ..view.overwritten import OverwrittenLine
 from ..view.printable import in_one_line, printable
 from ..view.times import size
@@ -31,39 +30,9 @@ _EVERY = 10.0  # seconds between two lines of progress without a terminal
 _BAR = 30  # columns of the histogram's longest bar
 
 
-@dataclass(frozen=True)
-class PrepareRequest:
-    """Command line of `podrun prepare SOURCES -o FOLDER`."""
-
-    sources: tuple[str, ...]
-    output: Path
-    tokenizer: str
-    eos: str | None
-    column: str | None
-    template: str | None
-    chat: bool
-    pairs: bool
-    workers: int | None
-    strict: bool
-    overwrite: bool
-
-
-def prepare(request: PrepareRequest) -> int:
+def prepare(query: PrepareQuery) -> int:
     """Write the folder, and print what it has. Return 0; 1 if the process failed, 130 after Ctrl-C. Raises UserError."""
-    folder = request.output.expanduser().absolute()
-    query: PrepareQuery = {
-        "sources": list(request.sources),
-        "folder": str(folder),
-        "tokenizer": request.tokenizer,
-        "eos": request.eos,
-        "column": request.column,
-        "template": _unescaped(request.template) if request.template is not None else None,
-        "chat": request.chat,
-        "pairs": request.pairs,
-        "workers": request.workers,
-        "strict": request.strict,
-        "overwrite": request.overwrite,
-    }
+    folder = Path(query["folder"])
     try:
         with OverwrittenLine() as line:
             progress = _Progress(line)
@@ -80,11 +49,6 @@ def prepare(request: PrepareRequest) -> int:
         return ExitCode.INTERRUPTED
     print(_as_text(report, folder))
     return ExitCode.DONE
-
-
-def _unescaped(template: str) -> str:
-    r"""Return a template with `\n` and `\t` replaced by line ends and tabs, which are hard to type in a shell."""
-    return template.replace("\\n", "\n").replace("\\t", "\t")
 
 
 class _Progress:

@@ -13,6 +13,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.events import EventKind
 
 from ..pod.errors import HostError
+from ..pod.pod import process_name
 from ..remote.download import FileFailedError
 from ..results.profile_run import Profile, Profiling, Target
 from ..rundir.log_files import log_files
@@ -88,7 +89,7 @@ def _targets(directory: RunDirectory, patterns: Sequence[str]) -> tuple[list[Tar
     targets = []
     for host, processes in start["hosts"].items():
         for process in processes:
-            name = host if len(processes) == 1 else f"{host}.{process}"
+            name = process_name(host, process, len(processes))
             if name in names or (not patterns and process == 0):
                 targets.append(Target(hosts[host], process, name))
     if not targets:

@@ -14,6 +14,7 @@ from typing import Any
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.events import metrics_of
 from podrun.runtime.lines import PHASES, decimals, describe_pace, describe_step, out_of, shown_metrics, times
+from podrun.runtime.wording import counted
 
 from ..pod.fold import fold
 from ..pod.traits import location, reached
@@ -140,7 +141,7 @@ def silence(summary: Summary) -> str:
 
 
 def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list[tuple[str, str]]:
-    hosts = "1 host" if summary.hosts == 1 else f"{summary.hosts} hosts"
+    hosts = counted(summary.hosts, "host")
     facts = [("slice", f"{summary.slice}, {hosts} {reached(summary.transport)}")]
     if summary.program or not details.start:
         facts.append(("program" if summary.program else "workdir", shorten(summary.job, 200)))

@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 
 from podrun.runtime.config import Config
 from podrun.runtime.layout_facts import Measured
+from podrun.runtime.wording import counted, first_names
 
 from ..view.text_table import text_table, wrap
 from .layouts import Layout, RuledOut, in_bytes, remat_of
@@ -236,32 +237,33 @@ class Outcome:
             names.setdefault(self.known.measured[layout].attention, []).append(layout.name(self.config))
         for text, some in names.items():
             if text:
-                yield text if len(names) == 1 else f"{_some(some)}: {text}"
+                yield text if len(names) == 1 else f"{first_names(some, _NAMED)}: {text}"
 
     def _uncounted(self, layouts: Sequence[Layout]) -> Iterator[str]:
         """Yield a sentence if the time bounds and bytes of some layouts may be too low."""
         if names := [layout.name(self.config) for layout in layouts if self.known.measured[layout].unknown_loops]:
-            yield f"{_some(names)}: loops with an unknown number of iterations are counted once"
+            yield f"{first_names(names, _NAMED)}: loops with an unknown number of iterations are counted once"
 
     def _others(self) -> Iterator[str]:
         """Yield a sentence about each group of layouts that is not in the table, and the count of what was compiled."""
         known = self.known
         if large := known.too_large:
-            yield f"{_layouts(len(large))} too large: {_some([self._missing(layout) for layout in large])}"
+            names = [self._missing(layout) for layout in large]
+            yield f"{counted(len(large), 'layout')} too large: {first_names(names, _NAMED)}"
         for reason, names in self._grouped(known.ruled_out).items():
-            yield f"{_layouts(len(names))} ruled out, because {reason}: {_some(names)}"
+            yield f"{counted(len(names), 'layout')} ruled out, because {reason}: {first_names(names, _NAMED)}"
         for reason, names in self._grouped(known.failed).items():
-            yield f"{_layouts(len(names))} not compiled: {_some(names)}: {reason}"
+            yield f"{counted(len(names), 'layout')} not compiled: {first_names(names, _NAMED)}: {reason}"
         if known.left and not self.is_complete:
-            yield f"stopped: {_layouts(known.left)} were not looked at"
+            yield f"stopped: {counted(known.left, 'layout')} were not looked at"
         elif known.left:
             needs = "needs" if known.left == 1 else "need"
             why = "slower than one that fits, or larger than one that does not"
-            yield f"{_layouts(known.left)} {needs} no compiling: {why}"
+            yield f"{counted(known.left, 'layout')} {needs} no compiling: {why}"
         if known.survey is None:
             return
         again = len(known.measured) - len(known.compiled)
-        yield f"{_layouts(len(known.compiled))} compiled, {again} known from earlier, in {self.seconds:.0f} s"
+        yield f"{counted(len(known.compiled), 'layout')} compiled, {again} known from earlier, in {self.seconds:.0f} s"
 
     def _missing(self, layout: Layout) -> str:
         name, spare = layout.name(self.config), self.known.measured[layout].spare
@@ -273,15 +275,6 @@ class Outcome:
         for one in layouts:
             groups.setdefault(one.reason, []).append(one.layout.name(self.config))
         return groups
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
-def _layouts(count: int) -> str:
-    return f"{count} layout{'s' * (count != 1)}"
 
 
 def _in_seconds(seconds: float | None) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from podrun.runtime.wording import counted
+
 from ..pod.pod import Host
 from ..pod.slices import TPU_SLICES, Slice
 
@@ -14,11 +16,11 @@ def misfit(slice: Slice, hosts: int) -> str | None:
     """Return a message if the slice does not have this number of hosts; None if it does."""
     if hosts == slice.hosts:
         return None
-    return f"{_hosts(hosts)}, but {slice.name} has {_hosts(slice.hosts)}; {_suggestion(slice, hosts)}"
+    return f"{counted(hosts, 'host')}, but {slice.name} has {counted(slice.hosts, 'host')}; {_suggestion(slice, hosts)}"
 
 
 def _suggestion(slice: Slice, hosts: int) -> str:
-    give = f"give {_hosts(slice.hosts)}"
+    give = f"give {counted(slice.hosts, 'host')}"
     if slice.slices > 1:
         return f"{give}, those of each of its {slice.slices} slices one after the other, or another number of slices"
     if slice.kind != "tpu":
@@ -30,11 +32,7 @@ def _suggestion(slice: Slice, hosts: int) -> str:
         return f"{give}, or a slice that fits: {', '.join(fitting[:_SHOWN])}"
     near = sorted(same, key=lambda s: abs(s.hosts - hosts))[:2]
     others = ", ".join(f"{s.name} has {s.hosts}" for s in sorted(near, key=lambda s: s.hosts))
-    return f"{give}; no {generation} slice has {_hosts(hosts)} ({others})"
-
-
-def _hosts(count: int) -> str:
-    return "1 host" if count == 1 else f"{count} hosts"
+    return f"{give}; no {generation} slice has {counted(hosts, 'host')} ({others})"
 
 
 def duplicates(hosts: Iterable[Host]) -> Iterator[str]:

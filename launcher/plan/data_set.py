@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
+from podrun.runtime.wording import counted, megabytes
+
 from ..agent.base.places import data_set_folder
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ class DataSet:
     def render(self, home: str) -> list[str]:
         """Return lines for people: for each key its files, their source and their destination."""
         return [
-            f"brings  {key.key}: {count_files(key.files)}, {megabytes(key.size)}, from {key.here} "
+            f"brings  {key.key}: {counted(key.files, 'file')}, {megabytes(key.size)}, from {key.here} "
             f"to {posixpath.join(self.folder(home), key.inside)}"
             for key in self.keys
         ]
@@ -95,11 +97,3 @@ def _with(section: Any, path: Sequence[str], value: str) -> Any:
     if isinstance(section, dict):
         return type(section)({**section, path[0]: after})
     return section.model_copy(update={path[0]: after})
-
-
-def count_files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number} files"
-
-
-def megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size / 1e3:.1f} kB"

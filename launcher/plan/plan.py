@@ -32,7 +32,7 @@ from podrun.runtime.injection import parse_checked
 from ..agent.base.places import agent_folder, environments_folder
 from ..agent.base.protocol import INSTRUMENT
 from ..agent.base.to_agent import Spec
-from ..pod.pod import Host, Pod
+from ..pod.pod import Host, Pod, process_name
 from ..pod.slices import Slice
 from .agent_file import agent_command
 from .base_env import RUNTIME, base_env, multislice_env, names_of
@@ -67,7 +67,7 @@ class HostPlan:
 
     def log_name(self, process: int) -> str:
         """Return the name of a process's log, without its suffix."""
-        return self.host.name if len(self.spec["processes"]) == 1 else f"{self.host.name}.{process}"
+        return process_name(self.host.name, process, len(self.spec["processes"]))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ class Host:
     """Address for the other hosts; None: the address at which the launcher's connection reached the host."""
 
 
+def process_name(host: str, process: int, among: int) -> str:
+    """Return the name of a process, and of its log: that of its host, with its number if the host has `among` > 1 of them."""
+    return host if among == 1 else f"{host}.{process}"
+
+
 @dataclass(frozen=True)
 class Ssh:
     """SSH settings. None uses the value of the user's ssh_config, or else SSH's default."""

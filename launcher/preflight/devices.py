@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from podrun.runtime.wording import counted, first_names
+
 from ..agent.base.from_agent import DeviceFiles, Facts, Holder, LockFile
 from ..pod.pod import Pod
 from .base import FactsByHost, Finding, group, is_known, judge_each
@@ -47,7 +49,8 @@ def _count(pod: Pod, nodes: DeviceFiles) -> tuple[str, str, bool] | None:
     what, where = ("GPU", "/dev/nvidia*") if pod.platform == "cuda" else ("TPU chip", "/dev/accel*, /dev/vfio/*")
     if count == expected_count:
         return None
-    what_is_wrong = f"{_plural(count, what)} ({where}), but {pod.slice.name} has {expected_count} on every host"
+    present = counted(count, what) if count else f"no {what}"
+    what_is_wrong = f"{present} ({where}), but {pod.slice.name} has {expected_count} on every host"
     if count > expected_count:
         return what_is_wrong, "the others stay idle; choose a slice that uses them with --slice, or ignore this", False
     remedy = "check that these are the slice's hosts, and that a container, if this is one, has access to the devices"
@@ -84,11 +87,9 @@ def _users(pod: Pod, facts: Facts) -> list[Holder]:
 def _describe(users: list[Holder], now: float, hosts: tuple[str, ...]) -> str:
     on = f" on {hosts[0]}" if len(hosts) > 1 else ""
     texts = [
-        f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {format_age(now - p['since'])})"
-        for p in users[:_OTHERS_NAMED]
+        f"{p['command']} (pid {p['pid']}{on}, user {p['user']}, for {format_age(now - p['since'])})" for p in users
     ]
-    more = f" and {len(users) - _OTHERS_NAMED} more" if len(users) > _OTHERS_NAMED else ""
-    return f"the devices are in use: {', '.join(texts)}{more}"
+    return f"the devices are in use: {first_names(texts, _OTHERS_NAMED)}"
 
 
 def format_age(seconds: float) -> str:
@@ -125,7 +126,3 @@ def _judge_lock(lock: LockFile | None) -> tuple[str, str, bool] | None:
         f"remove it if libtpu says that the TPU is in use: `rm {path}`",
         False,
     )
-
-
-def _plural(count: int, what: str) -> str:
-    return f"no {what}" if count == 0 else f"{count} {what}{'s' if count > 1 else ''}"

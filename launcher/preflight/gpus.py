@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from functools import partial
 
+from podrun.runtime.wording import first_names
+
 from ..agent.base.from_agent import Facts, Gpu, Gpus, GpuUser
 from ..agent.base.protocol import MISSING
 from ..pod.gpu_slices import declared_model
@@ -137,8 +139,7 @@ def _users(facts: FactsByHost) -> list[Finding]:
         seen = {p["pid"] for p in f["holders"]["processes"]} if is_known(f, "holders") else set()
         users = f["gpus"]["users"] if is_known(f, "gpus") and f["gpus"] else []
         if others := [user for user in users if user["pid"] not in seen]:
-            more = f" and {len(others) - _USERS_NAMED} more" if len(others) > _USERS_NAMED else ""
-            unseen[host] = f"the GPUs are in use: {', '.join(map(_describe, others[:_USERS_NAMED]))}{more}"
+            unseen[host] = f"the GPUs are in use: {first_names([*map(_describe, others)], _USERS_NAMED)}"
     remedy = "wait for it, or ask that user to end it"
     return [Finding(hosts, what, remedy, False, "in use") for what, hosts in group(unseen)]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from podrun.runtime.wording import counted
+
 from ..agent.base.from_agent import Facts
 from ..agent.base.protocol import MISSING
 from ..pod.pod import Pod
@@ -132,7 +134,7 @@ def _devices(pod: Pod, facts: Facts) -> str:
     what = "GPU" if pod.platform == "cuda" else "TPU chip"
     count = len(device_files(pod, facts["devices"]))
     model = f": {models(facts)}" if models(facts) else ""
-    return f"{count} {what}{'s' if count != 1 else ''} of {expected_device_files(pod)}{model}"
+    return f"{counted(count, what)} of {expected_device_files(pod)}{model}"
 
 
 def _gpu_rows(facts: dict[str, Facts]) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
@@ -178,9 +180,9 @@ def render(report: Report, width: int, colour: bool) -> str:
     """Return the table, followed by a line that says whether a run can start."""
     pod = report.pod
     paint, width = _painter(colour), max(width, _NARROWEST)
-    spares = f", {_count(len(pod.spares), 'spare')} among them" if pod.spares else ""
-    devices = _count(pod.slice.devices_per_host, "device")
-    title = f"{pod.slice.name}: {_count(len(pod.hosts), 'host')} of {devices}{spares}"
+    spares = f", {counted(len(pod.spares), 'spare')} among them" if pod.spares else ""
+    devices = counted(pod.slice.devices_per_host, "device")
+    title = f"{pod.slice.name}: {counted(len(pod.hosts), 'host')} of {devices}{spares}"
     lines = [*(paint(line, _BOLD) for line in wrap(title, width)), ""]
     for row in make_rows(report):
         lines += _row_lines(row, len(pod.hosts), width, paint)
@@ -191,10 +193,10 @@ def summary(report: Report) -> str:
     total = len(report.pod.hosts)
     fatal = len([f for f in fatal_findings(report.findings) if f.about != "reached"])
     warnings = len(report.findings) - len(fatal_findings(report.findings))
-    counts = " and ".join(_count(n, word) for n, word in ((fatal, "error"), (warnings, "warning")) if n)
+    counts = " and ".join(counted(n, word) for n, word in ((fatal, "error"), (warnings, "warning")) if n)
     if report.unreached:
         rest = f"; besides, {counts}" if counts else ""
-        some = f"{len(report.unreached)} of {_count(total, 'host')}"
+        some = f"{len(report.unreached)} of {counted(total, 'host')}"
         return f"not ready: {some} cannot be used: {name_hosts(report.unreached)}{rest}"
     ready = {1: "the host is ready", 2: "both hosts are ready"}.get(total, f"all {total} hosts are ready")
     if fatal:
@@ -246,10 +248,6 @@ def _who(hosts: tuple[str, ...], total: int) -> str:
     if len(hosts) > 4 and len(hosts) * 2 > total:
         return f"{len(hosts)} hosts"
     return name_hosts(hosts)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'s' if number != 1 else ''}"
 
 
 def _painter(colour: bool) -> Callable[[str, str], str]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from podrun.runtime.events import EventKind, StepEvent
 
+from ..pod.pod import process_name
 from ..rundir.events import Event, LateEvent
 from ..rundir.lateness import behind_others
 from .model import StepTimes, Strip, Strips
@@ -197,4 +198,4 @@ def _paces(steps: list[StepEvent]) -> list[float]:
 
 def _name(key: Key, keys: dict[Key, list[StepEvent]]) -> str:
     host, process = key
-    return host if sum(other == host for other, _ in keys) == 1 else f"{host}.{process}"
+    return process_name(host, process, sum(other == host for other, _ in keys))

@@ -9,6 +9,7 @@ from itertools import pairwise
 from podrun.runtime.contract import Phase
 from podrun.runtime.events import EventKind, StepEvent
 
+from ..pod.pod import process_name
 from ..rundir.events import Event
 from .lost import lost_from_of
 from .model import Share, Strip, Strips
@@ -219,7 +220,7 @@ def strips_of(lanes: list[Lane], begin: float, end: float) -> Strips:
     kinds = ["", *KINDS]
     rows = []
     for lane in lanes:
-        name = lane.host if per_host[lane.host] == 1 else f"{lane.host}.{lane.process}"
+        name = process_name(lane.host, lane.process, per_host[lane.host])
         cells = _cells([*lane.spans], begin, end, columns)
         for number, kind in _cells(lane.drawn, begin, end, columns).items():
             if cells.get(number) == "train":

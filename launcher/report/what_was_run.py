@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from podrun.runtime.config import Config
 from podrun.runtime.events import EventKind
+from podrun.runtime.wording import counted
 
 from ..plan.spec import RunSpec
 from ..pod.fold import fold
@@ -37,7 +38,7 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
         rows += [("commit", tree.commit), ("branch", tree.branch), ("changes since", _changes(tree))]
     if start is not None:
         hosts = list(start["hosts"])
-        rows.append(("slice", f"{start['slice']}, {_count(len(hosts), 'host')} {reached(start['transport'])}"))
+        rows.append(("slice", f"{start['slice']}, {counted(len(hosts), 'host')} {reached(start['transport'])}"))
         rows.append(("hosts", fold(hosts)))
         rows += [("program", start["program"] or ""), ("workdir", start["workdir"])]
     versions = {event["python"] for event in events if event["event"] == EventKind.HOST and "python" in event}
@@ -61,11 +62,7 @@ def _without_value(word: str) -> str:
 def _changes(tree: WorkTree) -> str:
     if not tree.files:
         return "none"
-    return f"{_count(tree.files, 'file')}, {tree.inserted} lines added, {tree.deleted} removed"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{counted(tree.files, 'file')}, {tree.inserted} lines added, {tree.deleted} removed"
 
 
 def _changed(section: BaseModel, path: str = "") -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import counted
 
 from ..plan.spec import RunSpec
 from ..pod.errors import HostError
@@ -52,7 +53,7 @@ class Pulled:
         downloaded = {*self.downloaded.files, *map(checkpoint_path, self.downloaded.checkpoints)}
         unchanged = len(self.downloaded.unchanged - downloaded)
         numbers = {"checkpoint": len(self.downloaded.checkpoints), "file": len(self.downloaded.files)}
-        counts = [f"{n} {name if n == 1 else name + 's'}" for name, n in numbers.items() if n]
+        counts = [counted(n, name) for name, n in numbers.items() if n]
         what = f"{' and '.join(counts)}, {size(self.downloaded.received)} received" if counts else "nothing new"
         return f"{what}{f'; {unchanged} unchanged' if unchanged else ''}: {self.folder}"
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from podrun.runtime.wording import first_names
+
 from ..agent.base.places import bundle_folder
 from ..plan.program import Program
 from ..plan.spec import Code, RunSpec
@@ -71,7 +73,7 @@ def add_executables(spec: RunSpec) -> tuple[RunSpec, tuple[Bundle, ...]]:
 
 
 def _name_private(names: Sequence[str]) -> None:
-    shown_names = ", ".join(map(shown, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    shown_names = first_names([*map(shown, names)], 5)
     print(
         f"podrun: not sent to the hosts, because they contain keys or passwords: {shown_names}; `!{shown(names[0])}` in "
         f"{IGNORE_FILE} sends such a file anyway, and `secrets:` in the pod file passes single values",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, Workdir
 from podrun.runtime.events import EventKind
+from podrun.runtime.wording import counted
 
 from ..attempt.cause import Failure
 from ..attempt.outcome import Outcome
@@ -57,7 +58,7 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
         return f"interrupted{resume}{over} [exit code {outcome.code}]"
     if outcome.nothing_left is not None and not plan.attempt:
         return f"done: all {outcome.nothing_left} steps were done before"
-    restarts = f", after {plan.attempt} restart{'s' * (plan.attempt != 1)}" if plan.attempt else ""
+    restarts = f", after {counted(plan.attempt, 'restart')}" if plan.attempt else ""
     return f"done{restarts}"
 
 

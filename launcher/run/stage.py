@@ -10,9 +10,9 @@ from functools import partial
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
+from podrun.runtime.wording import counted, megabytes
 
 from ..attempt.cause import Failure
-from ..plan.data_set import count_files, megabytes
 from ..plan.plan import LaunchPlan
 from ..plan.program import Program
 from ..pod.errors import HostError
@@ -160,7 +160,7 @@ def _bring(plan: LaunchPlan, transport: Transport, tell: Tell, note: Note) -> li
         )
     elif hosts:
         note(
-            f"the data is on all hosts already ({count_files(len(plan.run.data.names))}, {megabytes(plan.run.data.size)})"
+            f"the data is on all hosts already ({counted(len(plan.run.data.names), 'file')}, {megabytes(plan.run.data.size)})"
         )
     return [
         Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
@@ -182,10 +182,6 @@ def _what_was_sent(prepared: Mapping[str, Prepared], bundles: Sequence[Bundle]) 
     for bundle in bundles:
         count = sum(bundle.name in p.sent for p in prepared.values())
         if count:
-            what = f"{bundle.kind} ({bundle.files} files, {_size(len(bundle.data))})"
+            what = f"{bundle.kind} ({bundle.files} files, {megabytes(len(bundle.data))})"
             rows.append(f"{what} to {count} of {len(prepared)} hosts")
     return f"code sent: {'; '.join(rows)}" if rows else "the code on all hosts is up to date"
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 from typing import IO
 
+from ..pod.pod import process_name
 from .events import StartEvent
 from .log_view import is_overwritten, visible
 
@@ -22,7 +23,7 @@ def echoed_log(start: StartEvent) -> Path | None:
     if start["program"] is None:
         return None
     host, processes = next(iter(start["hosts"].items()))
-    return Path(start["logs"]) / f"{host if len(processes) == 1 else f'{host}.{processes[0]}'}.log"
+    return Path(start["logs"]) / f"{process_name(host, processes[0], len(processes))}.log"
 
 
 class Echo:

@@ -12,6 +12,7 @@ from pathlib import Path
 from podrun.runtime.contract import UserError
 
 from ..pod.fold import fold
+from ..pod.pod import process_name
 from ..pod.ranges import expand
 from .backwards import line_offset, tail_offset
 from .logs import MARK_EVERY, index_path, log_path
@@ -64,7 +65,7 @@ def log_files(directory: RunDirectory, patterns: Sequence[str] = ()) -> list[Log
     files = []
     for host, processes in hosts.items():
         for process in processes:
-            name = host if len(processes) == 1 else f"{host}.{process}"
+            name = process_name(host, process, len(processes))
             paths = log_path(directory.logs, name), index_path(directory.logs, name)
             files.append(LogFile(name, host, *paths))
     if not patterns or not hosts:

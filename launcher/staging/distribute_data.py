@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from podrun.runtime.wording import megabytes
+
 from ..agent.base.from_agent import FROM_BRING, FromBring
 from ..agent.base.to_agent import BringRequest
 from ..agent.prepare.data_set import PIECE
-from ..plan.data_set import DataFile, DataSet, megabytes
+from ..plan.data_set import DataFile, DataSet
 from ..pod.errors import HostError
 from ..pod.fan_out import fan_out
 from ..pod.in_thread import InThread

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from podrun.runtime.config import NamedFiles, files_of
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import why_unsafe
+from podrun.runtime.wording import megabytes
 
 from ..agent.prepare.data_set import PIECE
-from ..plan.data_set import DataFile, DataKey, DataSet, megabytes
+from ..plan.data_set import DataFile, DataKey, DataSet
 from .known_digests import forget_unused, known, remember
 from .project_files import shown
 

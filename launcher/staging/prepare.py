@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from podrun.runtime.wording import megabytes
+
 from ..agent.base.from_agent import FROM_PREPARE, Facts, FromPrepare, WheelTarget
 from ..agent.base.protocol import short
 from ..agent.base.to_agent import EnvironmentRequest, FactsRequest, GatherFacts, PrepareRequest
@@ -161,7 +163,7 @@ def _prepare(
                 raise HostError(agent.host.name, f"sent a malformed frame: need: no bundle {short(unknown[0])}")
             sent = [bundles[name] for name in frame["bundles"]]
             for bundle in sent:
-                say("sync", f"{bundle.name} ({len(bundle.data) / 1e6:.1f} MB, {bundle.files} files)")
+                say("sync", f"{bundle.name} ({megabytes(len(bundle.data))}, {bundle.files} files)")
                 agent.send_frame({"bundle": bundle.name, "bytes": len(bundle.data)})
                 agent.send(bundle.data)
             if not sent:

@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import megabytes
 
 from ..pod.home import podrun_home
 from .private_files import is_private_name
@@ -125,18 +126,14 @@ def _too_large(root: Path, sizes: Counter[str]) -> UserError:
             weights[f"{folder}/{second[0]}/"] += size
         else:
             weights[name] += size
-    unit: Callable[[int], str] = _megabytes if by_bytes else lambda n: f"{n} files"
+    unit: Callable[[int], str] = megabytes if by_bytes else lambda n: f"{n} files"
     largest = ", ".join(f"{shown(name)} ({unit(weight)})" for name, weight in weights.most_common(5))
     return UserError(
-        f"the project {shown(str(root))} is too large to be sent to every host: at least {_megabytes(sum(sizes.values()))} "
-        f"in {len(sizes)} files, where {_megabytes(MAX_BYTES)} and {MAX_FILES} files are the limit; the largest parts: "
+        f"the project {shown(str(root))} is too large to be sent to every host: at least {megabytes(sum(sizes.values()))} "
+        f"in {len(sizes)} files, where {megabytes(MAX_BYTES)} and {MAX_FILES} files are the limit; the largest parts: "
         f"{largest}; name what the hosts do not need in {shown(str(root / IGNORE_FILE))} (the syntax is that of "
         ".gitignore), or call podrun in the project's own folder"
     )
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 def _read_ignore_file(path: Path) -> Verdict:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podrun.runtime.wording import counted
+
 from ..agent.base.from_agent import Environment, LeftFolder, LeftProcess
 from ..pod.fold import fold
 from ..pod.home import age_of
@@ -144,10 +146,3 @@ def summary(removable: Removable) -> str:
     if processes:
         parts.append(f"{counted(len(processes), 'process')}, by SIGKILL")
     return " and ".join(parts)
-
-
-def counted(number: int, what: str) -> str:
-    """Return a number with its noun in the right form, such as `2 processes`."""
-    if number == 1:
-        return f"1 {what}"
-    return f"{number:,} {what}{'es' if what.endswith('s') else 's'}"

@@ -12,6 +12,7 @@ from podrun.runtime.config.bucket_url import url
 from podrun.runtime.contract import Phase
 from podrun.runtime.events import EventKind, StepEvent
 from podrun.runtime.lines import PHASES, describe_step, milestone, step_line
+from podrun.runtime.wording import counted
 
 from ..pod.traits import location, reached
 from ..rundir.events import Event, StartEvent
@@ -24,9 +25,9 @@ _QUIET = 10.0  # seconds between lines of steps that have nothing but their numb
 
 def headline(start: StartEvent) -> str:
     """Return the first lines of a run: its size, platform and paths."""
-    hosts = "1 host" if len(start["hosts"]) == 1 else f"{len(start['hosts'])} hosts"
+    hosts = counted(len(start["hosts"]), "host")
     kind = reached(start["transport"])
-    devices = "1 device" if start["devices"] == 1 else f"{start['devices']} devices"
+    devices = counted(start["devices"], "device")
     lines = [f"podrun {start['run_id']}: {start['slice']} = {hosts} x {devices}, {kind}"]
     workdir = url(PurePath(start["workdir"])) or location(
         start["workdir"], start["transport"], next(iter(start["hosts"]), "")

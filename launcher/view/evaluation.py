@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.queries import EvaluateAnswer
+from podrun.runtime.wording import counted
 
-from .cleanup import counted
 from .printable import in_one_line
 from .text_table import text_table
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from podrun.runtime.wording import counted
+
 _FRAME = re.compile(r'^ +(?:\| +)?File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _BEGIN = re.compile(r"Traceback \(most recent call last\):$")
 _HERE = Path(__file__).parents[2]
@@ -44,11 +46,11 @@ def _folded(lines: list[str]) -> Iterator[str]:
             count, last, inside = count + 1, f"{os.path.basename(frame['file'])}:{frame['line']}", True
         elif frame or not (inside and line.startswith("    ")):  # a frame's code has four spaces
             if count:
-                yield f"  ... {count} frame{'s' * (count > 1)} of podrun, the last one in {last}"
+                yield f"  ... {counted(count, 'frame')} of podrun, the last one in {last}"
             count, inside = 0, False
             yield line
     if count:
-        yield f"  ... {count} frame{'s' * (count > 1)} of podrun, the last one in {last}"
+        yield f"  ... {counted(count, 'frame')} of podrun, the last one in {last}"
 
 
 def _is_podruns(file: str) -> bool:

@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from podrun.runtime.config.base import PLUGIN_PATTERN
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import counted, first_rows
 
 from .schema_tree import Location, SchemaTree
 from .short import short
@@ -28,10 +29,8 @@ SHOWN = 9  # mistakes listed in full, so that the message fits a small terminal
 def mistakes_error(title: str, rows: Iterable[Row]) -> UserError:
     """Return one error that lists all mistakes of a file, sorted by line."""
     texts = [text for _, text in sorted(rows, key=lambda row: row[0])]
-    count = "1 mistake" if len(texts) == 1 else f"{len(texts)} mistakes"
-    if len(texts) > SHOWN:
-        texts = [*texts[:SHOWN], f"and {len(texts) - SHOWN} more"]
-    return UserError(f"{title}: {count}\n" + "\n".join(f"  {text}" for text in texts))
+    head = f"{title}: {counted(len(texts), 'mistake')}"
+    return UserError("\n".join([head, *(f"  {text}" for text in first_rows(texts, SHOWN))]))
 
 
 def mistake_row(dotted: str, what: str, lines: Mapping[str, int], given: Iterable[str] = ()) -> Row:

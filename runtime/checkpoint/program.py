@@ -17,6 +17,7 @@ from ..ranking import SavedBest, check_saved
 from ..replicas import differing
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
+from ..wording import first_rows
 from ..worker.progress import Reporter
 from . import added, trees
 from .folder import CheckpointFolder, Target
@@ -221,5 +222,5 @@ def _rows(one: dict[str, str], two: dict[str, str], of_one: str, of_two: str) ->
         of_two: how they call the second state.
     """
     names = [name for name in {**one, **two} if one.get(name) != two.get(name)]
-    rows = [f"  {n}: {one.get(n, 'not')} {of_one}, {two.get(n, 'not')} {of_two}" for n in names[:_SHOWN]]
-    return rows + [f"  and {len(names) - _SHOWN} more"] * (len(names) > _SHOWN)
+    rows = [f"{n}: {one.get(n, 'not')} {of_one}, {two.get(n, 'not')} {of_two}" for n in names]
+    return [f"  {row}" for row in first_rows(rows, _SHOWN)]

@@ -13,6 +13,7 @@ from ..config import Config
 from ..contract import Phase, RefusedError, UserError
 from ..distributed import gather
 from ..state import StateDict
+from ..wording import first_rows
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
@@ -161,8 +162,7 @@ def _none_left(checkpoints: CheckpointFolder, damaged: dict[int, str]) -> str:
     return "\n".join(
         [
             f"there is no checkpoint left that can be read: {rows[0]}",
-            *rows[1:8],
-            *([f"and {len(rows) - 8} more"] if len(rows) > 8 else []),
+            *first_rows(rows[1:], 7),
             f"restore the missing files in {checkpoints.directory}, or choose another --workdir to start anew",
         ]
     )

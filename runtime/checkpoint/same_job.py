@@ -11,6 +11,7 @@ from ..config.job import tunable_keys
 from ..data.mixture import missing_sources
 from ..data.saved_tokenizer import Saved, difference
 from ..state import StateDict
+from ..wording import first_rows
 from .metadata import JobMeta, Shapes
 
 _SECTIONS = ("task", "model", "trainable", "optimizer", "parallel", "ema")
@@ -71,12 +72,11 @@ def refusal(workdir: object, step: int, rows: list[tuple[str, str]]) -> str:
     Line 1 has the first difference.
     """
     key, reason = rows[0]
-    more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+    shown = first_rows([f"{key}: {reason}" for key, reason in rows], _SHOWN)
     return "\n".join(
         [
             f"workdir {workdir} holds a checkpoint (step {step}) of another job: {key} is {reason}",
-            *[f"  {key}: {reason}" for key, reason in rows[:_SHOWN]],
-            *more,
+            *[f"  {row}" for row in shown],
             "choose another --workdir to start anew, or give the values of the checkpoint to resume it",
         ]
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..wording import counted
 from .base import Batch, Origin
 from .windows import Source, Stream
 
@@ -67,7 +68,7 @@ class Pairs:
     @property
     def note(self) -> str:
         """Return the line about the pairs for the user."""
-        notes = [f"{self.size:,} pair{'s' * (self.size != 1)}"]
+        notes = [counted(self.size, "pair")]
         if self.cut:
             notes.append(f"cut at the context of {self._context} tokens: {self.cut:,}")
         if self.left_out:

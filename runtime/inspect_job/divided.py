@@ -7,8 +7,8 @@ from typing import Any
 
 from ..job_report import Divided, DividedByModel, Row
 from ..parallel.layout import FSDP, MODEL, SMALL, Partition
+from ..wording import counted, first_names
 from .arrays import fold, rows
-from .units import plural
 
 _SHOWN = 4
 
@@ -44,32 +44,25 @@ def lines(summary: Divided | None, by_model: DividedByModel | None) -> list[str]
     """Return the lines of the report; none for a job that divides no array."""
     kept = []
     if by_model is not None:
-        kept.append(f"  model {by_model.model} divides {by_model.divided} of {_matrices(by_model.matrices)}")
+        kept.append(f"  model {by_model.model} divides {by_model.divided} of {counted(by_model.matrices, 'matrix')}")
         if by_model.whole:
-            kept.append(f"    {_names(by_model.whole)}: no rule divides them, or no multiple of {by_model.model}")
+            kept.append(
+                f"    {first_names(by_model.whole, _SHOWN)}: no rule divides them, or no multiple of {by_model.model}"
+            )
     if summary is None:
         return kept
     if not summary.divided:
-        head = f"fsdp {summary.fsdp} divides nothing: all {plural(summary.arrays, 'array')} are whole on every device"
+        head = f"fsdp {summary.fsdp} divides nothing: all {counted(summary.arrays, 'array')} are whole on every device"
     else:
-        head = f"fsdp {summary.fsdp} divides {summary.divided} of {plural(summary.arrays, 'array')}"
+        head = f"fsdp {summary.fsdp} divides {summary.divided} of {counted(summary.arrays, 'array')}"
     kept.append(f"  {head}")
     if summary.indivisible:
-        kept.append(f"    {_names(summary.indivisible)}: no dimension is a multiple of {summary.fsdp}")
+        kept.append(f"    {first_names(summary.indivisible, _SHOWN)}: no dimension is a multiple of {summary.fsdp}")
     if summary.small:
-        kept.append(f"    {_names(summary.small)}: at most {SMALL:,} numbers, not worth dividing")
+        kept.append(f"    {first_names(summary.small, _SHOWN)}: at most {SMALL:,} numbers, not worth dividing")
     return kept
 
 
 def _layer(partition: Partition, row: Row) -> tuple[int, ...]:
     """Return the shape of an array, without its axis of layers."""
     return row.shape[partition.is_stacked(row.name) :]
-
-
-def _matrices(number: int) -> str:
-    return f"{number} {'matrix' if number == 1 else 'matrices'}"
-
-
-def _names(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more

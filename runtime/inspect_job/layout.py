@@ -11,7 +11,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from ..job_report import Layout
-from .units import plural
+from ..wording import counted
 
 _DRAWN = 8
 """Maximum number of parts, and of devices per part, that a picture shows; above that the words are clearer."""
@@ -38,7 +38,7 @@ def _words(shape: tuple[int, ...], part: tuple[int, ...], parts: int, on: int, s
     if parts == 1:
         return f"replicated: the same on all {on} devices"
     axes = _axes(sharding, [i for i, (whole, piece) in enumerate(zip(shape, part, strict=True)) if whole != piece])
-    each = f", each on {plural(on // parts, 'device')}" if on > parts else ""
+    each = f", each on {counted(on // parts, 'device')}" if on > parts else ""
     return f"split{axes} in {parts} parts of {list(part)}{each}"
 
 

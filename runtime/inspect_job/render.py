@@ -6,10 +6,11 @@ import textwrap
 from collections.abc import Sequence
 
 from ..job_report import Choice, Computed, Layout, Report, Roofline, Row
+from ..wording import counted
 from .arrays import fold
 from .divided import lines as divided_lines
 from .look import buffer_lines
-from .units import in_bytes, in_flops, in_seconds, plural
+from .units import in_bytes, in_flops, in_seconds
 
 _CPU = "cpu"
 _BUFFERS = 5
@@ -38,7 +39,7 @@ def text(report: Report, title: str, width: int) -> str:
 
 
 def _head(report: Report, title: str) -> str:
-    return f"{title} on {report.slice}: {plural(report.devices, 'device')}, {report.parallel}, {report.precision}"
+    return f"{title} on {report.slice}: {counted(report.devices, 'device')}, {report.parallel}, {report.precision}"
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------
@@ -50,7 +51,7 @@ def _parameters(report: Report, width: int) -> str:
     body = [_cells(row) for row in shown]
     if hidden := folded[_SHOWN:]:
         body.append((f"... and {len(hidden)} more", "", "", *_amount(hidden), ""))
-    total = ("together", plural(len(report.parameters), "array"), "", *_amount(report.parameters), "")
+    total = ("together", counted(len(report.parameters), "array"), "", *_amount(report.parameters), "")
     update = "update" if any(row.update for row in report.parameters) else ""
     lines = table([("", "shape", "type", "count", "size", update), *body, total], width, right=(3, 4))
     lines[0] = "Parameters".ljust(len(lines[0]) - len(lines[0].lstrip())) + lines[0].lstrip()
@@ -60,7 +61,7 @@ def _parameters(report: Report, width: int) -> str:
         lines.append(f"  x {report.models} models")
     for name, size in report.state.items():
         if name != "params":
-            numbers = f"{plural(size.arrays, 'array')}, {size.count:,} numbers, {in_bytes(size.bytes)}"
+            numbers = f"{counted(size.arrays, 'array')}, {size.count:,} numbers, {in_bytes(size.bytes)}"
             lines.append(f"  {_NAMES.get(name, name)}: {numbers}")
     return "\n".join(lines)
 
@@ -80,7 +81,7 @@ def _updates(parameters: Sequence[Row]) -> str:
     parts = []
     for kind in sorted(kinds, key=lambda kind: (not kind, kind)):
         rows = [row for row in parameters if row.update == kind]
-        parts.append(f"{kind or 'not decayed'}: {plural(len(rows), 'array')}, {_amount(rows)[0]} numbers")
+        parts.append(f"{kind or 'not decayed'}: {counted(len(rows), 'array')}, {_amount(rows)[0]} numbers")
     if "frozen" in kinds:
         trained, all_of_them = (sum(row.count for row in rows) for rows in (_trained(parameters), parameters))
         parts.insert(0, f"{trained:,} of {all_of_them:,} parameters are trained ({trained / all_of_them:.2%})")
@@ -96,12 +97,12 @@ def _trained(parameters: Sequence[Row]) -> list[Row]:
 
 def _layout(report: Report, width: int) -> str:
     state = [one for one in report.outputs if not one.name.startswith("metrics ")]
-    lines = [f"Layout over {plural(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
+    lines = [f"Layout over {counted(report.devices, 'device')}", *_lines([*report.batch, *report.samples], width)]
     lines += [line for long in divided_lines(report.divided, report.divided_by_model) for line in _wrap(long, width)]
     lines.append("  after the step" + (":" if state else ", the state is where it was:"))
     lines += _lines(report.outputs, width)
     sizes = [f"{_NAMES.get(name, name)} {in_bytes(size.per_device)}" for name, size in report.state.items()]
-    each = "each device" if report.computing == report.devices else plural(report.computing, "device")
+    each = "each device" if report.computing == report.devices else counted(report.computing, "device")
     return "\n".join([*lines, f"  on {each}: {', '.join(sizes)}"])
 
 
@@ -132,7 +133,7 @@ def _pictures(report: Report) -> str:
 
 def _step(computed: Computed, report: Report) -> str:
     each = in_flops(computed.flops / computed.examples)
-    examples = plural(computed.examples, "example")
+    examples = counted(computed.examples, "example")
     lines = ["A step", f"  {in_flops(computed.flops)} for loss and gradients: {each} for each of {examples}"]
     if computed.repeated:
         share = computed.repeated / (computed.flops + computed.repeated)
@@ -191,7 +192,7 @@ def _traffic(report: Report) -> str:
             f"{one.count} {one.kind}",
             in_bytes(one.bytes),
             f"over {one.axes}" if one.axes else "between slices",
-            f"{one.devices} devices" if one.axes else plural(one.devices, "slice"),
+            f"{one.devices} devices" if one.axes else counted(one.devices, "slice"),
             one.link,
         )
         for one in report.traffic
@@ -206,7 +207,7 @@ def _uncounted(loops: int) -> list[str]:
     if not loops:
         return []
     return [
-        f"{plural(loops, 'loop')} with an unknown number of iterations {'is' if loops == 1 else 'are'} counted once"
+        f"{counted(loops, 'loop')} with an unknown number of iterations {'is' if loops == 1 else 'are'} counted once"
     ]
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
+from ..wording import counted
 from .collectives import Collective
 from .on_mesh import Drawn, MeshReport, Result
-from .units import plural
 
 
 def text(report: MeshReport) -> str:
     """Return the report as text: the arrays, then the value of the expression."""
     axes = " x ".join(f"{name} {size}" for name, size in report.mesh.items())
-    sections = [f"Mesh {axes}: {plural(math.prod(report.mesh.values()), 'device')}"]
+    sections = [f"Mesh {axes}: {counted(math.prod(report.mesh.values()), 'device')}"]
     sections += [_section(drawn) for drawn in report.arrays]
     if report.result:
         sections.append(_result(report.result))
@@ -38,6 +38,4 @@ def _result(result: Result) -> str:
 
 
 def _sent(collective: Collective) -> str:
-    return (
-        f"{collective.count} {collective.kind} to {collective.array}, {plural(collective.bytes, 'byte')} on each device"
-    )
+    return f"{collective.count} {collective.kind} to {collective.array}, {counted(collective.bytes, 'byte')} on each device"

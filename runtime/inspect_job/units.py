@@ -24,10 +24,6 @@ def in_seconds(seconds: float) -> str:
     return f"{seconds * 1e9:.3g} ns"
 
 
-def plural(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:
     for unit in units[:-1]:
         if abs(number) < base:

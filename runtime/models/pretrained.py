@@ -16,6 +16,7 @@ from ..config import Config
 from ..config.model import DecoderModel
 from ..contract import UserError
 from ..state import Params
+from ..wording import first_rows
 from . import make_language_model
 from .adapter import Model
 from .families import FREE, differences, family_of
@@ -260,10 +261,9 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
     ]
     if rows:
         width = max(len(name) for name, _, _ in rows[:_SHOWN])
-        table = [f"  {name:<{width}}  {list(shape)}, expected {list(needed)}" for name, shape, needed in rows[:_SHOWN]]
-        more = [f"  and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
+        table = [f"{name:<{width}}  {list(shape)}, expected {list(needed)}" for name, shape, needed in rows]
         head = f"model.init_from: arrays in {folder} do not have the shapes that its config.json says:"
-        raise UserError("\n".join([head, *table, *more]))
+        raise UserError("\n".join([head, *(f"  {row}" for row in first_rows(table, _SHOWN))]))
 
 
 def _load(form: Any, source: Source, stored: Mapping[str, StoredArray | AdaptedArray]) -> jax.Array:

@@ -13,6 +13,7 @@ from ..config.parallel import Mesh as Grid
 from ..contract import UserError
 from ..models.adapter import name_of
 from ..state import Batch, Params, StateDict, TrainState
+from ..wording import first_names
 from .arrays import with_sharding
 from .base import Strategy
 from .layout import Layout, Partition
@@ -68,11 +69,10 @@ class MeshStrategy(Strategy):
             only = partition if rule is None else replace(partition, rules={rule: given[rule]})
             if not any(only.gathered(name, shape) for name, shape in matrices.items()):
                 what = "the model's rules divide" if rule is None else f"the rule {{{rule}: {given[rule]}}} divides"
-                shown = ", ".join(f"{name} {list(shape)}" for name, shape in [*matrices.items()][:_SHOWN])
-                more = f" and {len(matrices) - _SHOWN} more" if len(matrices) > _SHOWN else ""
+                shown = first_names([f"{name} {list(shape)}" for name, shape in matrices.items()], _SHOWN)
                 raise UserError(
                     f"parallel.partition_rules: {what} no parameter by parallel.mesh.model {grid.model}: a rule must match "
-                    f"the end of a name, and the dimension be a multiple of {grid.model}; there are {shown}{more}"
+                    f"the end of a name, and the dimension be a multiple of {grid.model}; there are {shown}"
                 )
         return partition
 

@@ -40,6 +40,7 @@ from ..data.prepared_files import (
 from ..data.saved_tokenizer import Saved, saved_form
 from ..data.tokenizers import BytePairs
 from ..queries import PrepareAnswer, PrepareLine, PrepareProgress, PrepareQuery
+from ..wording import counted
 from .chat import ChatTemplate, Conversations
 from .documents import CHAT_COLUMNS, PAIR_COLUMNS, Piece, ReadError, Selection, check_template, shown
 from .plan import PLAN, WORK, Arguments, Plan, differences, load_plan, make_plan, save_plan, shard_name
@@ -130,8 +131,7 @@ def _first_line(plan: Plan, end: End | None, tokenizer: str, template: ChatTempl
             "" if end is None else f"; documents end with {end.token or 'id'} {f'({end.id})' if end.token else end.id}"
         )
     origin = f", by {end.origin}" if end is not None and end.token else ""
-    files = f"{len(plan.sources):,} file{'s' * (len(plan.sources) != 1)}"
-    parts = f"{len(plan.units):,} part{'s' * (len(plan.units) != 1)}"
+    files, parts = counted(len(plan.sources), "file"), counted(len(plan.units), "part")
     return f"{files}, {_megabytes(plan.size)}, in {parts}; tokenizer {shown(tokenizer)}{last}{origin}"
 
 

@@ -14,6 +14,7 @@ from ..contract import UserError
 from ..storage.bucket_cache import BucketCache
 from ..storage.bucket_client import explained
 from ..storage.bucket_data import objects_of
+from ..wording import first_rows
 from .documents import ReadError, Selection, columns_of, shown
 
 Kind = Literal["text", "jsonl", "parquet", "arrow"]
@@ -117,8 +118,7 @@ def find_sources(given: list[str], output: Path, selection: Selection, note: Cal
             "--column and --template are for jsonl, Parquet and Arrow, and all sources are text; leave them out"
         )
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
-        raise UserError("\n".join([*problems[:_SHOWN], *more]))
+        raise UserError("\n".join(first_rows(problems, _SHOWN)))
     notes = [f"left out, because a folder's files of other endings are not read: {_counts(others)}"] if others else []
     notes += [f"{twice} files are named twice, and are read once"] if twice else []
     return Sources([file for file, _ in files.values()], [path for _, path in files.values()], notes)

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from ..contract import UserError
 from ..disk_cache import cache_folder
 from ..safe_name import path_inside
+from ..wording import megabytes
 from .bucket_client import Bucket, BucketError, Stored
 
 _PIECE = 8 << 20  # bytes per request
@@ -72,7 +73,7 @@ class BucketCache:
         free = shutil.disk_usage(self._root).free
         if total > free:
             raise UserError(
-                f"{bucket.url}: {_megabytes(total)} must be downloaded to {self._root}, where {_megabytes(free)} are free; "
+                f"{bucket.url}: {megabytes(total)} must be downloaded to {self._root}, where {megabytes(free)} are free; "
                 "make room there, or name another folder for caches in XDG_CACHE_HOME"
             )
         done = 0
@@ -156,7 +157,7 @@ class BucketCache:
     def _report(self, bucket: Bucket, done: int, total: int) -> None:
         if time.monotonic() - self._noted > 10 or done == total:
             self._noted = time.monotonic()
-            self._note(f"{_megabytes(done)} of {_megabytes(total)} downloaded from {bucket.url} to {self._root}")
+            self._note(f"{megabytes(done)} of {megabytes(total)} downloaded from {bucket.url} to {self._root}")
 
     def _file(self, bucket: Bucket, name: str, item: Stored) -> Path:
         text = json.dumps(_identity(bucket, name, item))
@@ -170,7 +171,3 @@ def _identity(bucket: Bucket, name: str, item: Stored) -> tuple[int, str]:
     """
     exact = item.digest and not item.digest.startswith("parts:")
     return item.size, item.digest if exact else f"{bucket.url}/{name} {item.version}"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"

@@ -17,6 +17,7 @@ from ..contract import UserError
 from ..data.base import Dataset
 from ..models.adapter import name_of, named, refilled
 from ..state import Batch, Params
+from ..wording import first_names
 from .base import Scalars, Task
 from .collecting import named_metrics, of_examples
 
@@ -181,8 +182,7 @@ class OwnStep(Task):
         names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if names:
             rows = [f"{n} is {before.get(n, 'missing')} before and {after.get(n, 'missing')} after" for n in names]
-            more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-            self._refuse(f"its `step` changes the form of the state: {', '.join(rows[:_SHOWN])}{more}")
+            self._refuse(f"its `step` changes the form of the state: {first_names(rows, _SHOWN)}")
         structures: list[Any] = [jax.tree.structure(tree) for tree in (self._like, forms)]
         if structures[0] != structures[1]:
             one, two = (str(structure).removeprefix("PyTreeDef")[:200] for structure in structures)

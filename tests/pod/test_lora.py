@@ -12,12 +12,11 @@ import pytest
 
 from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 from podrun.runtime.models.families import family_of
-from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.pretrained import load_here
 from podrun.runtime.models.weight_files import stored_arrays
 
 from ..conftest import Sandbox
-from ..runtime.models.published import arrays_of, config_of, write_folder, write_tokenizer
+from ..runtime.models.published import arrays_of, config_of, params_from, write_folder, write_tokenizer
 from .conftest import Run, kill_everything
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .,\n?"

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import counted
 
 from ...inventory.base import Listing
 from ...inventory.tpu_slice import slice_of_topology, slice_of_type
@@ -49,8 +50,8 @@ def read_environment(env: Mapping[str, str]) -> Listing:
     slice = _slice(env)
     if slice and len(names) != slice.hosts:
         raise UserError(
-            f"{_TYPED}: {_HOSTS} names {len(names)}, but a {slice.name} has {slice.hosts} "
-            f"{'host' if slice.hosts == 1 else 'hosts'}; let the job have a pod for each host of "
+            f"{_TYPED}: {_HOSTS} names {len(names)}, but a {slice.name} has "
+            f"{counted(slice.hosts, 'host')}; let the job have a pod for each host of "
             "the slice, and give each all the chips of its node"
         )
     return Listing(tuple(Host(name, name, name) for name in names), slice=slice)

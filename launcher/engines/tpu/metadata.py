@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from urllib.error import HTTPError
 
 from podrun.runtime.contract import UnavailableError, UserError
+from podrun.runtime.wording import counted
 
 from ...agent.host.google import ENV_SERVER, FLAVOR, ask_metadata, metadata_server
 from ...inventory.base import Listing
@@ -106,8 +107,8 @@ def read_answers(values: Mapping[str, str]) -> Listing:
     slice = _slice(values.get(_TYPE, ""), env)
     if slice and len(addresses) != slice.hosts:
         raise UserError(
-            f"{_TYPED}: {_ENDPOINTS} lists {len(addresses)}, but a {slice.name} has {slice.hosts} "
-            f"{'host' if slice.hosts == 1 else 'hosts'}; is the TPU VM being repaired? Else name the hosts with --hosts"
+            f"{_TYPED}: {_ENDPOINTS} lists {len(addresses)}, but a {slice.name} has "
+            f"{counted(slice.hosts, 'host')}; is the TPU VM being repaired? Else name the hosts with --hosts"
         )
     tpu = env.get("NODE_ID", "")
     prefix = f"{tpu}-w-" if is_host(tpu) else "worker-"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from podrun.runtime.contract import UnavailableError, UserError
+from podrun.runtime.wording import counted
 
 from ...inventory.base import Listing
 from ...inventory.tpu_slice import slice_of_topology, slice_of_type
@@ -94,7 +95,7 @@ def read_answer(tpu: TpuName, answer: Any) -> Listing:
     if len(endpoints) != slice.hosts:
         listed = f"lists {len(endpoints)}" if endpoints else "lists none"
         raise UnavailableError(
-            f"--tpu {tpu.name}: a {slice.name} has {slice.hosts} {'host' if slice.hosts == 1 else 'hosts'}, but gcloud "
+            f"--tpu {tpu.name}: a {slice.name} has {counted(slice.hosts, 'host')}, but gcloud "
             f"{listed} under networkEndpoints; look at `{tpu.command('describe')}`, and if that stays so, "
             + _RECREATE.format(delete=tpu.command("delete"))
         )

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax.traverse_util import unflatten_dict
 
 from ...config.model import AnyRope, DecoderModel, DynamicRope, Llama3Rope, YarnRope
 from ...contract import UserError
-from ...state import Params
 from ..weight_files import ConfigJson
 
 SectionKeys = dict[str, Any]
@@ -205,21 +203,6 @@ def check_names(family: Family, config: DecoderModel, given: Set[str], where: st
     for problem, wrong in (("are missing", needed - given), ("have no place", given - needed)):
         if wrong:
             raise UserError(f"{where} does not fit its config.json: {len(wrong)} arrays {problem}: {_few(wrong)}")
-
-
-def params_from(family: Family, config: DecoderModel, arrays: Mapping[str, np.ndarray]) -> Params:
-    """Return the parameters of `Decoder` as nested dictionaries, from the arrays of a published model by name.
-
-    Raises:
-        UserError: an array is missing, or there is one that the model has no place for.
-    """
-    check_names(family, config, arrays.keys(), "the model")
-    params = {}
-    for path, source in sources(family, config).items():
-        parts = [np.split(arrays[name], source.among, axis=-1)[source.number] for name in source.names]
-        whole = [part.T if source.is_transposed else part for part in parts]
-        params[path] = np.stack(whole) if source.is_stacked else whole[0][: config.context if source.is_cut else None]
-    return unflatten_dict(params)
 
 
 def _few(names: Set[str]) -> str:

@@ -19,11 +19,10 @@ from podrun.runtime.data.saved_tokenizer import Saved
 from podrun.runtime.export.export import export
 from podrun.runtime.export.published import write_shards
 from podrun.runtime.models.families import family_of
-from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.pretrained import published_config, with_architecture
 from podrun.runtime.models.weight_files import stored_arrays
 
-from ..models.published import FAMILIES, arrays_of, config_of, write_folder
+from ..models.published import FAMILIES, arrays_of, config_of, params_from, write_folder
 
 TOKENIZER = json.dumps({"model": {"vocab": {"a": 0}, "merges": []}})
 

@@ -18,10 +18,9 @@ from podrun.runtime.data.tokenizers import Bytes
 from podrun.runtime.generate.source import load
 from podrun.runtime.generate.text import Figures, Source, Wish, _Text, write
 from podrun.runtime.models.families import family_of
-from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.generation import Sampling
 
-from ..models.published import arrays_of, config_of, greedy_of, write_folder, write_tokenizer
+from ..models.published import arrays_of, config_of, greedy_of, params_from, write_folder, write_tokenizer
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.!?-"  # one for each of the 32 token ids
 GREEDY = Sampling(temperature=0)

@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 
 from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.export.formats import write_safetensors
 from podrun.runtime.models.decoder import Decoder
+from podrun.runtime.models.families.base import Family, check_names, sources
 
 Array = np.ndarray[Any, Any]
 
@@ -41,6 +43,18 @@ def greedy_of(name: str) -> tuple[Array, Array]:
     """Return prompts, int32[B, T], and what transformers writes after them, int32[B, N]."""
     with np.load(GOLDEN / f"{name}.npz") as arrays:
         return arrays["tokens"], np.array(json.loads((GOLDEN / "greedy.json").read_text())[name])
+
+
+def params_from(family: Family, config: DecoderModel, arrays: dict[str, Array]) -> Params:
+    """Return the parameters of `Decoder` as nested dictionaries, from whole arrays of a published model by name."""
+    check_names(family, config, arrays.keys(), "the model")
+    params = {}
+    for path, source in sources(family, config).items():
+        parts = [np.split(arrays[name], source.among, axis=-1)[source.number] for name in source.names]
+        whole = [part.T if source.is_transposed else part for part in parts]
+        params[path] = np.stack(whole) if source.is_stacked else whole[0][: config.context if source.is_cut else None]
+    nested: Params = unflatten_dict(params)
+    return nested
 
 
 def write_folder(folder: Path, config: dict[str, Any], arrays: dict[str, Array], files: int = 1) -> Path:

@@ -19,9 +19,9 @@ from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.contract import UserError
 from podrun.runtime.models.decoder import Decoder, rope_frequencies, rotation
 from podrun.runtime.models.families import _FILES, family_of
-from podrun.runtime.models.families.base import params_from, rope, rope_section
+from podrun.runtime.models.families.base import rope, rope_section
 
-from .published import VOCABULARY, closely, logits, loss
+from .published import VOCABULARY, closely, logits, loss, params_from
 
 Array = np.ndarray[Any, Any]
 Params = dict[str, Any]

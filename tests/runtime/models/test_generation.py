@@ -14,11 +14,10 @@ from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.models import generation
 from podrun.runtime.models.decoder import Decoder
 from podrun.runtime.models.families import family_of
-from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.generation import Sampling, Writer, draw, writer_of
 from podrun.runtime.models.linen import Linen
 
-from .published import FAMILIES, arrays_of, config_of, greedy_of
+from .published import FAMILIES, arrays_of, config_of, greedy_of, params_from
 
 GREEDY = Sampling(temperature=0)
 

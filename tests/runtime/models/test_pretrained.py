@@ -20,7 +20,6 @@ from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.models.families import family_of, family_that_is
-from podrun.runtime.models.families.base import params_from
 from podrun.runtime.models.pretrained import load_here, load_weights, published_config, with_architecture
 from podrun.runtime.optim import make_optimizer
 from podrun.runtime.parallel import make_strategy
@@ -28,7 +27,7 @@ from podrun.runtime.tasks import make_task
 
 from ..strategies import SECTIONS, assert_identical
 from ..training import train
-from .published import FAMILIES, GOLDEN, arrays_of, config_of, write_arrays, write_folder
+from .published import FAMILIES, GOLDEN, arrays_of, config_of, params_from, write_arrays, write_folder
 
 Json = dict[str, Any]
 
