@@ -1,7 +1,7 @@
 """Save and restore any pytree, for loops that do not use `steps`.
 
 Arrays, numbers, texts and bytes are saved under their names in the tree. Other leaves, such as functions, are not saved: a
-restored tree has those of the tree `like`. Arrays may be divided over the processes of the pod; each process saves and reads
+restored tree has those in `like`. Arrays may be divided over the processes of the pod; each process saves and reads
 its part. Everything else must be equal on all processes and is saved once. Checkpoints are atomic, and can be restored on any
 number of processes.
 """
@@ -31,7 +31,7 @@ def save(step: int, state: Any, *, folder: Folder | None = None, keep: int = 2) 
     """Save the state after `step` steps, and return when it is on disk. Call it on all processes.
 
     Args:
-        step: number of the checkpoint, larger than those of all others in the folder.
+        step: number of the checkpoint, larger than all other numbers in the folder.
         state: any pytree.
         folder: by default `checkpoints` in the workdir.
         keep: number of the newest checkpoints to keep.

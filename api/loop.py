@@ -367,7 +367,7 @@ class Steps(Generic[S]):
         if self._is_exhausted and self.step < self.total:
             self._note(
                 f"the loop ends early, at step {self.step} of {self.total}: the last {self._best.since} evaluations were not "
-                "better (patience; a higher one, or none, goes on)"
+                "better (set a higher patience, or none, to go on)"
             )
 
     def _report_save(self, wait: bool = False) -> None:

@@ -63,7 +63,7 @@ def init(
     Call it before JAX computes anything. `steps`, `report` and `checkpoint` call it if the program has not.
 
     Args:
-        workdir: folder of the results. By default that of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
+        workdir: folder of the results. By default the folder of `podrun --workdir`, or `runs/NAME-OF-THE-SCRIPT`.
         show: names of the metrics to show for each step, on the console, in `podrun status` and in `podrun ps`; by default
             the first four that are reported. The page of the run shows all metrics.
         tensorboard: also write metrics and samples for TensorBoard, to `tensorboard/` in the workdir.
@@ -109,7 +109,7 @@ def report(
         step: number of the step.
         metrics: numbers by name, for names that are not valid in Python, such as `val/f1`. Metrics whose names begin alike
             are shown together.
-        kind: `train` for metrics of training; `eval` for those of an evaluation, which the charts show as dots; or the name
+        kind: `train` for metrics of training; `eval` for metrics of an evaluation, which the charts show as dots; or the name
             of another set that was evaluated, such as `test`: its metrics are then named `test/NAME`. By default `eval` if
             all names begin with `val/`, `valid/`, `validation/`, `eval/` or `test/`, otherwise `train`.
         sample: what to show on the page of the run, by name: text, a list of rows, an image (uint8 or float from 0 to 1,
@@ -166,7 +166,7 @@ _SHOWN = 4
 _LAST = (1 << 63) - 1
 """The largest step that TensorBoard's files have room for."""
 _LONGEST = 120
-"""Most characters of a metric's name."""
+"""Maximum length of a metric's name, in characters."""
 _SENT = 64 << 20
 """Bytes of samples that are sent to the launcher; further ones are only in the workdir."""
 
@@ -283,7 +283,7 @@ class ReportedMetrics:
         return taken
 
     def flush(self, before: int | None = None) -> None:
-        """Read the numbers of the reported metrics and write them. With `before`: only those of earlier steps."""
+        """Read the numbers of the reported metrics and write them. With `before`: only the numbers of earlier steps."""
         while self._unread and (before is None or self._unread[0].step < before):
             step, kind, metrics = self._unread.pop(0)
             numbers = {name: _number(name, value) for name, value in metrics.items()}

@@ -52,7 +52,7 @@ def open_feed(
         examples: the training set.
         strategy: divides a batch over the processes and devices.
         counts: how far the job is.
-        states: those of all iterators in the checkpoint that training goes on from, if the data is read by iterators.
+        states: the iterators' states in the restored checkpoint, if the data is read by iterators.
         note: gets a sentence for the user.
 
     Raises:
@@ -89,6 +89,6 @@ def _streamed(
     reader = StreamReader(streamed, share, where, counts.position, states)
     before = num_parts if states is None else len(states)
     if before != num_parts:
-        note(f"{where}: `regroup` has made the states of {before} iterators into those of {num_parts}")
+        note(f"{where}: `regroup` has turned the states of {before} iterators into states of {num_parts}")
     batches = Prefetcher(lambda at: strategy.shard(reader.read(at, at + consumed)), counts.position, consumed)
     return TrainFeed(batches, reader, part, where)

@@ -72,7 +72,7 @@ class JobCounts:
         self.steps = self.config.total_steps(self.examples, step, self.position)
 
     def counters(self, streams: list[str] | None = None) -> Counters:
-        """Return what a checkpoint stores of this. `streams`: states of the data's iterators, if it is read by any."""
+        """Return the counters that a checkpoint stores. `streams`: states of the data's iterators, if it is read by any."""
         return Counters(
             self.epoch.saved() if self.epoch else None,
             self.best.saved(),

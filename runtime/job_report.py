@@ -17,7 +17,7 @@ class Choice:
     of_run: str
     """The kernel of a run on the real devices, which differs if this machine cannot compile that."""
     has_alternatives: bool = True
-    """False if the devices have only this one."""
+    """False if the devices can run only this kernel."""
 
     def __str__(self) -> str:
         return f"attention: {self.kernel}, {self.reason}"
@@ -242,7 +242,7 @@ class Report:
     divided_by_model: DividedByModel | None
     """Matrices that the axis `model` divides; None without it."""
     outputs: tuple[Layout, ...]
-    """Shardings of a step's outputs; those of the state only if they differ from before the step."""
+    """Shardings of a step's outputs. The state is included only if the step changes its shardings."""
     pictures: dict[str, str]
     computed: Computed
     memory: Memory | None

@@ -26,7 +26,7 @@ class InspectQuery(TypedDict):
     slice: str
     title: str
     width: int
-    """Columns of the terminal."""
+    """Width of the terminal, in columns."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ArraysQuery(TypedDict):
     arrays: list[str]
     expression: str | None
     width: int
-    """Columns of the terminal."""
+    """Width of the terminal, in columns."""
     json: bool
 
 
@@ -127,7 +127,7 @@ class EvaluateAnswer:
     tokens: int | None
     """Number of tokens of an example; None if it has none."""
     metrics: Metrics
-    """The task's metrics. An ensemble has those of the mean of its members' predictions, and more."""
+    """The task's metrics. An ensemble has the metrics of its members' mean prediction, and more."""
 
 
 class BatchesQuery(TypedDict):
@@ -239,7 +239,7 @@ class GenerateAnswer:
     written: int
     """New tokens."""
     seconds: float
-    """Time without that of the first block of each batch, in which programs are compiled."""
+    """Time without the first block of each batch, in which programs are compiled."""
     timed: int
     """Tokens that were written in that time."""
 

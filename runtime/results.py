@@ -116,7 +116,7 @@ class Results:
             self._reporter.event({"event": EventKind.RESUME, "step": restored.step})
             if restored.changes:
                 rows = "\n".join(f"  {row}" for row in restored.changes)
-                self._reporter.note(f"resumed with other values than those of the checkpoint\n{rows}")
+                self._reporter.note(f"resumed with values that differ from the checkpoint\n{rows}")
         return restored
 
     def open(self, step: int) -> None:

@@ -145,8 +145,8 @@ class Trainer:
         self._make_step()
         if self._task.has_step and (names := _unused(config, self._data)):
             self._note(
-                f"task {config.task} has a `step` of its own: podrun makes nothing of {' and '.join(names)}, which its code "
-                "can read in `config`"
+                f"task {config.task} has a `step` of its own: podrun ignores {' and '.join(names)}, which its code can read "
+                "in `config`"
             )
         self._results = Results(
             config, env, workdir, storage, self._data, self._strategy.saves_in_parts, reporter, self._published
@@ -213,7 +213,7 @@ class Trainer:
                 lambda form: load_weights(section, published, form, self._reporter.record.part)
             )
             advice = f"every host must have the same files in {section.init_from}"
-            self._note(f"the weights are those of {section.init_from}")
+            self._note(f"the weights come from {section.init_from}")
         else:
             self._state = self._strategy.init()
             advice = "`init` may use only its key: no other random numbers, no time, no host name"

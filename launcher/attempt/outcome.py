@@ -42,7 +42,7 @@ class Process:
     unread: Lines = field(default_factory=lambda: Lines(events.LIMIT))
     """The beginning of an event whose end has not come yet."""
     warned: set[str] = field(default_factory=set)
-    """Topics of what it has damaged, of which the user knows."""
+    """Topics about which the user was warned, such as damaged progress records."""
 
     @property
     def saving(self) -> bool:

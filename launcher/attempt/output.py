@@ -13,7 +13,7 @@ TAIL_BYTES = 16384  # bytes at the end of an output in which a process says why 
 
 
 class AttemptOutput:
-    """The output of one attempt. A stream is written by one thread, that of its host's session."""
+    """The output of one attempt. Each stream is written by one thread: the thread of its host's session."""
 
     def __init__(self, plan: LaunchPlan, logs: Logs, offsets: Mapping[str, Mapping[str, int]]) -> None:
         """Begin behind the output of earlier attempts.

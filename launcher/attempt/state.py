@@ -52,7 +52,7 @@ class HostState:
     probed: bool = False
     """True once it has tried to reach the coordinator."""
     looked_at: bool = False
-    """True once it has answered the last question what its processes do."""
+    """True once it has answered the last query about what its processes do."""
     dumped: bool = False
     """True once its processes have printed their stacks after the last request."""
     incomplete: bool = False
@@ -90,6 +90,35 @@ class HostState:
         return None if self.is_over else "its agent does not answer"
 
 
+@dataclass
+class JobProgress:
+    """How far the job is, by the events of its processes."""
+
+    saved_step: int | None = None
+    """Step of the newest checkpoint; None if there is none yet."""
+    resumed_step: int | None = None
+    """Step of the checkpoint from which the attempt resumed; None if it resumed from none."""
+    nothing_left: int | None = None
+    """Number of steps, if all of them were done before this attempt; otherwise None."""
+    has_compiled: bool = False
+    """True once a process has begun to compile the step."""
+
+    @property
+    def no_checkpoint(self) -> bool:
+        """Return True if the attempt started without a checkpoint to resume from, and has saved none."""
+        return self.has_compiled and self.saved_step is None
+
+    def add(self, event: WorkerEvent) -> None:
+        if event["event"] == EventKind.PHASE:
+            self.has_compiled |= event["phase"] == Phase.COMPILE
+        elif event["event"] == EventKind.STEP:
+            self.nothing_left = event["step"] if self.resumed_step == event["step"] == event["steps"] else None
+        elif event["event"] == EventKind.CHECKPOINT:
+            self.saved_step = event["step"]
+        elif event["event"] == EventKind.RESUME:
+            self.saved_step = self.resumed_step = event["step"]
+
+
 class AttemptState:
     """The processes, hosts, failures and progress of one attempt. `apply` is the only way to change it."""
 
@@ -113,12 +142,7 @@ class AttemptState:
         """True once the workers were told to start."""
         self.is_stuck = False
         """True once no process makes progress any more."""
-        self.saved_step: int | None = None
-        self._resumed: int | None = None
-        self._nothing_left: int | None = None
-        """Number of steps, if all of them were done before; otherwise None."""
-        self.started_fresh = False
-        """True if a process has compiled the step without a checkpoint to resume from."""
+        self.job = JobProgress()
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
         self._reported = Reported(adoption) if adoption else None
         """What the supervisor that this attempt was taken over from has reported already."""
@@ -252,10 +276,10 @@ class AttemptState:
         outcome = Outcome(
             ExitCode.DONE,
             failures=self.failures.seen,
-            saved_step=self.saved_step,
+            saved_step=self.job.saved_step,
             left_behind=self._left_behind,
-            no_checkpoint=self.started_fresh and self.saved_step is None,
-            nothing_left=self._nothing_left,
+            no_checkpoint=self.job.no_checkpoint,
+            nothing_left=self.job.nothing_left,
             finished=self.all_done(),
             all_ended_well=all(p.exit_code == 0 for p in self.processes.values()),
         )
@@ -483,16 +507,12 @@ class AttemptState:
     def _on_event(self, process: Process, event: WorkerEvent) -> None:
         process.signs, process.age = process.signs + 1, 0.0
         who = (process.host, process.process)
+        self.job.add(event)
         if event["event"] == EventKind.PHASE:
             process.phase = event["phase"]
-            self.started_fresh |= process.phase == Phase.COMPILE
         elif event["event"] == EventKind.STEP:
             process.step = event["step"]
-            self._nothing_left = event["step"] if self._resumed == event["step"] == event["steps"] else None
             self._prewarm(who)
-        elif event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
-            self.saved_step = event["step"]
-            self._resumed = event["step"] if event["event"] == EventKind.RESUME else self._resumed
         elif event["event"] == EventKind.ERROR:
             process.error = event
             self._add(cause.from_error(*who, event))
@@ -570,7 +590,7 @@ class AttemptState:
         elif not (frame["asked"] and (code <= 0 or code == ExitCode.PREEMPTED)):
             step = process.step
             if code == ExitCode.PREEMPTED and step is not None:  # not all of its steps are told
-                step = max(step, self.saved_step or 0)
+                step = max(step, self.job.saved_step or 0)
             self._add(cause.from_exit(process.host, frame, step, process.phase, self.plan.is_program))
 
     def _on_stopped(self, host: HostState, frame: from_agent.Stopped) -> None:
@@ -593,7 +613,7 @@ class AttemptState:
         if reason.startswith(PREEMPTED) and not self.failures.names(name):
             mine = [p for p in self.processes.values() if p.host == name]
             steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
-            self._add(cause.preempted_host(name, reason, steps, codes, self.saved_step))
+            self._add(cause.preempted_host(name, reason, steps, codes, self.job.saved_step))
         if not (self.failures.stopping and reason == ASKED) and not self.failures.names(name):
             self._add(cause.from_lost_agent(name, f"its agent stopped: {reason}"))
 

@@ -62,7 +62,7 @@ class Supervisor:
     ) -> None:
         """Prepare an attempt.
 
-        `agents` has the agents of this run's last attempt, and takes those of this one; None: all agents end.
+        `agents` has the agents that the last attempt kept, and gets the agents of this one; None: all agents end.
         """
         self.state = AttemptState(plan, adoption, prewarms=agents is not None and agents.wanted)
         self._plan = plan

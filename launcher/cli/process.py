@@ -18,7 +18,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def run(command: Callable[[], object]) -> NoReturn:
-    """Run a command, and exit with its code. On Ctrl-C, at any time and even during the exit, the code is that of Ctrl-C."""
+    """Run a command, and exit with its code. On Ctrl-C, at any time and even during the exit, the code is 130."""
     sys.excepthook = _on_exception
     _open_closed_streams()
     try:
@@ -93,7 +93,7 @@ def _open_closed_streams() -> None:
 
 
 def _flush(code: int) -> int:
-    """Flush the output, and return the exit code: `code`, or that of a failed flush if `code` is 0."""
+    """Flush the output, and return `code`; if `code` is 0 and the flush fails, an exit code that says so."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

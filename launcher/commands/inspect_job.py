@@ -183,7 +183,7 @@ def _check(request: InspectRequest) -> tuple[Config, Pod]:
 
 
 def _slice(request: InspectRequest) -> str | None:
-    """Return the slice in the options or in train.yaml, otherwise a single device; None: that of the job's pod file."""
+    """Return the slice in the options or in train.yaml, otherwise a single device; None: the pod file names the slice."""
     if request.slice:
         return request.slice
     try:

@@ -25,7 +25,7 @@ from ..view.overwritten import OverwrittenLine
 from .pull import bucket_of
 
 Step = int | Literal["best"] | None
-"""Step of a checkpoint; `best`: that of the best evaluation; None: the newest."""
+"""Step of a checkpoint; `best`: the step of the best evaluation; None: the newest step."""
 _CHECKPOINT = re.compile("[0-9]{1,18}")
 
 

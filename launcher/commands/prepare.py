@@ -144,7 +144,7 @@ def show_prepared(folder: Path, verify: bool, seed: int) -> int:
     if facts.damage:
         names = "\n".join(f"  {name}: {reason}" for name, reason in list(facts.damage.items())[:10])
         raise UserError(
-            f"{len(facts.damage)} files of {folder} are not as they were written:\n{names}\nprepare the folder again"
+            f"{len(facts.damage)} files of {folder} have changed since they were written:\n{names}\nprepare the folder again"
         )
     return ExitCode.DONE
 

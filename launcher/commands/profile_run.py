@@ -67,7 +67,9 @@ def profile(request: ProfileRequest) -> int:
 def _check(directory: RunDirectory) -> None:
     """Raise UserError if the run cannot be traced."""
     if (end := directory.end()) is not None:
-        raise UserError(f"run {directory.run_id} has ended: {end['message']}; profile one that goes on (podrun ps)")
+        raise UserError(
+            f"run {directory.run_id} has ended: {end['message']}; profile a run that is in progress (`podrun ps` lists them)"
+        )
     if not isinstance(directory.spec().job, Config):
         raise UserError(
             f"run {directory.run_id} is a program of your own: call jax.profiler.start_trace and stop_trace in it; "

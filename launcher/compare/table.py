@@ -67,20 +67,20 @@ class Measurement:
 
     @property
     def train_loss(self) -> float | None:
-        """Return the training loss: of a job, that of the last step; of a program, the mean over its last reports."""
+        """Return the training loss: the loss of the last step of a job, or the mean over the last reports of a program."""
         last = self.steps[-1].loss if self.steps else None
         if last is None or not self.is_program:
             return last
         return mean_of_last([step.loss for step in self.steps if step.loss is not None])
 
     def metric(self, name: str) -> float:
-        """Return a further metric: its last value; of a program's training, the mean over its last reports."""
+        """Return the last value of a metric; for the training of a program, the mean over its last reports."""
         values = [value for _, value in self.metrics[name]]
         return mean_of_last(values) if self.is_program and name not in self.of_evaluations else values[-1]
 
 
 def mean_of_last(values: Sequence[float]) -> float:
-    """Return the mean of the last tenth of the values: one alone may be that of a noisy batch.
+    """Return the mean of the last tenth of the values, because a single one may come from a noisy batch.
 
     A tenth of few values would be too few to be a mean, so at least 5 count, but no more than a quarter of all.
     """

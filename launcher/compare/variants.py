@@ -48,7 +48,7 @@ class Variant:
         return self.name if self.repeat == 1 else f"{self.name} #{self.repeat}"
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of a job: the `given` ones and those of the variant. Every step is logged by default.
+        """Return all overrides of a job: the `given` ones and the variant's. Every step is logged by default.
 
         The name of a section comes before the section's keys.
         """
@@ -65,7 +65,7 @@ class Variant:
         return (*filled, *(f"--{key}={value}" for key, value in values.items() if key not in placed))
 
     def launch_keys(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return the `launch` keys of a program: the `given` ones and those of the variant."""
+        """Return the `launch` keys of a program: the `given` ones and the variant's."""
         values = ((key, _text(key, value)) for key, value in self.values if key.startswith(_LAUNCH))
         return (*given, *map("=".join, values))
 

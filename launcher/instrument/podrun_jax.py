@@ -135,7 +135,7 @@ def _set_collectives_address() -> None:
 
 
 def watch_backends(bridge: "Any", note: "Note") -> None:
-    """Warn if the program computes before it joins the pod, or on other devices than those of the slice."""
+    """Warn if the program computes before it joins the pod, or on devices that are not the slice's."""
     start = getattr(bridge, "_init_backend", None)
     if start is None or not _is_first() or _is_child():
         return

@@ -37,7 +37,7 @@ def check_pod(
 
     Args:
         described: the pod file.
-        other_hosts: hosts of the command line replace those of the file.
+        other_hosts: hosts of the command line replace the file's hosts.
         env: environment of the launcher, with the secrets.
         here: the hosts of the command line are this machine.
     """

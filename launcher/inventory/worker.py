@@ -23,5 +23,5 @@ def check_slices(typed: str, number: str | None) -> None:
     if number not in (None, "", "1"):
         raise UserError(
             f"{typed}: this is one of several slices (MEGASCALE_NUM_SLICES is {short(str(number))}), and each knows its own "
-            "hosts only; name those of all, one slice after the other, in a pod file, and say --num-slices"
+            "hosts only; name the hosts of all slices in a pod file, one slice after the other, and give --num-slices"
         )

@@ -33,8 +33,8 @@ def split_gpus(name: str) -> tuple[int, int] | None:
     if rest:
         near = f"{model}-{hosts * per_host} or {model}-{(hosts + 1) * per_host}"
         raise UserError(
-            f"slice {name!r}: machines with {model.upper()} have {per_host} GPUs, and {count} are not those of whole ones; "
-            f"give {near}, or the shape of yours, as in gpu-{hosts + 1}x{-(-count // (hosts + 1))}"
+            f"slice {name!r}: machines with {model.upper()} have {per_host} GPUs, so {count} GPUs are no whole number of "
+            f"machines; give {near}, or the shape of your machines, as in gpu-{hosts + 1}x{-(-count // (hosts + 1))}"
         )
     return hosts, per_host
 

@@ -41,8 +41,8 @@ def target_of(slice: Slice, gpu: str | None = None) -> Target | None:
     generation = re.sub(r"^\d+x", "", slice.name).partition("-")[0]
     if generation in _TWO_DEVICES:
         raise UserError(
-            f"{slice.name}: the TPU compiler takes a chip of {generation} for two devices with half the memory each, and a "
-            "real one is one device, so what it says would be wrong"
+            f"{slice.name}: the TPU compiler treats a chip of {generation} as two devices with half the memory each, but a "
+            "real chip is one device, so its report would be wrong"
         )
     return Target(
         slice.name,

@@ -1,4 +1,4 @@
-"""Rules about accelerators: their number is that of the slice, and none is in use. PURE."""
+"""Rules about accelerators: a host has as many as the slice says, and none is in use. PURE."""
 
 from __future__ import annotations
 

@@ -94,11 +94,11 @@ def gather_facts(
 
     Args:
         transport: reaches the hosts.
-        pod: its `env` is that of the workers.
+        pod: its `env` is the environment of the workers.
         workdir: folder on the hosts whose disk is inspected; None: none.
         requirements: text of the pod's requirements; None: there are none.
         say: shows the progress.
-        python: interpreter of the workers; None: that of the pod.
+        python: interpreter of the workers; None: the pod's interpreter.
         modules: modules that the user's program imports.
     """
     report = Report(pod)

@@ -107,8 +107,8 @@ class Prestart(Transport):
         return None
 
     def _workers(self, number: int) -> PrestartFrame:
-        """Return a frame with the expected worker of a host, so that it imports at once. The job may need another
-        interpreter.
+        """Return the frame that starts the expected worker of a host, so that it imports now. The job may need another
+        interpreter; then this worker is not used.
         """
         assert self.pod.python is not None  # that of this machine
         devices = range(self.pod.slice.devices_per_host)

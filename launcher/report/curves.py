@@ -28,10 +28,10 @@ def curves(
 ) -> list[Chart]:
     """Return charts of loss, accuracy, learning rate, gradient norm, throughput and step time, if they have values.
 
-    After them come those of all other metrics, in groups by the part of their names before a slash. Each metric of a user
+    The charts of all other metrics follow, in groups by the part of their names before a slash. Each metric of a user
     `program` has a chart with the name that the program has given it.
 
-    `begin` is the time at which the run began; None: that of its first step.
+    `begin` is the time at which the run began; None: the time of its first step.
     """
     charts = _of_program(steps, evaluations, marks) if program else _of_job(steps, evaluations, marks)
     progress = _progress(steps, begin)
@@ -117,7 +117,7 @@ MEASURED = frozenset(
 
 
 def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[Chart]:
-    """Return a chart of each metric that has none of its own, with its values in training and in evaluations."""
+    """Return a chart for each metric without a fixed chart, with its values in training and in evaluations."""
     in_training = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
     names = in_training | dict.fromkeys(name for row in evaluations for name in metrics_of(row))
     charts = []

@@ -116,9 +116,9 @@ def _page(
     marks: list[Mark] | None = None,
     runs: int = 1,
 ) -> Page:
-    """Return the page of a run. `steps`, `evaluations` and `marks` may be those of all `runs` of its workdir.
+    """Return the page of a run. `steps`, `evaluations` and `marks` may come from all `runs` of its workdir.
 
-    Without `marks` the charts have those of this run.
+    Without `marks` the charts show the marks of this run.
     """
     summary, (status, end, _) = summarize(directory), status_of(directory)
     spec, events = _spec(directory), records.events
@@ -128,7 +128,7 @@ def _page(
     lags = lags_of(records.by_process, begin, until)
     shares = shares_of(lanes, is_program=records.is_program) if lanes else []
     step_times = step_times_of(records, lags, named_late(events, until))
-    # The steps of a workdir may be those of several runs.
+    # Several runs may have made the steps of a workdir.
     since, marks = (begin, marks_of(records.events)) if marks is None else (None, marks)
     charts = curves(steps, evaluations, marks, records.is_program, since)
     charts += usage_charts([event for event in events if event["event"] == EventKind.USAGE], begin)

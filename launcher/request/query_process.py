@@ -47,7 +47,7 @@ class QueryError(Exception):
 
 
 def query_environment(env: Mapping[str, str], is_for_hosts: bool = False) -> dict[str, str]:
-    """Return the environment of a process that answers: that of podrun with `env`, and JAX on the CPU.
+    """Return the environment of a process that answers: podrun's own, changed by `env`, with JAX on the CPU.
 
     Args:
         env: environment variables of the job.

@@ -45,7 +45,7 @@ class Request:
     inject: tuple[str, ...] = ()
     """Faults to inject, as typed."""
     pull: str | None = None
-    """Folder for the results after the run; empty: that of `podrun pull`; None: do not download them."""
+    """Folder for the results after the run; empty: the folder that `podrun pull` uses; None: do not download them."""
     compile_ahead: bool | None = None
     """Compile while the run waits in a queue; None: only if the compiler of the slice is installed."""
     label: Label = field(default_factory=Label)

@@ -61,7 +61,9 @@ class BucketFolder:
         with _explained(self.path):
             objects = self._bucket.sizes()
         if not objects:
-            raise UserError(f"there is nothing in {self.path}, or no such bucket: correct the URL; a run says its own")
+            raise UserError(
+                f"there is nothing in {self.path}, or no such bucket; correct the URL, which `podrun status` shows"
+            )
         if len(objects) > FILES_LIMIT:
             raise UserError(f"{self.path} has more than {FILES_LIMIT} objects: it is no workdir of one run")
         # consoles create objects that end in / as folders

@@ -102,7 +102,7 @@ class DownloadFolder:
         return max(sizes, default=0)
 
     def start_of(self, path: str) -> tuple[int, str]:
-        """Return size and SHA-256 of the partial file; without one, those of the complete file."""
+        """Return size and SHA-256 of the partial file, or of the complete file if there is no partial one."""
         file = self.part(path) if self.part(path).is_file() else self.final(path)
         return (file.stat().st_size, digest_of(file).hexdigest()) if file.is_file() else (0, "")
 

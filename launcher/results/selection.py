@@ -54,7 +54,7 @@ class Selection:
         return self.is_everything or "logs" in self.kinds
 
     def files(self, paths: Iterable[str]) -> list[str]:
-        """Return those of `paths` that are selected, without files of checkpoints."""
+        """Return the selected ones of `paths`, without files of checkpoints."""
         return [path for path in paths if self._wants(path)]
 
     def _wants(self, path: str) -> bool:

@@ -17,7 +17,7 @@ class IncomingFile(Protocol):
     digest: str
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the bytes from `offset` to the end, then set `digest` to that of the whole file.
+        """Yield the bytes from `offset` to the end, then set `digest` to the digest of the whole file.
 
         Raises FileFailedError, HostError.
         """

@@ -356,7 +356,7 @@ class _Run:
         return len(self._open.signals.received)
 
     def close(self) -> None:
-        """Close the transport, which may be that of machines that were created during the run."""
+        """Close the transport. It may be another one than at the start, if machines were created during the run."""
         self._transport.close()
 
     def dismiss(self) -> None:

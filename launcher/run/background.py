@@ -32,7 +32,7 @@ def start_in_background(directory: RunDirectory, bundles: Sequence[Bundle], as_j
     """Start the supervisor of a created run, and show events until all processes have started or the run has ended.
 
     Returns:
-        The exit code: that of the run if it has ended, otherwise 0.
+        The exit code of the run if it has ended, otherwise 0.
     """
     spawn(directory, bundles)
     console = make_console(as_json)

@@ -1,7 +1,7 @@
 """Declare the launcher's events, and validate all events: recorded ones, and lines of a worker's file.
 
 A user program can write to its worker's file as well. The checks are derived from the declarations, here and in
-`runtime/events.py`, so the annotations of this file must not be strings. The record may be that of another version.
+`runtime/events.py`, so the annotations of this file must not be strings. The record may have been written by another version.
 """
 
 from collections.abc import Collection
@@ -111,7 +111,7 @@ class UsageEvent(Measured):
 
 
 class RestartEvent(_OfLauncher):
-    """An attempt has ended, and another one follows. The fields are those of `run.policy.Attempt`."""
+    """An attempt has ended, and another one follows. The fields are as in `run.policy.Attempt`."""
 
     event: Literal[EventKind.RESTART]
     message: str

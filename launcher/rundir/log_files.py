@@ -90,7 +90,7 @@ def _named(pattern: str, files: Sequence[LogFile]) -> list[str]:
 
 
 def since_offset(file: LogFile, time: float) -> int:
-    """Return the offset of the output that arrived after `time`, and perhaps of that of the second before it."""
+    """Return the offset at which the output after `time` begins. It may include output of the second before."""
     marks = file.marks()
     place = bisect.bisect_right(marks, time - MARK_EVERY, key=lambda mark: mark[0])
     return line_offset(file.path, marks[place][1]) if place < len(marks) else file.size()

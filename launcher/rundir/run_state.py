@@ -183,7 +183,7 @@ class RunState:
 
 
 def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:
-    """Return a step with its metrics, or with those of `before` if it has none: programs report them only now and then."""
+    """Return a step with its metrics, or with the metrics of `before` if it has none: a program may not report each step."""
     if shown_metrics(event):
         return event
     last = {**metrics_of(before), **({"shown": before["shown"]} if "shown" in before else {})}

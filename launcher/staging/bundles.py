@@ -75,7 +75,7 @@ def _folder(package: str) -> Path:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         raise UserError(
-            f"{package} is not installed whole; install podrun again, in its folder: pip install --editable ."
+            f"{package} is not completely installed; install podrun again, in its folder: pip install --editable ."
         )
     return Path(spec.origin).parent
 

@@ -90,7 +90,7 @@ class Feed:
                 self._changed.notify_all()
 
     def tell(self, message: Message) -> None:
-        """Send a message to all browsers, in addition to those of the source."""
+        """Send a message to all browsers, in addition to the source's messages."""
         with self._changed:
             self._number += 1
             data = json.dumps(message, allow_nan=False, separators=(",", ":"))

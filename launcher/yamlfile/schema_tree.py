@@ -25,7 +25,7 @@ class SchemaTree:
         return self._walk(location)[0]
 
     def keys_at(self, location: Location) -> list[str]:
-        """Return the keys of the section at `location`; where there are several choices, those of the default."""
+        """Return the keys of the section at `location`; if the section has several choices, the keys of the default."""
         return list(self._walk(location)[1].get("properties", {}))
 
     @cached_property
@@ -42,7 +42,7 @@ class SchemaTree:
         return list(dict.fromkeys(below(self._schema, "")))
 
     def members(self, keys: Sequence[str]) -> dict[str, tuple[bool, str]]:
-        """Return the keys of a section, with those of all its choices, as {key: (is it a section, description)}."""
+        """Return the keys of a section and of all its choices, as {key: (is it a section, description)}."""
         return {
             name: (bool(self._sections(node)), node.get("description", ""))
             for section in self._sections_at(keys)

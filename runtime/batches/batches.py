@@ -146,7 +146,7 @@ def _of_step(step: int, batch: int, order: Order, size: int, data: Dataset) -> l
 
 
 def _text(tokens: Array, origins: list[Origin], tokenizer: Tokenizer) -> str:
-    """Return the text of an example: tokens, int32[T + 1], or those of both conversations of a pair, int32[2, T + 1]."""
+    """Return the text of an example: tokens, int32[T + 1], or the tokens of both conversations of a pair, int32[2, T + 1]."""
     sizes = [origin.size for origin in origins]
     if tokens.ndim == 1:
         return tokenizer.decode(tokens[: sum(sizes) or len(tokens)])

@@ -25,7 +25,7 @@ from .names import STATE
 from .retention import best_step
 
 Step = int | Literal["best"] | None
-"""Step of a checkpoint, or that of the best evaluation (`eval.best` of the job); None: the newest."""
+"""Step of a checkpoint, or the step of the best evaluation (`eval.best` of the job); None: the newest."""
 Place = tuple[str, ...]
 """The path of an array in the state."""
 _SHOWN = 12  # most steps in a message

@@ -1,7 +1,7 @@
 """Convert any pytree to named arrays and texts for a checkpoint, and back.
 
 Saved as arrays: arrays of numpy and JAX, tensors of torch, numbers. Saved as JSON: text, bytes, large integers. Other leaves,
-such as functions in an Equinox module, are not saved: a restored tree has those of the program, and they must not change
+such as functions in an Equinox module, are not saved: a restored tree has the program's own, and they must not change
 during the run (`kept_as_is`).
 """
 

@@ -46,7 +46,7 @@ class Compiler:
 
     Args:
         job: the job.
-        pod: the devices; None: those of this process and of the other processes of its pod.
+        pod: the devices; None: the devices of all processes of this process's pod.
 
     Raises:
         UserError: as in training; or the strategy has no program of the whole pod.

@@ -110,4 +110,4 @@ class Dataset:
     sources: Mapping[str, Examples] = field(default_factory=dict)
     """The sources of a mixture by name: `train` and `validation` have the examples of all, in the order of their names."""
     validations: Mapping[str, Examples] = field(default_factory=dict)
-    """Validation sets with metrics of their own, by name, among them those of the sources of a mixture."""
+    """Validation sets with metrics of their own, by name. The sources of a mixture have one each."""

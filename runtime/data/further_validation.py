@@ -1,4 +1,4 @@
-"""Validation sets beside that of the data, by name: the job's section `validation`."""
+"""Further validation sets of a job, by name: the job's section `validation`."""
 
 from __future__ import annotations
 

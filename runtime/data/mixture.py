@@ -57,7 +57,7 @@ def planned_stages(config: Config) -> tuple[Stage, ...]:
 
 
 def history(past: Sequence[Stage], planned: Sequence[Stage], position: int) -> tuple[Stage, ...]:
-    """Return the stages of a resumed job: those of the past up to `position`, from there on those that are planned now."""
+    """Return the stages of a resumed job: the past ones up to `position`, and the ones planned now after it."""
     before = [stage for stage in past if stage.start < position]
     now = [stage for stage in planned if stage.start <= position][-1]
     if not before:
@@ -112,7 +112,7 @@ def check_saved(saved: Any) -> None:
 
 
 class MixtureOrder:
-    """The order of a mixture. Indices are those of the sources' examples, one source after another.
+    """The order of a mixture. Indices count the examples of all sources, one source after another.
 
     Args:
         sizes: number of examples of each source.

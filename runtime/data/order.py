@@ -89,7 +89,7 @@ class JobOrder:
             keys = " and ".join(["data.skip"] * bool(self.skipped) + ["data.weights_from"] * (len(self.stages) > 1))
             raise UserError(
                 f"{keys} counts batches of {batch} examples, but the {step} steps of the checkpoint had {position:,}: "
-                f"batch_size was changed. Give the batch_size of before, or remove {keys}; what was done by it stays"
+                f"batch_size was changed. Give the earlier batch_size, or remove {keys}, which does not undo past steps"
             )
         seen = int(within(skipped, np.array([position - 1]))[0]) + 1 if position else 0
         past = _clipped(skipped, 0, seen)

@@ -100,7 +100,7 @@ def _pairs_dataset(train: Documents, validation: Documents, config: Config) -> D
 
 
 def _check_tokenizer(documents: Documents, config: Config) -> None:
-    """Raise UserError if the documents were prepared with another tokenizer than that of `model.init_from`."""
+    """Raise UserError if the documents were not prepared with the tokenizer of `model.init_from`."""
     init_from = getattr(config.model, "init_from", None)
     file = init_from / "tokenizer.json" if init_from else None
     if file is None or not file.is_file():  # the model has another kind of tokenizer, or is in a bucket
@@ -201,7 +201,7 @@ class Documents:
     """The folder, as in messages."""
     shards: tuple[ShardArrays, ...]
     begins: tuple[int, ...]
-    """Number of each shard's first token in the folder, and after the last shard that of all tokens."""
+    """Number of each shard's first token in the folder, followed by the number of all tokens."""
     first: int
     """Number in the folder of the first token of these documents."""
     end: int

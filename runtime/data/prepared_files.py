@@ -8,7 +8,7 @@ NNNNN.ends       int64[n], the end of each document in the tokens of its shard
 NNNNN.origins    int64[n, 2], for each document the number of its source and its number in that source
 NNNNN.answers    uint8[tokens], 1 where a token is to be learned; only if `has_answers`
 
-Documents are numbered by the lines of jsonl, from 1, or by the rows of Parquet and Arrow, from 0; that of a text file is 0.
+Documents are numbered by the lines of jsonl, from 1, or by the rows of Parquet and Arrow, from 0; a text file is document 0.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class PreparedManifest:
     format: int
     dtype: Literal["uint16", "uint32"]
     vocabulary: int
-    """Highest id + 1, that of `eos` included."""
+    """Highest id + 1, including the id of `eos`."""
     eos: int | None
     tokenizer: PreparedTokenizer
     documents: int
@@ -224,7 +224,7 @@ class Document:
     """A document, as its shard has it."""
 
     ids: Array
-    """Token ids, [n], that of `eos` at the end."""
+    """Token ids, [n]; the last one is `eos`."""
     answers: Array | None
     """uint8[n]"""
     source: str

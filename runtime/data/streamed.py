@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 LARGEST = 1 << 20
 """Most bytes of the state of one iterator, as text."""
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))
-"""Names of the methods that return a state and that go on from one: those of grain, and those of torchdata."""
+"""Names of the method that returns the state and of the one that sets it, in grain and in torchdata."""
 _ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-f]+>")
 """How Python writes an object whose class has no `__repr__`. Grain compares such texts on a resume."""
 _DEEPEST = 8
@@ -132,7 +132,7 @@ class IteratorState:
             )
         if address := _ADDRESS.search(repr(state)):
             raise UserError(
-                f"{self.where}: the state of its iterator has {address[0]}, and an address is another one in each process, "
+                f"{self.where}: the state of its iterator has the address {address[0]}, which differs in each process, "
                 "so a resumed run would be refused: give the class a `__repr__` that says what its data is"
             )
         if len(text) > LARGEST:

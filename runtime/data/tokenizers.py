@@ -137,7 +137,7 @@ class BytePairs:
 
     @cached_property
     def beginning(self) -> list[int]:
-        """Return the ids that the tokenizer.json puts before a text, such as that of <s>; `encode` leaves them out."""
+        """Return the ids that the tokenizer.json puts before a text, such as the id of <s>; `encode` leaves them out."""
         marked, bare = (self._tokenizer.encode("a", add_special_tokens=special).ids for special in (True, False))
         places = (place for place in range(len(marked)) if marked[place : place + len(bare)] == bare)
         return list(marked[: next(places, 0)])
@@ -266,7 +266,7 @@ class BytePairs:
         return str(self._tokenizer.decode([int(i) for i in ids]))
 
     def decode_all(self, ids: Ids) -> str:
-        """Return the text of the ids, including that of special tokens."""
+        """Return the text of the ids, including the text of special tokens."""
         return str(self._tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Find the data that a model is evaluated on: that of its run, or other data for the same job."""
+"""Find the data that a model is evaluated on: the data of its run, or other data for the same job."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def data_of_run(config: Config, meta: JobMeta) -> Validation:
         return Validation(dataset, _OF_RUN, True, _limit(config))
     if other := difference(meta.get("tokenizer"), saved_form(dataset.tokenizer)):
         raise UserError(
-            f"the data here is not the run's, and the model cannot read it, because its tokenizer is another: {other}; give "
+            f"the data here is not the run's, and the model cannot read it, because it has another tokenizer: {other}; give "
             "the run's data, or another text, with --data PATH"
         )
     return Validation(
@@ -138,7 +138,7 @@ def _is_own(section: PreparedData, path: str, where: str, meta: JobMeta) -> bool
 
 
 def _of_job(path: str, dataset: Dataset, meta: JobMeta | None) -> Validation:
-    """Return data that is not the job's own; its vocabulary is at least that of the model.
+    """Return data that is not the job's own; its vocabulary is at least as large as the model's.
 
     Raises UserError if the data has ids that the model does not know.
     """

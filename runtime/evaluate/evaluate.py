@@ -174,7 +174,7 @@ def _measure(
 
 @dataclass(frozen=True)
 class _Batches:
-    """The batches of an evaluation. They are those of the run, cut into smaller ones, which have the same sums."""
+    """The batches of an evaluation: the run's, cut into smaller ones, which have the same sums."""
 
     examples: int
     rows: int

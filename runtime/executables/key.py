@@ -84,7 +84,7 @@ def _describe(device: jax.Device, platform: str) -> str:
 
 
 def _compiler(pod: Devices) -> str:
-    """Return name and version of the compiler, which are equal for real devices and for those of a topology."""
+    """Return name and version of the compiler. They are equal for real devices and for the devices of a topology."""
     names = _COMPILERS.get(pod.platform, ())
     installed = [] if pod.platform == "tpu" and _is_another_libtpu() else _installed(names)
     if installed or pod.is_cpu:
@@ -104,7 +104,7 @@ def _installed(names: tuple[str, ...]) -> list[str]:
 
 
 def _is_another_libtpu() -> bool:
-    """Return whether TPU_LIBRARY_PATH names another library than that of the installed package, as JAX sets it."""
+    """Return whether TPU_LIBRARY_PATH names a library other than the installed package's, which JAX sets."""
     path, spec = os.environ.get("TPU_LIBRARY_PATH"), find_spec("libtpu")
     return bool(path and spec and spec.origin and Path(spec.origin).parent not in Path(path).parents)
 

@@ -51,7 +51,9 @@ def _saved(workdir: Path, step: Step, file: Path | None, pod: Devices) -> tuple[
     saved = SavedModel(find_checkpoint(workdir, step))
     config = saved.job
     if config.task not in ("language_model", "dpo"):
-        raise UserError(f"{workdir} has a model of task {config.task}; only those of language_model and dpo write text")
+        raise UserError(
+            f"{workdir} has a model of task {config.task}; only models of language_model and dpo write text"
+        )
     if config.parallel.name == "ensemble":
         raise UserError(f"{workdir} has an ensemble; podrun generate needs a single model")
     stored = saved.meta.get("tokenizer")

@@ -16,7 +16,7 @@ from .hlo import Instruction, Program
 _SAME = {"copy", "copy-start", "copy-done", "bitcast", "reshape", "convert", "optimization-barrier"}
 """Instructions whose result has the value of their first operand."""
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE"}
-"""Directions of a comparison, and what they become if its operands are exchanged, or negated."""
+"""Maps the direction of a comparison to the direction after its operands are exchanged, or negated."""
 
 
 def runs(program: Program) -> Iterator[tuple[str, Instruction, int]]:

@@ -25,7 +25,7 @@ class FiniteCheck:
     """Number of such steps in a row that are skipped: the job's `skip_nonfinite`."""
     note: Callable[[str], None]
     every_metric: bool = False
-    """True if all metrics must be finite, as those of a task's own step; otherwise loss and gradient must."""
+    """True if all metrics must be finite, as for a task with its own step; otherwise only loss and gradient."""
     in_a_row: int = 0
     skipped: int = 0
     """Number of all skipped steps since the process began."""

@@ -10,7 +10,7 @@ from ..parallel.base import Strategy, Sums
 
 
 def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], Sums]) -> Metrics:
-    """Return the metrics of the validation set, and those of named sets as NAME/metric.
+    """Return the metrics of the validation set, and the metrics of named sets as NAME/metric.
 
     The sources of a mixture together are its validation set: each source is evaluated once, and the sums are added up.
 

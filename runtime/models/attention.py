@@ -52,7 +52,7 @@ class Shards:
     """The division of an attention kernel's arrays over a mesh, for kernels that the compiler cannot divide itself."""
 
     examples: tuple[str, ...] | None
-    """Axes that divide B; None: `vmap` adds those of its own axis (`spmd_axis_name`)."""
+    """Axes that divide B; None: `vmap` adds its own (`spmd_axis_name`)."""
     heads: str | None
     """Axis that divides H and K, if one does."""
 
@@ -130,7 +130,7 @@ def attend(
 
 
 def _of_each_device(kernel: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """Wrap the kernel so that each device runs it for its shards, if the context is that of `in_shards`."""
+    """Wrap the kernel so that each device runs it for its shards, within the context `in_shards`."""
     shards = _shards.get()
     if shards is None:
         return kernel

@@ -72,7 +72,7 @@ class Written(NamedTuple):
         tokens: int32[B, S].
         lengths: the number of tokens of each, int32[B].
         logits: of the next token, float32[B, V].
-        memory: what the model keeps of earlier tokens.
+        memory: the model's cache of earlier tokens.
     """
 
     tokens: jax.Array

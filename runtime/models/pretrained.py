@@ -33,7 +33,7 @@ _ROWS = 1024  # rows of a matrix that are compared at once
 
 
 def with_architecture(config: Config, published: ConfigJson | None = None) -> Config:
-    """Return the job with a complete section `model`: if it has `init_from`, the other keys are those of its config.json.
+    """Return the job with a complete section `model`: if it has `init_from`, its config.json gives the other keys.
 
     Args:
         config: the job.

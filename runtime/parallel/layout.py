@@ -39,7 +39,7 @@ class Partition:
         fsdp: number of devices that the state is divided over.
         model: number of devices that compute parts of the same matrices.
         rules: the dimension of a parameter that `model` divides, by a regular expression that the end of its name matches.
-            The first match counts. Dimensions are those of one layer; -1 is the last.
+            The first match counts. Dimensions count from 0 within one layer; -1 is the last.
         stacked: names of the parameters that are stacked over layers (see `Task.stacked`).
     """
 

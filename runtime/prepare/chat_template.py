@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 _BEGIN, _END = "\ufdd0", "\ufdd1"
-"""They mark what a template encloses in `generation`. Unicode reserves them for a program's own use: they are no text."""
+"""They enclose text that a template has in `generation`. Unicode reserves them for a program's own use: they are no text."""
 MARKS = re.compile(f"[{_BEGIN}{_END}]")
 
 _LIMIT = 10.0

@@ -150,7 +150,7 @@ class Selection:
         return json.dumps(fields, default=lambda value: type(value).__name__)  # such as bytes of an image
 
     def text(self, values: Sequence[Any]) -> str | Bad:
-        """Return the document in a row; `values` are those of the columns `fields`."""
+        """Return the document in a row; `values` are the row's values of the columns `fields`."""
         for field, value in zip(self.fields, values, strict=True):
             if not isinstance(value, str):
                 return Bad(f"column {shown(field)} is {_type_name(value)}, not text")

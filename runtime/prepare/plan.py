@@ -57,11 +57,11 @@ class Plan:
     sources: list[SourceFile]
     units: list[list[Piece]]
     now: str | None
-    """The time that chat templates write, ISO 8601, local time: that of the first command. None for text."""
+    """The time that chat templates write, ISO 8601, local time: when the first command started. None for text."""
 
     @property
     def size(self) -> int:
-        """Return how many bytes of files will be read; those of compressed files count as they are stored."""
+        """Return how many bytes of files will be read; compressed files count with their stored size."""
         return sum(piece.size for unit in self.units for piece in unit)
 
 
@@ -105,7 +105,7 @@ def _pieces(number: int, file: SourceFile, path: str, unit_size: int) -> Iterato
 
 
 def _row_groups(number: int, file: SourceFile, path: str, unit_size: int) -> Iterator[Piece]:
-    """Yield row groups, together where they are small. Sizes are those of all columns, unpacked."""
+    """Yield row groups, several together if they are small. Sizes count all columns, uncompressed."""
     with opened_parquet(file.name, path) as parquet:
         facts = [parquet.metadata.row_group(group) for group in range(parquet.metadata.num_row_groups)]
     whole = sum(group.total_byte_size for group in facts) or 1
@@ -151,7 +151,7 @@ def load_plan(folder: Path) -> Plan | None:
             raise UserError(f"{path} is of another version of podrun; {remedy}")
         return TypeAdapter(Plan).validate_json(content, strict=True)
     except (ValueError, TypeError, KeyError, RecursionError):
-        raise UserError(f"{path} is damaged, or is not of `podrun prepare`; {remedy}") from None
+        raise UserError(f"{path} is damaged, or was not written by `podrun prepare`; {remedy}") from None
 
 
 def differences(before: Plan, now: Arguments, sources: list[SourceFile]) -> list[str]:

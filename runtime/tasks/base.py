@@ -61,7 +61,7 @@ class Task(ABC):
     collects = False
     """True if `evaluate` returns arrays for each example, [B, ...] by name, in place of sums.
 
-    `summarize` then gets those of all examples, numpy arrays [N, ...] in their order and without padding, on every process:
+    `summarize` then gets the values of all examples, numpy arrays [N, ...] in order, without padding, on every process:
     for metrics that are no means, such as an AUC. `score` of an ensemble returns such arrays as well.
     """
 
@@ -145,7 +145,7 @@ class Task(ABC):
 
     @hook
     def train_metrics(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return the metrics of a training step to report, computed from those of `loss`."""
+        """Return the metrics of a training step to report, computed from the metrics that `loss` returned."""
         return metrics
 
     @hook

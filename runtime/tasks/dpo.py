@@ -93,7 +93,7 @@ class DPO(Task):
 
 
 def without_lora(params: Mapping[str, Any]) -> Params:
-    """Return the parameters, nested dictionaries, without those of LoRA."""
+    """Return the parameters, nested dictionaries, without LoRA's."""
     return {
         name: without_lora(inner) if isinstance(inner, Mapping) else inner
         for name, inner in params.items()

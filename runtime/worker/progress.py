@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -21,10 +22,57 @@ _QUIET = 10.0  # seconds between lines about steps without metrics
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for other programs' writes
 
 
+class EventFile:
+    """A file of events, one per line. Each is a single `write`, so that a killed process leaves no partial event.
+
+    Args:
+        path: the file. If it has a suffix, disk space for the report of a failure is reserved in its folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._folder = path.parent
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._is_cut = False
+        """True if the last line was written in part."""
+        self._reserve = _reserved(path.with_suffix(".reserve")) if path.suffix else None
+
+    def append(self, event: WorkerEvent) -> None:
+        """Append an event. Raises OSError, such as for a full disk; the next event then begins on a new line."""
+        data = b"\n" * self._is_cut + json.dumps(event).encode() + b"\n"
+        self._is_cut = True  # until all of it is written
+        self._is_cut = os.write(self._fd, data) < len(data)
+        if self._is_cut:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
+
+    def free_reserve(self) -> None:
+        """Free the disk space reserved for the report of a failure."""
+        if self._reserve is not None:
+            os.close(self._reserve)
+            self._reserve = None
+
+
+@dataclass
+class StepTimes:
+    """When this process reported its steps, in seconds of the monotonic clock."""
+
+    began: float
+    """When the process began."""
+    first: tuple[float, int] | None = None
+    """Time and number of the first step."""
+    reported: float = 0.0
+    """When a step was last reported."""
+    printed: float = -_QUIET
+    """When the log last got a line that names a step."""
+
+    def seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
+        """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""
+        assert self.first is not None
+        began, first = self.first
+        return round((now - began) / (step - first) * (steps - step), 3) if steps and step > first else None
+
+
 class Reporter:
     """Append events to a file, and print them to the process's log as lines of text.
-
-    Each event is a single `write`, so that a killed process leaves no partial event.
 
     Args:
         path: the file for the events; None: only print them.
@@ -33,16 +81,9 @@ class Reporter:
 
     def __init__(self, path: Path | None, leads: bool = False) -> None:
         path = path or Path(os.devnull)
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = EventFile(path)
         self._leads = leads
-        self._cut = False
-        self._folder = path.parent
-        self._reserve = _reserved(path.with_suffix(".reserve")) if path.suffix else None
-        self._began = time.monotonic()
-        self._first_step: tuple[float, int] | None = None
-        self._last_step = 0.0
-        self._told = -_QUIET
-        """Time of the last line about a step."""
+        self._times = StepTimes(time.monotonic())
         self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
         self.is_program = False
         """True in a user program."""
@@ -58,17 +99,9 @@ class Reporter:
 
     def event(self, event: WorkerEvent, prints: bool = True) -> None:
         event = stamped(event)
-        data = b"\n" * self._cut + json.dumps(event).encode() + b"\n"
-        try:
-            written = os.write(self._fd, data)
-        except OSError:
-            self._cut = True
-            raise
-        self._cut = written < len(data)
+        self._file.append(event)
         if event["event"] == EventKind.RESUME:
-            self._told = time.monotonic()  # its line names a step
-        if self._cut:  # a partial write: the disk is full
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
+            self._times.printed = time.monotonic()  # its line names a step
         if prints and (text := log_line(event, leads=self._leads, is_program=self.is_program)):
             try:
                 print(text, flush=True)
@@ -77,9 +110,7 @@ class Reporter:
 
     def free_reserve(self) -> None:
         """Free the disk space reserved for the report of a failure."""
-        if self._reserve is not None:
-            os.close(self._reserve)
-            self._reserve = None
+        self._file.free_reserve()
 
     def phase(self, phase: Phase) -> None:
         self.record.phase(phase)
@@ -108,27 +139,21 @@ class Reporter:
 
     def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
         """Report a logged step. Processes other than 0 report at most one step every `every` seconds, and the last."""
-        now = time.monotonic()
-        if self._first_step is None:
-            self._first_step = now, step
-        if self._leads or now - self._last_step >= every or step == steps:
-            self._last_step = now
-            times = {"elapsed": round(now - self._began, 3), "seconds_left": self._seconds_left(now, step, steps)}
+        now, before = time.monotonic(), self._times
+        if before.first is None:
+            before.first = now, step
+        if self._leads or now - before.reported >= every or step == steps:
+            before.reported = now
+            times = {"elapsed": round(now - before.began, 3), "seconds_left": before.seconds_left(now, step, steps)}
             times |= self.record.seconds()
             shown = {} if self.shown == SHOWN else {"shown": [*self.shown]}
             fields = {"event": EventKind.STEP, "step": step, "steps": steps, **metrics, **times, **shown}
             event = cast(StepEvent, fields)
             # A step without metrics has a line only if there was none for a while.
-            prints = bool(describe_step(event)) or step == steps or now - self._told >= _QUIET
+            prints = bool(describe_step(event)) or step == steps or now - before.printed >= _QUIET
             if prints:
-                self._told = now
+                before.printed = now
             self.event(event, prints)
-
-    def _seconds_left(self, now: float, step: int, steps: int | None) -> float | None:
-        """Estimate the remaining seconds from the steps of this process so far, evaluations and saves included."""
-        assert self._first_step is not None
-        began, first = self._first_step
-        return round((now - began) / (step - first) * (steps - step), 3) if steps and step > first else None
 
 
 def _reserved(path: Path) -> int | None:

@@ -34,7 +34,7 @@ def test_the_page(sandbox: Sandbox) -> None:
         job = job.replace(of_the_page, tiny)
     (sandbox.path / "finetune.yaml").write_text(f"{job}sample: {{tokens: 8}}\nlog: {{every: 1, tensorboard: false}}\n")
     train, export, *_ = commands(PAGE)  # what writes text is tested in tests/runtime/generate
-    assert "the weights are those of qwen3" in run(sandbox, train)
+    assert "the weights come from qwen3" in run(sandbox, train)
     losses = sandbox.losses("runs/finetune")
     assert losses[3] < losses[1]
     assert "qwen3-notes" in run(sandbox, export)

@@ -11,7 +11,7 @@ from typing import Mapping, Optional, Tuple
 ENV_SERVER = "GCE_METADATA_HOST"
 """Google's own variable for the address of the metadata server. If it is set, there is a server."""
 FLAVOR = "Metadata-Flavor"
-"""Header of each request, and of each answer of the real server, with the value `Google`."""
+"""Header that each request must have, and that each answer of the real server has. Its value is `Google`."""
 _PRODUCT = "/sys/class/dmi/id/product_name"
 _SERVER = "metadata.google.internal"
 

@@ -26,7 +26,7 @@ class ThisJob:
     """The SLURM job that this process runs in."""
 
     spares: int = 0
-    """Number of its nodes that are spares, beyond those of the slice."""
+    """Number of its spare nodes, in addition to the slice's nodes."""
     nodes: Listing | None = None
     """Its nodes, if SLURM has been asked already."""
 

@@ -45,7 +45,7 @@ class BatchOptions:
     lead: int = LEAD
     """Seconds before the time limit at which SLURM signals podrun."""
     spares: int = 0
-    """Number of nodes beyond those of the slice, which replace nodes that fail."""
+    """Number of spare nodes, in addition to the slice's, which replace nodes that fail."""
 
     def value(self, name: str) -> str | None:
         """Return the last value of an option; None without one."""

@@ -72,7 +72,7 @@ class HostKeyCheck:
 
 
 def known_hosts_files(given: Path | None, options: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the known_hosts files to search: the one in the pod file, otherwise those of ssh."""
+    """Return the known_hosts files to search: the one in the pod file, otherwise the files that ssh uses."""
     if given is not None:
         return (given.expanduser(),)
     user = options.get("userknownhostsfile", "").split() or _USER

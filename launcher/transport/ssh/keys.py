@@ -33,7 +33,7 @@ class KeyFiles:
 
 @dataclass
 class Login:
-    """Logs in as `user`. Offers the key of the pod file, then those of ssh_config, of ssh-agent, and the default ones."""
+    """Logs in as `user`. Offers the key of the pod file, then those of ssh_config and ssh-agent, then the default keys."""
 
     user: str
     where: str

@@ -29,7 +29,7 @@ from podrun.launcher.attempt.messages import (
     Tick,
 )
 from podrun.launcher.attempt.outcome import Outcome, Process
-from podrun.launcher.attempt.state import FAILURE_GRACE, AttemptState, HostState
+from podrun.launcher.attempt.state import FAILURE_GRACE, AttemptState, HostState, JobProgress
 from podrun.launcher.plan.plan import LaunchPlan
 from podrun.launcher.plan.program import Program
 from podrun.launcher.remote.delivery import Delivered
@@ -38,7 +38,7 @@ from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ErrorKind, ExitCode, Phase, ProgressRecord
-from podrun.runtime.events import EventKind
+from podrun.runtime.events import EventKind, WorkerEvent
 
 from ..attempts import plan_of
 
@@ -321,15 +321,33 @@ def test_an_event_in_pieces_and_one_that_is_none(attempt: Attempt) -> None:
     """Lines that cannot be read are told once for each process, and cost no other event."""
     for data in (b'{"time": 1.0, "event": "che', b'ckpoint", "step": 4}\nnone\n', b"none\n"):
         attempt.receive(0, "output", stream="0.events", data=data)
-    assert attempt.state.saved_step == 4
+    assert attempt.state.job.saved_step == 4
     assert attempt.events[0] == {"time": 1.0, "event": "checkpoint", "step": 4, "host": "host-0", "process": 0}
     (note,) = attempt.notes
     assert note.startswith("process 0 on host-0 reported something that is not an event")
 
 
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ([(EventKind.PHASE, Phase.COMPILE)], JobProgress(has_compiled=True)),
+        ([(EventKind.CHECKPOINT, 4)], JobProgress(saved_step=4)),
+        ([(EventKind.RESUME, 4), (EventKind.STEP, 4)], JobProgress(4, resumed_step=4)),
+        ([(EventKind.RESUME, 9), (EventKind.STEP, 9)], JobProgress(9, resumed_step=9, nothing_left=9)),
+        ([(EventKind.CHECKPOINT, 9), (EventKind.STEP, 9)], JobProgress(9)),
+    ],
+)
+def test_how_far_a_job_is(told: list[tuple[EventKind, Any]], expected: JobProgress) -> None:
+    """All of 9 steps were done before only if the last one is that of the checkpoint that the attempt resumed from."""
+    job = JobProgress()
+    for kind, what in told:
+        job.add(cast(WorkerEvent, {"event": kind, "phase": what, "step": what, "steps": 9}))
+    assert job == expected
+
+
 def test_a_fresh_start_is_no_resume(attempt: Attempt) -> None:
     attempt.report(0, event=EventKind.PHASE, phase=Phase.COMPILE)
-    assert attempt.state.started_fresh and attempt.ends().no_checkpoint
+    assert attempt.ends().no_checkpoint
     attempt.report(0, event=EventKind.RESUME, step=2)
     assert not attempt.ends().no_checkpoint
 

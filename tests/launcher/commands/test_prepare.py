@@ -42,7 +42,7 @@ def test_a_folder_is_written_and_shown(source: Path, tmp_path: Path) -> None:
     (tmp_path / "tokens" / "00000.tokens").write_bytes(bytes(34))
     damaged = prepare("--show", "tokens", "--verify", cwd=tmp_path)
     assert damaged.returncode == 2
-    assert "1 files of tokens are not as they were written:\n  00000.tokens: its SHA-256 is" in damaged.stderr
+    assert "1 files of tokens have changed since they were written:\n  00000.tokens: its SHA-256 is" in damaged.stderr
     strict = prepare("a.jsonl", "-o", "b", "--tokenizer", "byte", "--column", "q", "--strict", cwd=tmp_path)
     assert (strict.returncode, strict.stderr) == (
         2,

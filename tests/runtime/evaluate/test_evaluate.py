@@ -193,7 +193,7 @@ def test_data_that_is_not_the_runs(workdir: Path) -> None:
         report = run(workdir)
         assert "which is not the run's" in report.data and not report.is_of_run
         path.write_text(before.replace("b", "A"))
-        with pytest.raises(UserError, match=r"its tokenizer is another: .*'A'.*; give the run's data, or another text"):
+        with pytest.raises(UserError, match=r"it has another tokenizer: .*'A'.*; give the run's data, or another text"):
             run(workdir)
         path.unlink()
         with pytest.raises(

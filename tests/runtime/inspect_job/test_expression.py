@@ -108,7 +108,7 @@ def test_a_function_by_its_name_in_the_table() -> None:
         ("sum(A, axis=())", "it must be a number"),
         ("sum(A, 0, axis=0)", "sum with axis"),
         ("sum(A, keepdims=2)", "it must be True or False"),
-        ("sum(A, where=B)", "sum with where: it may have axis= and keepdims="),
+        ("sum(A, where=B)", "sum with where: it takes only axis= and keepdims="),
         ("softmax(A, **B)", "softmax with **"),
         ("sin(A, axis=0)", "sin with axis: it has no options"),
     ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +14,7 @@ import pytest
 from podrun.runtime.events import EventKind
 from podrun.runtime.lines import step_line
 from podrun.runtime.worker import progress as progress_module
-from podrun.runtime.worker.progress import Reporter
+from podrun.runtime.worker.progress import EventFile, Reporter
 
 
 def test_what_is_left_is_estimated_from_the_steps_of_this_process(
@@ -73,3 +75,24 @@ def test_the_first_step_after_a_resume_has_no_line_without_metrics(
     reporter.event({"event": EventKind.RESUME, "step": 2})
     reporter.progress(3, 6, {})
     assert capsys.readouterr().out.splitlines() == ["resumed from the checkpoint of step 2"]
+
+
+def test_an_event_after_one_that_was_cut_begins_a_new_line(tmp_path: Path) -> None:
+    """The disk is full in the middle of an event: that is an error, and costs no later event."""
+    path = tmp_path / "0.events"
+    file = EventFile(path)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+    try:
+        with pytest.raises(OSError, match="No space left on device"):
+            file.append({"event": EventKind.NOTE, "message": "too long for the disk"})
+        with pytest.raises(OSError, match="File too large"):
+            file.append({"event": EventKind.NOTE, "message": "nothing of it fits"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    file.append({"event": EventKind.NOTE, "message": "x"})
+    cut, whole = path.read_text().splitlines()
+    assert len(cut) == 20 and json.loads(whole) == {"event": "note", "message": "x"}
+    file.free_reserve()
