@@ -288,10 +288,7 @@ class Trainer:
         """
         if self._counts.evaluation() is None and not self._was_complete:
             self._evaluate()
-        if self._results.saved != self._counts.step:
-            self._save()
-        self._reporter.phase(Phase.SAVE)
-        self._results.report_save(wait=True)
+        self._complete_save()
         if self._feed is not None:
             self._call_back("on_end", self._counts.step, self._state)
         if self._task.uses_result and not (self._was_complete and self._results.was_sampled()):
@@ -436,11 +433,15 @@ class Trainer:
             )
         self._reporter.phase(Phase.TRAIN)
 
-    def _save_and_stop(self) -> None:
+    def _complete_save(self) -> None:
+        """Save the last step done, unless it is saved, and wait until its checkpoint is complete."""
         if self._results.saved != self._counts.step:
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._results.report_save(wait=True)
+
+    def _save_and_stop(self) -> None:
+        self._complete_save()
         raise Preempted(f"stopped at step {self._counts.step}; its checkpoint is complete")
 
     def _check_blocked(self) -> None:

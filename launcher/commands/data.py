@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.wording import did_you_mean
 
 from ..datasets.fetch import fetch_file
 from ..datasets.table import DATA_SETS, INCLUDED, DataSet
@@ -39,10 +39,7 @@ def fetch(name: str, to: Path | None) -> int:
         return ExitCode.DONE
     if name not in DATA_SETS:
         known = [*DATA_SETS, *INCLUDED]
-        near = difflib.get_close_matches(name, known, n=1)
-        raise UserError(
-            f"there is no data set {name!r}; {f'did you mean {near[0]}? ' if near else ''}known: {', '.join(known)}"
-        )
+        raise UserError(f"there is no data set {name!r}{did_you_mean(name, known) or ';'} known: {', '.join(known)}")
     data, folder = DATA_SETS[name], to or Path(name)
     try:
         with OverwrittenLine() as line:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 from pathlib import Path
 
 import click
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import did_you_mean
 
 from ..templates.templates import template_names, template_text, template_title
 from .new_file import check_target, write_file
@@ -27,8 +27,7 @@ def new(task: str, file: Path) -> None:
     """Write a commented train.yaml. Raises UserError for an unknown template, or a file that exists or cannot be written."""
     names = template_names()
     if task not in names:
-        near = difflib.get_close_matches(task, names, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = did_you_mean(task, names)
         raise UserError(f"there is no job {task!r} to start from: choose one of {', '.join(names)}{meant}")
     check_target(file, "train.yaml", "give another name with -o")
     write_file(file, template_text(task, file))

@@ -15,6 +15,7 @@ from podrun.runtime.config import Config, check_slice
 from podrun.runtime.config.parallel import Jit, Mesh, Parallel, Pmap
 from podrun.runtime.contract import UserError
 from podrun.runtime.layout_facts import Held, Survey
+from podrun.runtime.wording import in_bytes
 
 from ..pod.slices import Slice
 
@@ -271,8 +272,3 @@ def _shares(section: Parallel, slice: Slice) -> int:
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def in_bytes(count: float) -> str:
-    """Return a size as text, such as `3.1 GiB` or `12.5 MiB`."""
-    return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.1f} MiB"

@@ -10,10 +10,10 @@ from typing import Literal, TypedDict
 
 from podrun.runtime.config import Config
 from podrun.runtime.layout_facts import Measured
-from podrun.runtime.wording import counted, first_names
+from podrun.runtime.wording import counted, first_names, in_bytes, in_seconds
 
 from ..view.text_table import text_table, wrap
-from .layouts import Layout, RuledOut, in_bytes, remat_of
+from .layouts import Layout, RuledOut, remat_of
 from .search import Search
 
 _NAMED = 3
@@ -223,8 +223,8 @@ class Outcome:
         return (
             f"{name}{'' if layout.keys(self.config) else '*'}",
             *numbers,
-            _in_seconds(one.seconds),
-            *(_in_seconds(one.bounds.get(part)) for part in parts),
+            _shown(one.seconds),
+            *(_shown(one.bounds.get(part)) for part in parts),
             "unknown" if one.needed is None else in_bytes(one.needed),
             "unknown" if one.spare is None else in_bytes(one.spare),
             in_bytes(one.sent),
@@ -277,8 +277,5 @@ class Outcome:
         return groups
 
 
-def _in_seconds(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    unit, factor = next(((unit, f) for unit, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("us", 1e6))
-    return f"{seconds * factor:.3g} {unit}"
+def _shown(seconds: float | None) -> str:
+    return "" if seconds is None else in_seconds(seconds)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import cast
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import did_you_mean
 
 from ..pod.lazy import load
 from ..yamlfile.short import short
@@ -35,10 +35,8 @@ def from_option(text: str) -> Listing:
     listing = list_by_plugin(name, argument, f"--hosts-from {name}")
     if listing is None:
         known = names()
-        near = difflib.get_close_matches(name, known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
         raise UserError(
-            f"--hosts-from: there is no source of hosts {short(name)}{meant}\n"
+            f"--hosts-from: there is no source of hosts {short(name)}{did_you_mean(name, known)}\n"
             f"sources here: {', '.join(known)}; a package adds others by entry points of the group {GROUP}"
         )
     return listing

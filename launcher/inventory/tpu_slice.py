@@ -5,6 +5,7 @@ from __future__ import annotations
 from podrun.runtime.contract import UserError
 
 from ..pod.slices import TPU_SLICES, Slice, parse_slice
+from ..yamlfile.short import short
 
 # Google's spellings that differ from slice names
 _GENERATIONS = {"v5lite_pod": "v5litepod", "v5lite": "v5litepod", "v7x": "tpu7x"}
@@ -31,3 +32,11 @@ def slice_of_topology(generation: str, topology: str) -> Slice | None:
 
 def _generation(text: str) -> str:
     return _GENERATIONS.get(text.lower(), text.lower())
+
+
+def unknown_type(where: str, kind: str) -> UserError:
+    """Return the error about a type of TPU that podrun does not know. The message begins with `where` and the type."""
+    return UserError(
+        f"{where} {short(kind)}, which podrun does not know (`podrun slices` lists what it knows); name slice and hosts with "
+        "--slice and --hosts"
+    )

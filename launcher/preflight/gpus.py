@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 
-from podrun.runtime.wording import first_names
+from podrun.runtime.wording import first_names, in_bytes
 
 from ..agent.base.from_agent import Facts, Gpu, Gpus, GpuUser
 from ..agent.base.protocol import MISSING
@@ -21,7 +21,6 @@ PREALLOCATED = 0.75
 
 Source: https://docs.jax.dev/en/latest/gpu_memory_allocation.html
 """
-_GIB = 1 << 30
 _USERS_NAMED = 3
 
 Verdict = tuple[str, str, bool] | None
@@ -119,7 +118,7 @@ def _judge_free(pod: Pod, gpus: Gpus | None) -> Verdict:
     if gpus is None:
         return None
     texts = [
-        f"GPU {row['index']}: {gibibytes(free)} of {gibibytes(memory)} free"
+        f"GPU {row['index']}: {in_bytes(free)} of {in_bytes(memory)} free"
         for row in gpus["rows"]
         if (memory := row["memory"]) and (free := row["free"]) is not None and free < PREALLOCATED * memory
     ]
@@ -185,8 +184,3 @@ def _old_drivers(facts: FactsByHost) -> list[Finding]:
             for driver, hosts in old.items()
         ]
     return findings
-
-
-def gibibytes(size: int) -> str:
-    """Return a size of GPU memory such as `79.6 GiB`."""
-    return f"{size / _GIB:.1f} GiB"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from podrun.runtime.wording import counted
+from podrun.runtime.wording import counted, in_bytes
 
 from ..agent.base.from_agent import Facts
 from ..agent.base.protocol import MISSING
@@ -13,7 +13,7 @@ from ..pod.pod import Pod
 from ..view.text_table import wrap
 from .base import Finding, group, is_known, name_hosts
 from .devices import device_files, expected_device_files
-from .gpus import ecc_text, gibibytes, least_free, models
+from .gpus import ecc_text, least_free, models
 from .links import links_text
 from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
@@ -140,7 +140,7 @@ def _devices(pod: Pod, facts: Facts) -> str:
 def _gpu_rows(facts: dict[str, Facts]) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Return the rows from nvidia-smi; hosts without it are left out."""
     free = {host: size for host, f in facts.items() if (size := least_free(f)) is not None}
-    least = [(f"at least {gibibytes(min(free.values()))} free on each GPU", tuple(free))] if free else []
+    least = [(f"at least {in_bytes(min(free.values()))} free on each GPU", tuple(free))] if free else []
     ecc = {host: f for host, f in facts.items() if ecc_text(f)}
     linked = {host: f for host, f in facts.items() if links_text(f)}
     return {"GPU memory": least, "ECC": _answers(ecc, ecc_text), "network": _answers(linked, links_text)}

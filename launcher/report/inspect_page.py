@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from podrun.runtime.job_report import Buffer, Excess, Limit, Report
+from podrun.runtime.wording import in_bytes, in_seconds
 
 from .encode import drawn_data
 from .write_html import document, section, text_of, tiles_of
@@ -49,16 +50,16 @@ def page_of_excess(excess: Excess, problem: str, name: str, made: str) -> str:
     memory = ""
     if needed and usable:
         over = needed - usable
-        title = f"It does not fit: {least}{_bytes(over)} too much"
+        title = f"It does not fit: {least}{in_bytes(over)} too much"
         state = min(excess.state, usable)
         drawn = [("state", state, "fill0"), ("everything else", usable - state, "fill1"), ("too much", over, "beyond")]
         rows = [
-            ('<i class="swatch fill0"></i>state', _bytes(excess.state)),
-            ('<i class="swatch fill1"></i>everything else', least + _bytes(needed - excess.state)),
-            ("a device has", _bytes(usable)),
-            ('<i class="swatch beyond"></i>too much', least + _bytes(over)),
+            ('<i class="swatch fill0"></i>state', in_bytes(excess.state)),
+            ('<i class="swatch fill1"></i>everything else', least + in_bytes(needed - excess.state)),
+            ("a device has", in_bytes(usable)),
+            ('<i class="swatch beyond"></i>too much', least + in_bytes(over)),
         ]
-        memory = _bar([(size, kind, f"{label}: {_bytes(size)}") for label, size, kind in drawn if size]) + _table(
+        memory = _bar([(size, kind, f"{label}: {in_bytes(size)}") for label, size, kind in drawn if size]) + _table(
             ("Part", "Size"), rows
         )
     buffers = _buffers(excess.buffers, f"The largest temporaries with batch_size={excess.buffers_batch}")
@@ -86,12 +87,12 @@ def _verdict(report: Report) -> str:
     if not memory:
         title = "The compiler does not say how much memory the step needs"
     elif not usable:
-        title = f"A device needs {_bytes(memory.total)}, as compiled for CPU"
+        title = f"A device needs {in_bytes(memory.total)}, as compiled for CPU"
     else:
-        title = f"It fits, with {_bytes(usable - memory.total)} of {_bytes(usable)} to spare"
+        title = f"It fits, with {in_bytes(usable - memory.total)} of {in_bytes(usable)} to spare"
     text = ""
     if bounds and bounds.bound:
-        least = f"A step takes at least {_seconds(bounds.bound)}, limited by {bounds.limited_by}."
+        least = f"A step takes at least {in_seconds(bounds.bound)}, limited by {bounds.limited_by}."
         text = f'<p class="cause">{text_of(least)}</p>'
     text += _attention(report)
     return f'<section id="verdict" class="verdict done"><h2>{text_of(title)}</h2>{text}</section>'
@@ -132,10 +133,10 @@ def _memory(report: Report) -> str:
     coloured = [(name, size, f"fill{number}") for number, (name, size) in enumerate(parts)]
     if usable:
         coloured.append(("to spare", max(0, usable - memory.total), _SPARE))
-    rows = [(f'<i class="swatch {kind}"></i>{name}', _bytes(size)) for name, size, kind in coloured]
+    rows = [(f'<i class="swatch {kind}"></i>{name}', in_bytes(size)) for name, size, kind in coloured]
     return section(
         "Memory of each device",
-        _bar([(size, kind, f"{name}: {_bytes(size)}") for name, size, kind in coloured]),
+        _bar([(size, kind, f"{name}: {in_bytes(size)}") for name, size, kind in coloured]),
         _table(("Part", "Size"), rows),
         _buffers(report.buffers, "The largest temporaries, when most memory is needed"),
     )
@@ -146,7 +147,7 @@ def _buffers(buffers: Sequence[Buffer], title: str) -> str:
         (
             text_of(one.name),
             (f"{one.count} x " if one.count > 1 else "") + text_of(one.array),
-            _bytes(one.bytes * one.count),
+            in_bytes(one.bytes * one.count),
         )
         for one in buffers
     ]
@@ -162,7 +163,7 @@ def _roofline(report: Report) -> str:
         (
             text_of(one.name),
             _bar_of(one, longest),
-            "unknown" if one.seconds is None else _seconds(one.seconds),
+            "unknown" if one.seconds is None else in_seconds(one.seconds),
             text_of(one.assumption),
         )
         for one in bounds.limits
@@ -188,7 +189,7 @@ def _traffic(report: Report) -> str:
         (
             text_of(one.kind),
             str(one.count),
-            _bytes(one.bytes),
+            in_bytes(one.bytes),
             text_of(one.axes or "between slices"),
             str(one.devices),
             text_of(one.link),
@@ -252,18 +253,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence
         for row in rows
     )
     return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.2f} GiB"
-
-
-def _seconds(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

@@ -13,6 +13,7 @@ from typing import IO
 from ..pod.pod import process_name
 from .events import StartEvent
 from .log_view import is_overwritten, visible
+from .logs import size_of
 
 _BEHIND = 1 << 20  # bytes of backlog that are skipped, since nobody reads that much in a terminal
 _SHOWN = 1 << 14  # last bytes of a skipped backlog that are shown
@@ -31,7 +32,7 @@ class Echo:
 
     def __init__(self, log: Path, start: int | None = None) -> None:
         self._log = log
-        self._start = _size(log) if start is None else start
+        self._start = size_of(log) if start is None else start
         self._file: IO[bytes] | None = None
         self._partial = b""
 
@@ -56,7 +57,7 @@ class Echo:
     def skip(self, behind: int = _BEHIND) -> str | None:
         """Skip output if more than `behind` bytes are left. Returns a message about it; None if nothing was skipped."""
         file = self._open()
-        left = 0 if file is None else _size(self._log) - file.tell()
+        left = 0 if file is None else size_of(self._log) - file.tell()
         if file is None or left <= behind:
             return None
         shown = min(behind, _SHOWN)
@@ -88,10 +89,3 @@ def last_state(line: bytes) -> str:
     if _SIGTERM_CAUGHT.match(line):
         return "the process was asked to stop: it ends after its step"
     return visible(line).decode(errors="replace")
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -26,6 +26,14 @@ def index_path(folder: Path, name: str) -> Path:
     return whole.with_name(f"{whole.name}-times") / name
 
 
+def size_of(log: Path) -> int:
+    """Return the size of a log in bytes; 0 if it cannot be read."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
+
+
 class Logs:
     """Appends output to `<folder>/<name>.log`. Later attempts of a run append to the same file.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from ..agent.base.disk import folder_size
 from ..plan.plan import DETACHED_LEASE
 from ..pod.home import podrun_home
 from .run_summary import RunStatus, Summary, summarize
@@ -50,7 +50,7 @@ def old_runs(older_than: float) -> list[OldRun]:
             or time.time() - (summary.ended or summary.started) < least
         ):
             continue
-        runs.append(OldRun(directory, summary, _size(directory.path)))
+        runs.append(OldRun(directory, summary, folder_size(str(directory.path))))
     return runs
 
 
@@ -65,7 +65,7 @@ def old_run(directory: RunDirectory) -> OldRun:
         raise UserError(
             f"run {summary.run} may have left something on {'; '.join(left)}; `podrun stop {summary.run}` ends that first"
         )
-    return OldRun(directory, summary, _size(directory.path))
+    return OldRun(directory, summary, folder_size(str(directory.path)))
 
 
 def _unconfirmed(directory: RunDirectory) -> list[str]:
@@ -100,14 +100,3 @@ def _remove(doomed: Path) -> None:
     if doomed.is_dir():
         shutil.rmtree(doomed.resolve())
     doomed.unlink()
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for place, _, files in os.walk(folder):
-        for name in files:
-            try:
-                total += os.lstat(os.path.join(place, name)).st_size
-            except OSError:
-                continue
-    return total

@@ -28,6 +28,7 @@ from ..pod.pod import Host, Pod
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, EndEvent, Event, StartEvent, parse_event
+from .logs import size_of
 from .records import AttemptRecord, SupervisorRecord, parse_attempt, parse_supervisor
 from .run_state import reduce_events
 
@@ -172,7 +173,7 @@ class RunDirectory:
         """Record the plan of an attempt, and the sizes of the logs before it."""
         self._write("plan.json", plan.to_json().encode())
         logs = [host.log_name(process) for host in plan.hosts for process in host.processes]
-        sizes = {name: _size(self.log(name)) for name in logs}
+        sizes = {name: size_of(self.log(name)) for name in logs}
         names = [h.host.name for h in plan.hosts]
         begun: AttemptRecord = {"attempt": plan.attempt, "log_sizes": sizes, "hosts": names}
         self._write("attempt.json", json.dumps(begun).encode())
@@ -215,7 +216,7 @@ class RunDirectory:
         for host in plan.hosts:
             for process in host.processes:
                 name = host.log_name(process)
-                received = max(0, _size(self.log(name)) - log_sizes.get(name, 0))
+                received = max(0, size_of(self.log(name)) - log_sizes.get(name, 0))
                 offsets.setdefault(host.host.name, {})[output_stream(process)] = received
         state = reduce_events(self.read_events())
         started = any(phase == "started" for _, phase, _ in state.told)
@@ -416,13 +417,6 @@ def _lock(file: int) -> bool:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.01)
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def all_runs() -> list[RunDirectory]:

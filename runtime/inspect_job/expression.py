@@ -7,7 +7,6 @@ below, reductions as methods, and `.T`.
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ..contract import UserError
+from ..wording import did_you_mean
 
 _LONGEST, _DEEPEST = 2000, 200
 """Maximum number of characters, and maximum depth of nested operations."""
@@ -228,6 +228,4 @@ def _part(text: str, node: ast.expr) -> str:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
-    hint = f"; did you mean {near[0]}?" if near else ";"
-    return f"{hint} there are {', '.join(known)}"
+    return f"{did_you_mean(name, known) or ';'} there are {', '.join(known)}"

@@ -37,11 +37,11 @@ from ..state import Batch, Params, TrainState, in_float32, parts
 from ..storage.bucket_data import load_data
 from ..tasks import make_task
 from ..tasks.base import first_parameters
+from ..wording import in_bytes
 from .arrays import rows
 from .compiled import CompiledStep, compile_step
 from .divided import divided, divided_by_model
 from .layout import bytes_per_device, draw, layout
-from .units import in_bytes
 
 
 class TooLarge(UserError):

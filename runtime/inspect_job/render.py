@@ -6,11 +6,10 @@ import textwrap
 from collections.abc import Sequence
 
 from ..job_report import Choice, Computed, Layout, Report, Roofline, Row
-from ..wording import counted
+from ..wording import counted, in_bytes, in_flops, in_seconds
 from .arrays import fold
 from .divided import lines as divided_lines
 from .look import buffer_lines
-from .units import in_bytes, in_flops, in_seconds
 
 _CPU = "cpu"
 _BUFFERS = 5

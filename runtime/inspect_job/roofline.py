@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..job_report import Limit, Roofline, Traffic
 from ..measure.bandwidths import bandwidths_of
 from ..measure.peak import peak_of
-from .units import in_bytes, in_flops
+from ..wording import in_bytes, in_flops
 
 
 def roofline(kind: str, precision: str, flops: float | None, moved: int, traffic: Sequence[Traffic]) -> Roofline:

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
 from ..devices import Devices
-from ..state import Batch, Params
+from ..state import Batch, Params, TrainState
 from .arrays import is_float
-from .base import Objective
+from .base import Objective, Results, Strategy
+from .metrics import StepMetrics
 
 Axis = str | tuple[str, ...]
 
@@ -164,3 +165,50 @@ def averaged_objective(
 
     objective.defvjp(forward, backward)
     return objective
+
+
+class DeviceStep:
+    """A training step as the program of one device, which computes its share of the batch and averages the results.
+
+    Args:
+        strategy: computes loss, gradients and update.
+        axis: the axis over the devices.
+        mark_varying: marks arrays as varying over the devices, if JAX tracks which ones do.
+    """
+
+    def __init__(self, strategy: Strategy, axis: Axis, mark_varying: Callable[[Any], Any] = lambda tree: tree) -> None:
+        self._strategy = strategy
+        self._axis = axis
+        self._mark_varying = mark_varying
+
+    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """Return the state after the step, and its metrics, the same on all devices."""
+        strategy = self._strategy
+        batch, key = self._examples(state.step, batch)
+        model_state = self._mark_varying(strategy.inputs(state))
+        objective = averaged_objective(
+            lambda params: strategy.loss(params, model_state, batch, key)[0],
+            self._axis,
+            strategy.pod,
+            self._mark_varying,
+        )
+        (grads, metrics), after = strategy.step_gradients(
+            state, objective, lambda: self._average_gradients(state, batch, key)
+        )
+        return strategy.update(state, grads, metrics, objective, after)
+
+    def results(self, state: TrainState, batch: Batch) -> Results:
+        """Return the gradients and metrics of the global batch, for `Strategy.update_outside`."""
+        return self._average_gradients(state, *self._examples(state.step, batch))
+
+    def _examples(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
+        """Return the examples whose loss this device computes, and the key for their dropout."""
+        if self._strategy.task.whole_batch:
+            return all_gather(batch, self._axis), self._strategy.step_key(step, 0)
+        return batch, self._strategy.step_key(step, jax.lax.axis_index(self._axis))
+
+    def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
+        params, model_state = self._mark_varying((state.params, self._strategy.inputs(state)))
+        return average_results(
+            self._strategy.gradients(params, model_state, batch, key), self._axis, self._strategy.pod
+        )

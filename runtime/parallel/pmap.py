@@ -18,9 +18,8 @@ from ..models.shares import SHARES
 from ..state import Batch, Params, StateDict, TrainState
 from ..tasks.base import Scalars
 from .arrays import with_sharding
-from .base import Results, Strategy
-from .collectives import all_gather, average, average_results, averaged_objective, total
-from .metrics import StepMetrics
+from .base import Strategy
+from .collectives import DeviceStep, all_gather, average, total
 
 AXIS = SHARES
 
@@ -33,13 +32,14 @@ class Pmap(Strategy):
         mesh = self.pod.mesh({AXIS: self.pod.count})
         self._replicated = NamedSharding(mesh, PartitionSpec())
         self._split = NamedSharding(mesh, PartitionSpec(AXIS))
+        device = DeviceStep(self, AXIS)
         # Inside jit, JAX supports a pmap of one process only.
         if self.updates_outside and self.pod.processes == 1:
-            of_pod = self.pod.pmap(self._device_results, AXIS, in_axes=(None, 0), out_axes=None)
+            of_pod = self.pod.pmap(device.results, AXIS, in_axes=(None, 0), out_axes=None)
             step = partial(self.update_outside, of_pod)
             self._step = jax.jit(step, donate_argnums=0, out_shardings=self._replicated)
         else:
-            self._step = self.pod.pmap(self._device_step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
+            self._step = self.pod.pmap(device.step, AXIS, in_axes=(None, 0), out_axes=None, donate_argnums=0)
         self._evaluate = self.pod.pmap(self._device_evaluate, AXIS, in_axes=(None, 0), out_axes=None)
 
     def init(self) -> TrainState:
@@ -71,27 +71,6 @@ class Pmap(Strategy):
             k: jax.ShapeDtypeStruct((shares, v.shape[0] // shares, *v.shape[1:]), v.dtype) for k, v in batch.items()
         }
         return with_sharding(shapes, self._split)
-
-    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        batch, key = self._device_batch(state.step, batch)
-        objective = averaged_objective(
-            lambda params: self.loss(params, self.inputs(state), batch, key)[0], AXIS, self.pod
-        )
-        (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: self._average_gradients(state, batch, key)
-        )
-        return self.update(state, grads, metrics, objective, after)
-
-    def _device_results(self, state: TrainState, batch: Batch) -> Results:
-        return self._average_gradients(state, *self._device_batch(state.step, batch))
-
-    def _device_batch(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
-        """Return the examples whose loss this device computes, and the key for their dropout."""
-        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(AXIS))
-        return all_gather(batch, AXIS) if self.task.whole_batch else batch, key
-
-    def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        return average_results(self.gradients(state.params, self.inputs(state), batch, key), AXIS, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         if self.task.whole_batch:

@@ -13,13 +13,11 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
-from ..state import Batch, Params, TrainState
+from ..state import Batch, Params
 from ..tasks.base import Scalars
-from .base import Results
-from .collectives import all_gather, average, average_results, averaged_objective, total
+from .collectives import DeviceStep, all_gather, average, total
 from .layout import BATCH_AXES
 from .mesh import MeshStrategy
-from .metrics import StepMetrics
 
 _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(BATCH_AXES)
 
@@ -30,7 +28,8 @@ class ShardMap(MeshStrategy):
         # JAX up to 0.12 cannot track a `pmean` over an axis of `vmap`, by which Equinox computes batch statistics.
         check = self.layout.model_state is None
         specs = (_WHOLE, _SPLIT)
-        of_device: Any = self._device_results if self.updates_outside else self._device_step
+        device = DeviceStep(self, BATCH_AXES, self.mark_varying)
+        of_device: Any = device.results if self.updates_outside else device.step
         of_pod = jax.shard_map(of_device, mesh=self.mesh, in_specs=specs, out_specs=_WHOLE, check_vma=check)
         step = partial(self.update_outside, of_pod) if self.updates_outside else of_pod
         evaluate = jax.shard_map(
@@ -49,29 +48,6 @@ class ShardMap(MeshStrategy):
     def mark_varying(self, tree: Any) -> Any:
         """Mark the arrays of `tree` as varying over devices."""
         return jax.tree.map(lambda x: jax.lax.pcast(x, BATCH_AXES, to="varying"), tree)
-
-    def _device_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
-        batch, key = self._device_batch(state.step, batch)
-        model_state = self.mark_varying(self.inputs(state))
-        objective = averaged_objective(
-            lambda params: self.loss(params, model_state, batch, key)[0], BATCH_AXES, self.pod, self.mark_varying
-        )
-        (grads, metrics), after = self.step_gradients(
-            state, objective, lambda: self._average_gradients(state, batch, key)
-        )
-        return self.update(state, grads, metrics, objective, after)
-
-    def _device_results(self, state: TrainState, batch: Batch) -> Results:
-        return self._average_gradients(state, *self._device_batch(state.step, batch))
-
-    def _device_batch(self, step: jax.Array, batch: Batch) -> tuple[Batch, jax.Array]:
-        """Return the examples whose loss this device computes, and the key for their dropout."""
-        key = self.step_key(step, 0 if self.task.whole_batch else jax.lax.axis_index(BATCH_AXES))
-        return all_gather(batch, BATCH_AXES) if self.task.whole_batch else batch, key
-
-    def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
-        params, model_state = self.mark_varying((state.params, self.inputs(state)))
-        return average_results(self.gradients(params, model_state, batch, key), BATCH_AXES, self.pod)
 
     def _device_evaluate(self, params: Params, batch: Batch) -> Scalars:
         params = self.mark_varying(params)

@@ -1,4 +1,4 @@
-"""Shared here: a pod of three hosts that are this machine, a clock, and a folder for programs that are found first."""
+"""Shared here: podrun's home, a pod of three hosts that are this machine, a clock, and a folder of programs found first."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from podrun.launcher.transport.local import LocalTransport
 from .clock import Clock
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of podrun's own files, such as the records of runs. No test uses the user's."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
 @pytest.fixture
 def local(tmp_path: Path) -> tuple[LocalTransport, Pod]:
     pod = replace(simulated_pod(parse_slice("cpu-3x2")), home=str(tmp_path / "home"), python=sys.executable)
@@ -29,7 +36,6 @@ def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     return folder
 
 

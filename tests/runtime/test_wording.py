@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.runtime.wording import counted, first_names, first_rows, megabytes
+from podrun.runtime.wording import (
+    counted,
+    did_you_mean,
+    first_names,
+    first_rows,
+    in_bytes,
+    in_flops,
+    in_seconds,
+    megabytes,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,3 +42,13 @@ def test_megabytes() -> None:
         "0.1 MB",
         "2.3 MB",
     ]
+
+
+def test_units() -> None:
+    assert [in_bytes(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+    assert [in_flops(n) for n in (12, 2.5e12, 4e24)] == ["12 FLOP", "2.5 TFLOP", "4000000.0 EFLOP"]
+    assert [in_seconds(s) for s in (12.34, 0.0025, 3e-7)] == ["12.3 s", "2.5 ms", "300 ns"]
+
+
+def test_a_similar_name_is_suggested() -> None:
+    assert [did_you_mean(name, ["mnist", "cifar"]) for name in ("minst", "text")] == ["; did you mean mnist?", ""]

@@ -1,4 +1,4 @@
-"""Check free disk space before it is needed."""
+"""Measure disk space: what is free, before it is needed, and what a folder takes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,18 @@ def free_space(folder: str) -> int:
     """Return the bytes that this user may still write to the folder's disk. Raises OSError."""
     space = os.statvfs(folder)
     return space.f_bavail * space.f_frsize
+
+
+def folder_size(folder: str) -> int:
+    """Return the bytes of all files in the folder and below; those that are removed meanwhile do not count."""
+    total = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(above, name)).st_size
+            except OSError:
+                pass
+    return total
 
 
 def check_space(folder: str, needed: int, what: str) -> None:

@@ -32,6 +32,16 @@ def adopt_orphans() -> None:
     libc().prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def wake_on_signals() -> Tuple[int, int]:
+    """Return the two ends of a pipe: the first becomes readable at each handled signal, also when a child ends."""
+    wake, wake_in = os.pipe()
+    for fd in (wake, wake_in):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wake, wake_in
+
+
 def stat_fields(pid: int) -> List[bytes]:
     """Return the fields of /proc/PID/stat from the third one on, which is the state of the process.
 

@@ -9,6 +9,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
+from ..base.disk import folder_size
 from ..base.manifests import LIMIT, files_in, first_unlisted, parse_manifest
 from ..base.safe_name import UnsafeNameError, open_inside
 
@@ -54,7 +55,7 @@ def list_checkpoints(folder: str) -> List[Checkpoint]:
                 "name": name,
                 "step": step_of(name),
                 "time": time,
-                "bytes": _size(path),
+                "bytes": folder_size(path),
                 "loss": _finite(loss),
                 "pinned": os.path.exists(os.path.join(path, PINNED)),
                 "verified": verified,
@@ -82,17 +83,6 @@ def _read(path: str, file: str, key: str) -> Any:
             return json.loads(opened.read(LIMIT))[key]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _size(path: str) -> int:
-    total = 0
-    for above, _, names in os.walk(path):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(above, name)).st_size
-            except OSError:
-                pass
-    return total
 
 
 def verify(path: str) -> Tuple[bool, Optional[str]]:

@@ -12,7 +12,7 @@ import select
 import signal
 from typing import TYPE_CHECKING, Any, List, Optional
 
-from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap
+from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap, wake_on_signals
 from ..base.stdin import read_request
 from .worker import become_worker
 
@@ -32,11 +32,7 @@ def execute() -> int:
     """Run the command of the request and return its exit code, or 128 + N for signal N."""
     request: ExecuteRequest = read_request("execute")
     adopt_orphans()
-    wake, wake_in = os.pipe()
-    for fd in (wake, wake_in):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    wake, _ = wake_on_signals()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(number, _end)
     try:

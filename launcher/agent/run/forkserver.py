@@ -20,7 +20,7 @@ import signal
 import socket
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..base.processes import ended_children, namespaces_work, stat_fields
+from ..base.processes import ended_children, namespaces_work, stat_fields, wake_on_signals
 from ..base.protocol import MARK
 from . import attempts, relay, serve
 
@@ -35,11 +35,7 @@ _ARG_START = 45  # index in `stat_fields` of the start of the command line in me
 def forkserver() -> List[str]:
     """Serve requests until the launcher is gone. Returns only in a forked agent, with its arguments."""
     namespaces_work()
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    wake, wake_in = os.pipe()
-    for fd in (wake, wake_in):
-        os.set_blocking(fd, False)
-    signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+    wake, wake_in = wake_on_signals()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=0)
     gc.collect()
     gc.freeze()  # a collection in a forked agent must not write to, and so copy, shared memory

@@ -16,7 +16,7 @@ from ..base.disk import cannot_write
 from ..base.holder import how_to_end
 from ..base.login_folder import expand_spec
 from ..base.private import UnsafeError, is_private
-from ..base.processes import adopt_orphans, ended_children, kill_descendants
+from ..base.processes import adopt_orphans, ended_children, kill_descendants, wake_on_signals
 from ..base.protocol import ASKED, PREEMPTED, UNHEARD
 from ..base.run_folder import remove_folder
 from ..host.lock import HostLock
@@ -77,11 +77,7 @@ class Agent:
 
     def serve(self) -> None:
         adopt_orphans()
-        wake, wake_in = os.pipe()
-        for fd in (wake, wake_in):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wake, wake_in = wake_on_signals()
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         for number in (signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda number, _: self.stop(0, "the agent got signal %d" % number))

@@ -13,7 +13,7 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.wording import counted
 
 from ...inventory.base import Listing
-from ...inventory.tpu_slice import slice_of_topology, slice_of_type
+from ...inventory.tpu_slice import slice_of_topology, slice_of_type, unknown_type
 from ...inventory.worker import check_slices, check_worker
 from ...pod.pod import Host
 from ...pod.ranges import LIMIT, is_host
@@ -64,8 +64,5 @@ def _slice(env: Mapping[str, str]) -> Slice | None:
         return None
     slice = slice_of_topology(kind.rpartition("-")[0], topology) or slice_of_type(kind)
     if slice is None:
-        raise UserError(
-            f"{_TYPED}: {_TYPE} is {short(kind)}, which podrun does not know (`podrun slices` lists what it knows); "
-            "name slice and hosts with --slice and --hosts"
-        )
+        raise unknown_type(f"{_TYPED}: {_TYPE} is", kind)
     return slice

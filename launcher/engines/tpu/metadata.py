@@ -14,7 +14,7 @@ from podrun.runtime.wording import counted
 
 from ...agent.host.google import ENV_SERVER, FLAVOR, ask_metadata, metadata_server
 from ...inventory.base import Listing
-from ...inventory.tpu_slice import slice_of_topology, slice_of_type
+from ...inventory.tpu_slice import slice_of_topology, slice_of_type, unknown_type
 from ...inventory.worker import check_slices, check_worker
 from ...pod.in_thread import InThread
 from ...pod.pod import Host
@@ -147,8 +147,5 @@ def _slice(kind: str, env: Mapping[str, str]) -> Slice | None:
     else:
         return None
     if slice is None:
-        raise UserError(
-            f"{_TYPED}: this is a {short(kind)}, which podrun does not know (`podrun slices` lists what it knows); "
-            "name slice and hosts with --slice and --hosts"
-        )
+        raise unknown_type(f"{_TYPED}: this is a", kind)
     return slice

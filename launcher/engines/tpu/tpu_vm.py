@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from podrun.runtime.contract import UnavailableError, UserError
+from podrun.runtime.contract import UnavailableError
 from podrun.runtime.wording import counted
 
 from ...inventory.base import Listing
-from ...inventory.tpu_slice import slice_of_topology, slice_of_type
+from ...inventory.tpu_slice import slice_of_topology, slice_of_type, unknown_type
 from ...pod.pod import Host
 from ...pod.ranges import LIMIT
 from ...pod.slices import Slice
@@ -134,10 +134,7 @@ def _find_slice(tpu: TpuName, node: _Node) -> Slice:
         )
     if slice:
         return slice
-    raise UserError(
-        f"--tpu {tpu.name}: it is a {short(kind)}, which podrun does not know (`podrun slices` lists what it knows); "
-        "name slice and hosts with --slice and --hosts"
-    )
+    raise unknown_type(f"--tpu {tpu.name}: it is a", kind)
 
 
 def _host(name: str, endpoint: _Endpoint) -> Host:

@@ -41,13 +41,6 @@ Podrun = Callable[..., Done]
 
 
 @pytest.fixture
-def sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
-    """The home of all that a test does."""
-    monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))
-    return sandbox
-
-
-@pytest.fixture
 def podrun(sandbox: Sandbox, capfd: pytest.CaptureFixture[str]) -> Podrun:
     """Runs podrun in this process."""
 

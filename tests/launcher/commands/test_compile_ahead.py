@@ -19,7 +19,6 @@ from .conftest import Podrun
 def programs(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the programs. podrun works in the sandbox."""
     monkeypatch.chdir(sandbox.path)
-    monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "true")
     return sandbox.path / "home" / "programs"
 

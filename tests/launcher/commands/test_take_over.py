@@ -17,9 +17,8 @@ from tests.conftest import Sandbox
 
 
 @pytest.mark.parametrize("command", [pytest.param("attach", marks=pytest.mark.long), "stop"])
-def test_a_run_that_never_began(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+def test_a_run_that_never_began(sandbox: Sandbox, command: str) -> None:
     """It is said so, and the run counts as ended from then on."""
-    monkeypatch.setenv("PODRUN_HOME", str(sandbox.path / "home"))
     pod = simulated_pod(parse_slice("cpu-1x1"))
     spec = RunSpec("20260101-000000-abcd", pod, Program(("true",), Launch()), Path("w"), sandbox.path)
     RunDirectory.create(spec)

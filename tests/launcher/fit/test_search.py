@@ -122,8 +122,7 @@ class Compiler:
 
 
 @pytest.fixture
-def compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+def compiler(tmp_path: Path) -> Compiler:
     return Compiler(tmp_path)
 
 

@@ -94,10 +94,10 @@ def bars(page: str) -> list[list[tuple[str, float]]]:
 
 def test_the_memory_is_a_bar_against_that_of_a_device() -> None:
     page = made()
-    assert "It fits, with 9.00 GiB of 16.00 GiB to spare" in page
+    assert "It fits, with 9.0 GiB of 16.0 GiB to spare" in page
     parts = [("fill0", 2), ("fill1", 3), ("fill2", 1), ("fill3", 1), ("spare", 9)]  # no output has memory of its own
     assert bars(page)[0] == [(kind, pytest.approx(size / 16, abs=1e-4)) for kind, size in parts]
-    for row in ("parameters</td><td class=number>2.00 GiB", "temporaries</td><td class=number>1.00 GiB"):
+    for row in ("parameters</td><td class=number>2.0 GiB", "temporaries</td><td class=number>1.0 GiB"):
         assert row in page
     assert "4 x bf16[4]" in page and "512.0 MiB" in page
 
@@ -120,7 +120,7 @@ def test_bounds_are_bars_against_the_largest() -> None:
 
 def test_collectives_and_layout() -> None:
     page = made()
-    cells = ["all-reduce", "2", "3.00 GiB", "batch", "16", "ICI"]
+    cells = ["all-reduce", "2", "3.0 GiB", "batch", "16", "ICI"]
     assert re.sub(r"<[^>]*>", "|", page).replace("||", "|").count("|".join(cells)) == 1
     assert "unknown number of iterations" not in page
     assert made(unknown_loops=2).count("2 loops with an unknown number of iterations are counted once.") == 2
@@ -130,7 +130,7 @@ def test_collectives_and_layout() -> None:
 def test_compiled_for_cpu_there_is_no_limit() -> None:
     """Nor is there one where the compiler does not say what it needs."""
     page = made(usable=None, roofline=None, traffic=(), buffers=(), compiled_for="cpu")
-    assert "A device needs 7.00 GiB, as compiled for CPU" in page and "compiled for CPU in 12.3 s" in page
+    assert "A device needs 7.0 GiB, as compiled for CPU" in page and "compiled for CPU in 12.3 s" in page
     assert [kind for kind, _ in bars(page)[0]] == ["fill0", "fill1", "fill2", "fill3"]
     assert "takes at least" not in page and "Communication" not in page
     assert "does not say how much memory" in made(memory=None)
@@ -157,10 +157,10 @@ PROBLEM = "the step does not fit v5litepod-16: ...\nwith batch_size=64 it fits, 
 def test_a_job_that_does_not_fit() -> None:
     """The bar goes on beyond the memory of a device; the buffers are those of a batch that could be compiled."""
     page = page_of_excess(EXCESS, PROBLEM, "gpt<2>.yaml", "14:05:09")
-    assert "It does not fit: at least 4.00 GiB too much" in page and "verdict failed" in page
+    assert "It does not fit: at least 4.0 GiB too much" in page and "verdict failed" in page
     parts = [("fill0", 2), ("fill1", 14), ("beyond", 4)]
     assert bars(page) == [[(kind, pytest.approx(size / 20, abs=1e-4)) for kind, size in parts]]
-    assert "everything else</td><td class=number>at least 18.00 GiB" in page
+    assert "everything else</td><td class=number>at least 18.0 GiB" in page
     assert "The largest temporaries with batch_size=64" in page and "4 x bf16[4]" in page
     assert "with batch_size=64 it fits, &lt;b&gt;with" in page and "gpt&lt;2&gt;.yaml on v5litepod-16" in page
 
@@ -168,7 +168,7 @@ def test_a_job_that_does_not_fit() -> None:
 def test_a_state_that_alone_does_not_fit() -> None:
     page = page_of_excess(replace(EXCESS, state=18 * GIB, is_least=False, buffers=()), PROBLEM, "a", "14:05:09")
     assert [kind for kind, _ in bars(page)[0]] == ["fill0", "beyond"]
-    assert "It does not fit: 4.00 GiB too much" in page and "temporaries" not in page
+    assert "It does not fit: 4.0 GiB too much" in page and "temporaries" not in page
     assert bars(page_of_excess(replace(EXCESS, needed=None), PROBLEM, "a", "14:05:09")) == []
 
 

@@ -19,12 +19,6 @@ FORM = TypeAdapter(dict[str, str])
 OLD = 60.0  # seconds, older than the tick of any clock
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     path = tmp_path / "model.py"

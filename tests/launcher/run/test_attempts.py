@@ -50,7 +50,6 @@ class Unlucky:
 
 @pytest.mark.parametrize("left", [[], ["host-0: its agent does not answer"]], ids=["gone", "still there"])
 def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
     monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     behind = ["host-0: its agent does not answer"]
@@ -69,7 +68,6 @@ def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was left on it is ended as of the attempt in which it took part, not of the one that never started there."""
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     supervised: list[tuple[int, list[str]]] = []
 
     class Watched(Unlucky):
@@ -104,7 +102,6 @@ def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
 @pytest.mark.parametrize("blocked", [0, 1], ids=["first", "second"])
 def test_an_attempt_that_cannot_be_recorded(blocked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher's own disk is to blame, and the record says how the run ended: nobody waits for it."""
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     job = Program(("true",), Launch(max_restarts=1))
     spec = RunSpec("20260101-000000-abcd", simulated_pod(parse_slice("cpu-1x1")), job, tmp_path / "work", tmp_path)
     directory = RunDirectory.create(spec)
@@ -135,7 +132,6 @@ def test_a_connection_that_drops_before_the_first_attempt(
     dropped: bool, drops: int, code: int, preparations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The hosts are prepared again, a few times, as at a restart. What is wrong with a host ends the run at once."""
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
     monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     monkeypatch.setattr(preparation, "FIRST_PAUSE", 0.0)
@@ -156,7 +152,6 @@ def test_a_connection_that_drops_before_the_first_attempt(
 
 def test_a_run_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`podrun compare` does many runs in one process."""
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(attempts, "Supervisor", Unlucky)
     monkeypatch.setattr(cleanup, "Supervisor", Unlucky)
     monkeypatch.setattr(Unlucky, "outcomes", iter([Outcome(0), Outcome(143, interrupted_by=15)]), raising=False)

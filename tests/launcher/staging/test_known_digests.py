@@ -20,8 +20,7 @@ OLD = time.time() - 3600
 
 
 @pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
     for name, content in (("a.txt", b"first" * PIECE), ("b.txt", b"second")):

@@ -11,12 +11,6 @@ from podrun.launcher.staging.bundles import podrun_bundle
 from podrun.launcher.staging.packed import keep_packed, key_of, packed
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 def kept(home: Path) -> Path:
     (file,) = (home / "packed").iterdir()
     return file

@@ -25,9 +25,8 @@ JOB = Config(steps=3, batch_size=64)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder() -> Path:
     """Return the folder of the programs, in which there are two of JOB on cpu-2x1."""
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
     path = stored_executables(JOB, "cpu-2x1").path
     for key in ("k1", "k2"):
         compiled_beside(path).store(key, b"program " + key.encode())

@@ -1,4 +1,4 @@
-"""Shared here: a home for the runs of a test, runs that are being recorded, and a server for them."""
+"""Shared here: runs that are being recorded, and a server for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from ..report.made import BEGIN, phase, start
 from ..rundir.made import ID, event, make
 
 LIMIT = 60.0  # seconds, on a machine that is busy
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 class LiveRun:

@@ -18,7 +18,6 @@ from podrun.runtime.inspect_job.arrays import fold, rows
 from podrun.runtime.inspect_job.layout import bytes_per_device, draw, layout
 from podrun.runtime.inspect_job.look import look
 from podrun.runtime.inspect_job.render import text
-from podrun.runtime.inspect_job.units import in_bytes, in_flops, in_seconds
 from podrun.runtime.job_report import Report, Roofline, Row, as_json
 
 STRATEGIES = ["pmap", "jit", "explicit", "shard_map", "single", "ensemble"]
@@ -266,10 +265,3 @@ def test_many_arrays_are_cut_short(gpt2: Report) -> None:
     lines = text(dataclasses.replace(gpt2, parameters=wide), "train.yaml", 80).splitlines()
     assert any(line.split()[:4] == ["...", "and", "60", "more"] for line in lines)
     assert max(map(len, lines)) <= 80
-
-
-def test_numbers_for_people() -> None:
-    """Three digits or so, and a unit."""
-    assert [in_bytes(n) for n in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
-    assert [in_flops(n) for n in (12, 2.5e12, 4e24)] == ["12 FLOP", "2.5 TFLOP", "4000000.0 EFLOP"]
-    assert [in_seconds(s) for s in (12.34, 0.0025, 3e-7)] == ["12.3 s", "2.5 ms", "300 ns"]
