@@ -201,7 +201,7 @@ def save_podrun(place: Place, state: Any) -> Measured:
 
     def restore() -> Any:
         storage.before_restore(folder)
-        return checkpoints.restore(1, template, config, b"").state
+        return checkpoints.load(1, checkpoints.target(lambda: template, config, b"")).state
 
     def clear() -> None:
         if place.url:

@@ -74,7 +74,6 @@ def compare(
     program = typed_program(ctx, job)
 
     def action() -> int:
-        from ..commands.compare import CompareRequest
         from ..commands.compare import compare as compare_request
         from ..inventory.pod_request import PodRequest
         from ..request.request import Request
@@ -89,7 +88,7 @@ def compare(
             program=program,
             command=typed,
         )
-        return compare_request(CompareRequest(request, over, as_json, repeat, best))
+        return compare_request(request, over, as_json, repeat, best)
 
     guard(action)
 

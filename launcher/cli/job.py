@@ -148,13 +148,13 @@ def inspect(
     """
 
     def action() -> int:
-        from ..commands.inspect_job import ArraysRequest, InspectRequest, inspect_arrays
+        from ..commands.inspect_job import InspectRequest, inspect_arrays
         from ..commands.inspect_job import inspect as inspect_request
 
         if mesh is not None and train is None and slice is None:
             if output:
                 raise UserError("-o writes the page of a job, and --mesh has none; leave -o out, or give a train.yaml")
-            return inspect_arrays(ArraysRequest(mesh, arrays, expr, as_json))
+            return inspect_arrays(mesh, arrays, expr, as_json)
         if mesh is not None or arrays or expr is not None:
             raise UserError(
                 "--mesh, --array and --expr go together, without train.yaml or --slice: the mesh says how many devices "

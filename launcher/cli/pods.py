@@ -57,12 +57,11 @@ def execute(
     """
 
     def action() -> int:
-        from ..commands.exec import ExecRequest
         from ..commands.exec import execute as execute_request
 
         # words before `--` are probably a mistake, and would change the command
         argv = () if command else ctx.meta.get(PROGRAM, ())
-        return execute_request(ExecRequest(_pod_request(**where), run, argv, timeout, as_json))
+        return execute_request(_pod_request(**where), run, argv, timeout, as_json)
 
     guard(action)
 
@@ -84,10 +83,9 @@ def ssh(ctx: click.Context, /, host: str, run: str | None, **where: Any) -> None
     """
 
     def action() -> int:
-        from ..commands.ssh import SshRequest
         from ..commands.ssh import ssh as ssh_request
 
-        return ssh_request(SshRequest(_pod_request(**where), run, host, ctx.meta.get(PROGRAM, ())))
+        return ssh_request(_pod_request(**where), run, host, ctx.meta.get(PROGRAM, ()))
 
     guard(action)
 

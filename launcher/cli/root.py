@@ -364,11 +364,10 @@ def check(workdir: str | None, bandwidth: bool, as_json: bool, **where: Any) -> 
     """
 
     def action() -> int:
-        from ..commands.check import CheckRequest
         from ..commands.check import check as check_request
         from ..inventory.pod_request import PodRequest
 
-        return check_request(CheckRequest(PodRequest.from_options(where), workdir, as_json, bandwidth))
+        return check_request(PodRequest.from_options(where), workdir, as_json, bandwidth)
 
     _guard(action)
 

@@ -212,10 +212,9 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     """
 
     def action() -> int:
-        from ..commands.pull import PullRequest
         from ..commands.pull import pull as pull_request
 
-        return pull_request(PullRequest(words, to))
+        return pull_request(words, to)
 
     guard(action)
 
@@ -253,10 +252,9 @@ def export(target: str | None, step: Step, form: str, output: Path | None) -> No
     """
 
     def action() -> int:
-        from ..commands.export import ExportRequest
         from ..commands.export import export as execute_request
 
-        return execute_request(ExportRequest(target, step, form, output))
+        return execute_request(target, step, form, output)
 
     guard(action)
 
@@ -285,10 +283,9 @@ def report(target: str | None, output: Path | None) -> None:
     """
 
     def action() -> int:
-        from ..commands.report import ReportRequest
         from ..commands.report import report as write_report
 
-        return write_report(ReportRequest(target, output))
+        return write_report(target, output)
 
     guard(action)
 
@@ -345,10 +342,9 @@ def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None
     """
 
     def action() -> int:
-        from ..commands.profile_run import ProfileRequest
         from ..commands.profile_run import profile as trace
 
-        return trace(ProfileRequest(run, steps, hosts, to))
+        return trace(run, steps, hosts, to)
 
     guard(action)
 
@@ -563,12 +559,11 @@ def batches(target: str, steps: tuple[int, int] | None, around_spike: bool, full
     """
 
     def action() -> int:
-        from ..commands.batches import BatchesRequest
         from ..commands.batches import batches as show
 
         if (steps is None) != around_spike:
             raise click.UsageError("give either --step or --around-spike")
-        return show(BatchesRequest(target, steps, full, as_json))
+        return show(target, steps, full, as_json)
 
     guard(action)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 
 from podrun.runtime.config import bucket_url
 from podrun.runtime.contract import ExitCode, UserError
@@ -19,31 +18,19 @@ _SHOWN = 200
 """Number of characters shown of an example's text, unless the user asks for all."""
 
 
-@dataclass(frozen=True)
-class BatchesRequest:
-    """Command line of `podrun batches`.
+def batches(target: str, steps: tuple[int, int] | None, full: bool, as_json: bool) -> int:
+    """Print the examples. Return 0; 1 if the process failed. Raises UserError.
 
-    Attributes:
+    Args:
         target: a workdir, or the id of a run.
         steps: the first and the last step; None: the steps before the largest jump of the loss.
         full: print each example's whole text.
-        json: print as JSON.
+        as_json: print as JSON.
     """
-
-    target: str
-    steps: tuple[int, int] | None
-    full: bool
-    json: bool
-
-
-def batches(request: BatchesRequest) -> int:
-    """Print the examples. Return 0; 1 if the process failed. Raises UserError."""
-    with model_here(request.target, None) as source:
+    with model_here(target, None) as source:
         if source.url is not None or bucket_url.url(source.folder):
-            raise UserError(
-                f"{request.target} is in a bucket; `podrun pull {request.target}` brings it here, then give the folder"
-            )
-        first, last = request.steps or (None, None)
+            raise UserError(f"{target} is in a bucket; `podrun pull {target}` brings it here, then give the folder")
+        first, last = steps or (None, None)
         query: BatchesQuery = {"workdir": str(source.folder), "first": first, "last": last}
         process = QueryProcess(
             source.python, "podrun.runtime.batches", query_environment({}), "read the data", source.cwd
@@ -54,7 +41,7 @@ def batches(request: BatchesRequest) -> int:
         except QueryError as error:
             print(f"podrun: the batches cannot be made: {error}", file=sys.stderr)
             return ExitCode.FAILED
-    print(answer if request.json else _as_text(json.loads(answer), request.full))
+    print(answer if as_json else _as_text(json.loads(answer), full))
     return ExitCode.DONE
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path, PurePath
 
 from podrun.runtime.config import bucket_url
@@ -25,35 +25,25 @@ from ..transport.base import Transport, load_transport
 from ..view.terminal import overwrite_line
 
 
-@dataclass(frozen=True)
-class CheckRequest:
-    """Command-line options of `podrun check`."""
-
-    pod: PodRequest
-    workdir: str | None = None
-    json: bool = False
-    bandwidth: bool = False
-
-
-def check(request: CheckRequest) -> int:
+def check(where: PodRequest, workdir: str | None, as_json: bool, bandwidth: bool) -> int:
     """Print the table. Return 0, 2 if a finding is fatal, or 69 if a host cannot be used. Raises UserError.
 
     With `bandwidth`, a pod that is ready then runs an all-reduce, whose exit code is returned.
     """
-    if request.json and request.bandwidth:
+    if as_json and bandwidth:
         raise UserError("--bandwidth prints the lines of a run; leave --json out, or check twice")
-    without_spares = find_pod(request.pod)
+    without_spares = find_pod(where)
     pod = replace(without_spares, hosts=without_spares.all_hosts)  # spares must be as ready as the other hosts
-    workdir = _find_workdir(pod, request.workdir)
+    folder = _find_workdir(pod, workdir)
     progress = _Progress()
     transport = load_transport(pod)
     try:
-        report = InThread(lambda: _examine(transport, pod, workdir, progress), "check").result()
+        report = InThread(lambda: _examine(transport, pod, folder, progress), "check").result()
     finally:
         transport.close()  # ends the threads' waits
         progress.clear()
-    print(_as_json(report) if request.json else _as_table(report), flush=True)
-    if not request.bandwidth:
+    print(_as_json(report) if as_json else _as_table(report), flush=True)
+    if not bandwidth:
         return report.code
     if report.code:
         print("no all-reduce was tried")

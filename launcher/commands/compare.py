@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,45 +30,41 @@ if TYPE_CHECKING:
     from ..request.request import Request
 
 
-@dataclass(frozen=True)
-class CompareRequest:
-    """Command-line options of `podrun compare`."""
+def compare(run: Request, over: tuple[str, ...], as_json: bool, repeat: int, best: str | None) -> int:
+    """Run all variants; print the table and the names of the result files. Raises UserError before anything starts.
 
-    run: Request
-    over: tuple[str, ...]
-    json: bool = False
-    repeat: int = 1
-    best: str | None = None
-    """Order of the variants: `min` or `max`, and a metric; None: none was asked for."""
-
-
-def compare(request: CompareRequest) -> int:
-    """Run all variants; print the table and the names of the result files. Raises UserError before anything starts."""
-    ranking = _ranking(request.best)
+    Args:
+        run: the command line of the job.
+        over: the `--over` options, as typed.
+        as_json: print the table as JSON.
+        repeat: number of runs of each variant.
+        best: order of the variants: `min` or `max`, and a metric; None: none was asked for.
+    """
+    ranking = _ranking(best)
     try:
-        comparison = plan_comparison(request.run, request.over, request.repeat)
+        comparison = plan_comparison(run, over, repeat)
     except HostError as error:
         print(f"podrun: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
     results = comparison.folders.results
     _make(results)
-    out = sys.stderr if request.json else sys.stdout
+    out = sys.stderr if as_json else sys.stdout
     print(_headline(comparison), file=out, flush=True)
 
     def ended(one: table.Measurement) -> None:
         if ranking and (problem := lacks_metric(one, ranking)):
             print(f"podrun: {problem}", file=sys.stderr, flush=True)
 
-    measured = _run(comparison, ended, quiet=request.json)
+    measured = _run(comparison, ended, quiet=as_json)
     rows = table.compare_variants(measured)
-    if not request.json:
+    if not as_json:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print(f"\n{as_text(rows, width)}\n", flush=True)
-    best = best_variant(rows, ranking) if ranking else None
-    if best:
-        print(best, file=out, flush=True)
-    files, problem = _write(comparison, rows, typed_command(request.run.command), best)
-    print(_as_json(comparison, rows, files) if request.json else "\n".join(map(str, files)), flush=True)
+    first = best_variant(rows, ranking) if ranking else None
+    if first:
+        print(first, file=out, flush=True)
+    files, problem = _write(comparison, rows, typed_command(run.command), first)
+    print(_as_json(comparison, rows, files) if as_json else "\n".join(map(str, files)), flush=True)
     if problem:
         print(f"podrun: {problem}", file=sys.stderr)
     return exit_code(measured) or (ExitCode.FAILED if problem else ExitCode.DONE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import IO
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -23,29 +22,18 @@ _LOOK = 0.1  # seconds between two checks for Ctrl-C
 _LIMIT = 5.0  # seconds after Ctrl-C for the hosts to confirm that they have killed the command
 
 
-@dataclass(frozen=True)
-class ExecRequest:
-    """Command-line options of `podrun exec`."""
-
-    where: PodRequest
-    run: str | None
-    argv: tuple[str, ...]
-    timeout: float | None = None
-    json: bool = False
-
-
-def execute(request: ExecRequest) -> int:
+def execute(where: PodRequest, run: str | None, argv: tuple[str, ...], timeout: float | None, as_json: bool) -> int:
     """Run the command, and return the largest exit code; an unreachable host counts as 69. Raises UserError."""
-    if not request.argv:
+    if not argv:
         raise UserError("no command: write it after `--`, for example podrun exec --pod pod.yaml -- nvidia-smi -L")
-    pod, _ = select_hosts(request.where, request.run, "exec")
+    pod, _ = select_hosts(where, run, "exec")
     transport = load_transport(pod)
     try:
-        results, interrupted = _run_interruptibly(Execution(transport, pod, request.argv, request.timeout))
+        results, interrupted = _run_interruptibly(Execution(transport, pod, argv, timeout))
     finally:
         transport.close()
     code = 128 + interrupted if interrupted else max(result.code for result in results)
-    if request.json:
+    if as_json:
         print(json.dumps({"code": code, "hosts": {result.host: _row(result) for result in results}}, indent=1))
     else:
         _print(results, sys.stdout.buffer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -18,34 +17,29 @@ from .model_source import ModelSource, Step, model_here
 _WEIGHTS = {"ema": "the moving average of the parameters, which is what is evaluated", "params": "the parameters"}
 
 
-@dataclass(frozen=True)
-class ExportRequest:
-    """Command line of `podrun export`."""
-
-    target: str | None
-    """A workdir on this machine or one of its checkpoints, the URL of a workdir in a bucket, or the id of a run."""
-    step: Step
-    format: str
-    output: Path | None
-
-
-def export(request: ExportRequest) -> int:
+def export(target: str | None, step: Step, form: str, output: Path | None) -> int:
     """Export the model and print a report.
 
     Returns 0; 1 if the process failed. Raises UserError; UnavailableError if a bucket is unreachable.
+
+    Args:
+        target: a workdir on this machine or one of its checkpoints, the URL of a workdir in a bucket, or the id of a run.
+        step: the checkpoint.
+        form: the format.
+        output: the file or folder; None: beside the workdir.
     """
-    with model_here(request.target, request.step) as source:
-        return _export(request, source)
+    with model_here(target, step) as source:
+        return _export(source, form, output)
 
 
-def _export(request: ExportRequest, source: ModelSource) -> int:
-    output = request.output.expanduser().absolute() if request.output else None
-    if output is not None and output.is_dir() and request.format not in ("hf", "peft"):
-        raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{request.format}")
+def _export(source: ModelSource, form: str, output: Path | None) -> int:
+    output = output.expanduser().absolute() if output else None
+    if output is not None and output.is_dir() and form not in ("hf", "peft"):
+        raise UserError(f"{output} is a folder; give a file in it, for example -o {output / 'model'}.{form}")
     query: ExportQuery = {
         "workdir": str(source.folder),
         "step": source.step,
-        "format": request.format,
+        "format": form,
         "output": str(output) if output else None,
     }
     process = QueryProcess(source.python, "podrun.runtime.export", query_environment({}), "wrote the file")

@@ -54,31 +54,21 @@ class InspectRequest:
     """File for a page; None: print the report."""
 
 
-@dataclass(frozen=True)
-class ArraysRequest:
-    """Command-line options of `podrun inspect --mesh`: arrays to lay out over a mesh."""
-
-    mesh: str
-    arrays: tuple[str, ...]
-    expression: str | None = None
-    json: bool = False
-
-
-def inspect_arrays(request: ArraysRequest) -> int:
+def inspect_arrays(mesh: str, arrays: tuple[str, ...], expression: str | None, as_json: bool) -> int:
     """Print the layout of the arrays, and of an expression over them, on the mesh; return 0. Raises UserError."""
-    if not request.arrays:
+    if not arrays:
         raise UserError(
             "--mesh lays out arrays, but there is none; "
             'for example: podrun inspect --mesh data=4,model=2 --array A=16@data,32@model --expr "2*sin(A)**2 + 1"'
         )
-    mesh = _parse_mesh(request.mesh)
-    devices = math.prod(mesh.values())
+    axes = _parse_mesh(mesh)
+    devices = math.prod(axes.values())
     query: ArraysQuery = {
-        "mesh": mesh,
-        "arrays": list(request.arrays),
-        "expression": request.expression,
+        "mesh": axes,
+        "arrays": list(arrays),
+        "expression": expression,
         "width": _width(),
-        "json": request.json,
+        "json": as_json,
     }
     try:
         with waiting(f"laying out the arrays over {devices} virtual devices"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.config import Config
@@ -23,29 +22,24 @@ from ..transport.base import load_transport
 from ..view.times import size
 
 
-@dataclass(frozen=True)
-class ProfileRequest:
-    """Command line of `podrun profile`."""
+def profile(run: str | None, steps: int, hosts: tuple[str, ...], to: Path | None) -> int:
+    """Trace the steps, and download the traces. Returns 69 if a host is unreachable. Raises UserError.
 
-    run: str | None
-    """The name of a run, or a part of its id; None: the newest run."""
-    steps: int
-    hosts: tuple[str, ...]
-    """Hosts as in `--host`; empty: the host of process 0."""
-    to: Path | None
-
-
-def profile(request: ProfileRequest) -> int:
-    """Trace the steps, and download the traces. Returns 69 if a host is unreachable. Raises UserError."""
-    directory = find_run(request.run)
+    Args:
+        run: the name of a run, or a part of its id; None: the newest run.
+        steps: number of steps.
+        hosts: hosts as in `--host`; empty: the host of process 0.
+        to: folder of the traces; None: in the run directory.
+    """
+    directory = find_run(run)
     _check(directory)
-    targets, attempt = _targets(directory, request.hosts)
-    to = request.to.expanduser() if request.to else directory.profiles
+    targets, attempt = _targets(directory, hosts)
+    folder = to.expanduser() if to else directory.profiles
     transport = load_transport(directory.spec().pod)
     try:
         profiling = Profiling(transport, directory, targets, secrets.token_hex(4), attempt)
         try:
-            _profile(profiling, request.steps, to)
+            _profile(profiling, steps, folder)
         finally:
             for row in profiling.close():
                 print(f"podrun: {row}", file=sys.stderr)
@@ -57,7 +51,7 @@ def profile(request: ProfileRequest) -> int:
         return ExitCode.UNAVAILABLE
     except OSError as error:
         raise UserError(
-            f"cannot write {error.filename or to}: {error.strerror}; choose another folder: --to DIR"
+            f"cannot write {error.filename or folder}: {error.strerror}; choose another folder: --to DIR"
         ) from None
     finally:
         transport.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from podrun.runtime.config import bucket_url
@@ -19,23 +18,19 @@ from ..transport.base import load_transport
 from ..view.overwritten import OverwrittenLine
 
 
-@dataclass(frozen=True)
-class PullRequest:
-    """Command line of `podrun pull`."""
+def pull(words: tuple[str, ...], to: Path | None) -> int:
+    """Download the results. Returns 1 if some failed, 69 if no host was reachable. Raises UserError.
 
-    words: tuple[str, ...]
-    """A run or the URL of a workdir, both optional, followed by the results to download."""
-    to: Path | None = None
-
-
-def pull(request: PullRequest) -> int:
-    """Download the results. Returns 1 if some failed, 69 if no host was reachable. Raises UserError."""
-    if request.words and "://" in request.words[0]:
-        return _pull_url(request.words[0], request)
-    directory, words = _split(request.words)
-    selection = parse_selection(words)
+    Args:
+        words: a run or the URL of a workdir, both optional, followed by the results to download.
+        to: the folder to write to; None: the default one.
+    """
+    if words and "://" in words[0]:
+        return _pull_url(words[0], words[1:], to)
+    directory, results = _split(words)
+    selection = parse_selection(results)
     spec = directory.spec()
-    folder = request.to.expanduser() if request.to else default_folder(spec)
+    folder = to.expanduser() if to else default_folder(spec)
     transport = load_transport(spec.pod)
     try:
         return _pull(lambda say, progress: pull_run(transport, directory, selection, folder, say, progress))
@@ -43,11 +38,11 @@ def pull(request: PullRequest) -> int:
         transport.close()
 
 
-def _pull_url(typed: str, request: PullRequest) -> int:
+def _pull_url(typed: str, results: tuple[str, ...], to: Path | None) -> int:
     """Download the results of a workdir in a bucket, of whichever runs they are."""
     bucket = bucket_of(typed)
-    selection = parse_selection(request.words[1:])
-    folder = request.to.expanduser() if request.to else PULLED / bucket.rpartition("/")[2]
+    selection = parse_selection(results)
+    folder = to.expanduser() if to else PULLED / bucket.rpartition("/")[2]
     return _pull(lambda say, progress: pull_bucket(bucket, selection, folder, say, progress))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -17,19 +16,15 @@ _NEWEST = 100
 """Runs whose workdirs are looked at for what a wrong name may mean."""
 
 
-@dataclass(frozen=True)
-class ReportRequest:
-    """Command line of `podrun report`."""
+def report(target: str | None, output: Path | None) -> int:
+    """Write the page, and print where it is. Raises UserError.
 
-    target: str | None
-    """A workdir on this machine, or the id of a run; None: the newest run."""
-    output: Path | None
-
-
-def report(request: ReportRequest) -> int:
-    """Write the page, and print where it is. Raises UserError."""
-    page, name = _page(request.target)
-    file = (request.output or Path(f"{name}.html")).expanduser()
+    Args:
+        target: a workdir on this machine, or the id of a run; None: the newest run.
+        output: the file, or its folder.
+    """
+    page, name = _page(target)
+    file = (output or Path(f"{name}.html")).expanduser()
     if file.is_dir():
         file = file / f"{name}.html"
     write_page(file, html_of(page))

@@ -7,7 +7,6 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from podrun.runtime.contract import UserError
 
@@ -20,29 +19,19 @@ from ..rundir.queues import load_queue
 from ..rundir.runs import RunDirectory
 
 
-@dataclass(frozen=True)
-class SshRequest:
-    """Command-line options of `podrun ssh`."""
-
-    where: PodRequest
-    run: str | None
-    host: str
-    argv: tuple[str, ...] = ()
-
-
-def ssh(request: SshRequest) -> int:
+def ssh(where: PodRequest, run: str | None, host: str, argv: tuple[str, ...]) -> int:
     """Replace this process by OpenSSH's client, so that podrun exits with the client's code. Raises UserError."""
-    pod, run = select_hosts(request.where, request.run, "ssh")
+    pod, directory = select_hosts(where, run, "ssh")
     if pod.queue_job:
         queue = load_queue(pod.transport)
-        shell = queue.shell(pod.queue_job, find_host(pod, request.host, run).address)
+        shell = queue.shell(pod.queue_job, find_host(pod, host, directory).address)
         raise UserError(f"the hosts are nodes of the {queue.title} job {pod.queue_job}; `{shell}` opens a shell there")
     if not pod.traits.has_login:
         raise UserError(f"the pod is {pod.traits.reached}: there is nothing to log in to")
-    host = find_host(pod, request.host, run)
+    chosen = find_host(pod, host, directory)
     if shutil.which("ssh") is None:
         raise UserError("there is no `ssh` on this machine; install OpenSSH's client (Debian: openssh-client)")
-    command = ssh_command(pod, host, request.argv, terminal=sys.stdin.isatty() and sys.stdout.isatty())
+    command = ssh_command(pod, chosen, argv, terminal=sys.stdin.isatty() and sys.stdout.isatty())
     if pod.ssh.known_hosts is not None and pod.ssh.host_keys == "accept-new":
         with suppress(OSError):  # ssh creates known_hosts, but not its folder
             pod.ssh.known_hosts.expanduser().parent.mkdir(mode=0o700, parents=True, exist_ok=True)

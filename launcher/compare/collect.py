@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable
 
 from podrun.runtime.config import Config
@@ -14,6 +13,7 @@ from ..plan.spec import RunSpec
 from ..pod.errors import HostError
 from ..report.curves import MEASURED
 from ..report.records import finite
+from ..report.verdict import cause_of
 from ..rundir import run_summary
 from ..rundir.events import Row, parse_row
 from ..rundir.run_state import reduce_events
@@ -35,7 +35,7 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
     run = reduce_events(directory.read_events())
     code, message = (run.end["code"], run.end["message"]) if run.end else (None, "it never ended")
     state = _STATES.get(run_summary.status_of(directory)[0], VariantState.FAILED)
-    reason = "" if state is not VariantState.FAILED else _reason(message)
+    reason = "" if state is not VariantState.FAILED else cause_of(message)
     try:
         text = files.read(Workdir(spec.workdir).metrics)
     except (HostError, OSError) as error:
@@ -56,11 +56,6 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
         frozenset(metrics([row for row in records if row.get("kind") == "eval"], ())),
         is_program=not isinstance(spec.job, Config),
     )
-
-
-def _reason(message: str) -> str:
-    """Return the last line of a run's message, without the parts that the table shows already."""
-    return re.sub(r" \[exit code -?\d+\]$", "", message.removeprefix("failed: "))
 
 
 def steps(records: Iterable[Row]) -> tuple[Step, ...]:

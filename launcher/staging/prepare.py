@@ -39,11 +39,8 @@ class Prepared:
     """Absolute path of the workers' interpreter on the host."""
     sent: tuple[str, ...]
     """Names of the bundles that were sent."""
-    bytes_sent: int
     facts: Facts | None
     """Facts of the host, with the skew of its clock; None if they were not requested."""
-    pruned: int = 0
-    """Number of old bundles and environments that were removed."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,7 @@ def _prepare(
                 facts = with_skew(facts, asked, time.time())
             say("checked", "ready")
             names = tuple(bundle.name for bundle in sent)
-            return Prepared(frame["python"], names, sum(len(b.data) for b in sent), facts, frame["pruned"])
+            return Prepared(frame["python"], names, facts)
     raise agent.lost()
 
 

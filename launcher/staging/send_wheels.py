@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import megabytes
 
 from ..agent.base.from_agent import WheelTarget
 from ..agent.base.to_agent import EnvironmentRequest
-from ..plan.data_set import megabytes
 from ..pod.errors import HostError
 from ..pod.pod import Pod
 from ..transport.base import Transport

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import UserError
+from podrun.runtime.wording import megabytes
 
-from ..plan.data_set import megabytes
 from ..pod.home import age_of, podrun_home, private_folder
 from .runtime_packages import lines_that_count
 

@@ -97,18 +97,6 @@ class Checkpoints(CheckpointFolder):
         }
         self.write(step, state, meta, metrics)
 
-    def restore(self, step: int, template: StateDict, config: Config, fingerprint: bytes) -> Restored:
-        """Restore a checkpoint.
-
-        The template gives the form of each array: a numpy array, or a JAX array with its sharding.
-
-        Raises:
-            UserError: the checkpoint has another model, optimizer or data.
-            DamagedCheckpointError: it is damaged.
-            HostFaultError: this host could not read it in two tries.
-        """
-        return self.load(step, self.target(lambda: template, config, fingerprint))
-
     def target(
         self, template: Callable[[], StateDict], config: Config, fingerprint: bytes
     ) -> Target[JobMeta, Restored]:

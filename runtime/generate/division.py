@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding
 
 from ..config import Config
 from ..config.parallel import Jit, Mesh
-from ..device_memory import device_memory
+from ..device_memory import usable_memory
 from ..devices import Devices
 from ..models.adapter import Model, name_of
 from ..models.layers import gathering
@@ -70,8 +70,8 @@ def division_of(config: Config, model: Model, params: Any, pod: Devices) -> Divi
         pod: the devices.
     """
     size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(params))
-    memory = device_memory(pod.kind)
-    if pod.count == 1 or (memory is not None and size <= _SHARE * memory.usable):
+    memory = usable_memory(pod.kind)
+    if pod.count == 1 or (memory is not None and size <= _SHARE * memory):
         return None
     grids = (Mesh(fsdp=pod.count // parts, model=parts) for parts in range(pod.count, 0, -1) if pod.count % parts == 0)
     # The optimizer does not matter: the model is not trained.

@@ -30,8 +30,6 @@ class CompiledStep:
 
     memory: Memory | None
     """None if the step does not fit, or if the compiler does not report it."""
-    too_large: str
-    """The compiler's message if the step does not fit into a device's memory; otherwise empty."""
     needed: int | None
     """Bytes of memory that a device needs, as reported by the compiler; a lower bound if the step does not fit."""
     available: int | None
@@ -67,14 +65,14 @@ def compile_step(strategy: Strategy, lowered: jax.stages.Lowered, flops: float |
         if not _TOO_MUCH.search(str(error)):
             raise
         needed, available = sizes(str(error))
-        return CompiledStep(None, str(error), needed, available, (), (), None, 0, time.perf_counter() - began, None)
+        return CompiledStep(None, needed, available, (), (), None, 0, time.perf_counter() - began, None)
     seconds = time.perf_counter() - began
     memory = memory_of(program)
     text = hlo.read(program.as_text() or "")
     sent = traffic(text, mesh_of(strategy)) if strategy.pod.count > 1 else ()
     limits = roofline(strategy.pod.kind, strategy.config.precision.compute, flops, moved(text), sent)
     needed = memory.total if memory else None
-    return CompiledStep(memory, "", needed, None, largest(text), sent, limits, unknown_loops(text), seconds, program)
+    return CompiledStep(memory, needed, None, largest(text), sent, limits, unknown_loops(text), seconds, program)
 
 
 def memory_of(program: jax.stages.Compiled) -> Memory | None:

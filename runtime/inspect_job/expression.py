@@ -153,8 +153,8 @@ def _options(text: str, name: str, node: ast.Call) -> dict[str, int | tuple[int,
         given["axis"] = node.args[-1]
     for keyword in node.keywords:
         if keyword.arg is None or keyword.arg not in allowed or keyword.arg in given:
-            options = " and ".join(f"{option}=" for option in allowed)
-            may = f"it takes only {options}, each at most once" if allowed else "it has no options"
+            listed = " and ".join(f"{option}=" for option in allowed)
+            may = f"it takes only {listed}, each at most once" if allowed else "it has no options"
             raise UserError(f"--expr {text}: {name} with {keyword.arg or '**'}: {may}")
         given[keyword.arg] = keyword.value
     options: dict[str, int | tuple[int, ...]] = {}

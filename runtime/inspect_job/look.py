@@ -15,7 +15,7 @@ from ..config.attention import with_kernel
 from ..contract import UserError
 from ..data.base import Dataset
 from ..data.pipeline import batch_shapes, padded
-from ..device_memory import device_memory
+from ..device_memory import usable_memory
 from ..devices import Devices
 from ..job_report import (
     Buffer,
@@ -85,8 +85,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
     computing = len(next(iter(jax.tree.leaves(state))).sharding.device_set)
     flops = step_flops(task, initial, shapes, strategy.parts, config.trained_names).times(models)
     compiled = compile_step(strategy, lowered, flops.total / computing)
-    memory = device_memory(pod.kind) if pod else None
-    usable = memory.usable if memory else None
+    usable = usable_memory(pod.kind) if pod else None
     if compiled.program is None or (usable and compiled.needed and compiled.needed > usable):
         raise _does_not_fit(config, data, slice_name, compiled, usable, strategy, kernel)
     return Report(

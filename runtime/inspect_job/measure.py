@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..config import Config
 from ..contract import UserError
 from ..data.base import Dataset
-from ..device_memory import device_memory
+from ..device_memory import usable_memory
 from ..devices import Devices
 from ..job_report import Choice
 from ..layout_facts import Held, Measured, Survey
@@ -39,7 +39,6 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     """
     configs = [with_architecture(config) for config in configs]
     data = load_data(configs[0])
-    memory = device_memory(pod.kind)
     held = []
     working: list[tuple[Config, Strategy]] = []
     for config in configs:
@@ -57,8 +56,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     batch = step_batch(first, data, strategy)
     strategy.lowered(batch)
     types = {name: f"{array.dtype}{[*array.shape]}" for name, array in batch.items()}
-    usable = memory.usable if memory else None
-    return Survey(pod.kind, usable, types, data.train.size, strategy.task.whole_batch, tuple(held))
+    return Survey(pod.kind, usable_memory(pod.kind), types, data.train.size, strategy.task.whole_batch, tuple(held))
 
 
 def measure(config: Config, pod: Devices) -> Measured:
@@ -73,8 +71,7 @@ def measure(config: Config, pod: Devices) -> Measured:
         step_flops(strategy.task, given, batch, strategy.parts, strategy.config.trained_names).total * strategy.models
     )
     step = compile_step(strategy, strategy.lowered(batch), flops / strategy.devices)
-    memory = device_memory(pod.kind)
-    usable = step.available or (memory.usable if memory else None)
+    usable = step.available or usable_memory(pod.kind)
     limits = step.roofline.limits if step.roofline else ()
     return Measured(
         fits=step.program is not None and not (usable and step.needed and step.needed > usable),

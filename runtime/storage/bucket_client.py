@@ -39,7 +39,6 @@ _TRIES = 6
 _RETRY_SECONDS = 60.0  # no retry begins later
 _LONGEST = 16.0  # most seconds between two tries; the libraries retry several times themselves within each
 _TRANSFERS = 4  # transfers of an object whose checksum does not match
-_ABSENT = ""  # version that stands for an object that does not exist
 
 
 class Bucket:
@@ -74,12 +73,8 @@ class Bucket:
         """Write an object. Raises BucketError."""
         self._write(name, content, None)
 
-    def create(self, name: str, content: bytes) -> bool:
-        """Write an object if the name is free. Return whether it was written. Raises BucketError."""
-        return self.replace(name, content, _ABSENT) is not None
-
     def replace(self, name: str, content: bytes, version: str) -> str | None:
-        """Write an object if its current version is `version`.
+        """Write an object if its current version is `version`; "" means that the object must not exist.
 
         Return the new version; None if the current version is another one.
 

@@ -16,7 +16,7 @@ from podrun.launcher.pod.slices import TPU_SLICES, parse_slice
 from podrun.launcher.pod.target import GPUS, target_of
 from podrun.runtime.compiler import devices_of
 from podrun.runtime.contract import UserError
-from podrun.runtime.device_memory import device_memory
+from podrun.runtime.device_memory import usable_memory
 from podrun.runtime.target import Target
 
 pytestmark = pytest.mark.compilers
@@ -40,7 +40,7 @@ def test_every_slice_has_the_devices_and_processes_that_the_compiler_sees() -> N
         target = target_of(slice)
         assert target
         pod = devices_of(target)
-        assert device_memory(pod.kind), pod.kind
+        assert usable_memory(pod.kind), pod.kind
         accepted[generation] += 1
     table = re.findall(r"^\| (\w+) \| (\d+) \| `TPU", DOCS.read_text(), re.MULTILINE)
     assert {name: int(count) for name, count in table} == accepted
@@ -50,7 +50,7 @@ def test_every_gpu_has_its_description_read_and_its_memory_known() -> None:
     for gpu in GPUS:
         pod = devices_of(Target("gpu-2x4", "cuda", "1x2x4", 8, 2, gpu=gpu))
         assert pod.platform == "gpu"
-        assert device_memory(pod.kind), pod.kind
+        assert usable_memory(pod.kind), pod.kind
 
 
 def test_two_processes_use_the_tpu_compiler_at_once() -> None:

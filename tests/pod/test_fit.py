@@ -27,8 +27,8 @@ def small(sandbox: Sandbox) -> Sandbox:
     [
         ((), "which slice? give --slice v5e-16, or --slice 'v5e-*'"),
         (("--slice", "cpu-2x2"), "cpu-2x2: memory and speed of CPUs are not known to podrun"),
-        (("--slice", "v4-8"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
-        (("--slice", "v4-*"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
+        (("--slice", "v4-8"), "v4-8: the TPU compiler treats a chip of v4 as two devices"),
+        (("--slice", "v4-*"), "v4-8: the TPU compiler treats a chip of v4 as two devices"),
         (("--slice", "gpu-1x2"), "gpu-1x2: which GPUs? give --gpu a100|a100-40gb|h100|"),
         (("--slice", "gpu-1x2", "--gpu", "h1000"), "unknown GPU 'h1000'; the compiler's descriptions are of a100, "),
         (("--slice", "v5e-4", "--gpu", "h100"), "--gpu h100: it is for slices such as gpu-2x8"),

@@ -232,7 +232,7 @@ def test_where_no_page_can_be_written(small: Sandbox, in_process: Command) -> No
             ("--slice", "gpu-1x8", "--compile-for", "h1000"),
             "unknown GPU 'h1000'; the compiler's descriptions are of a100,",
         ),
-        (("--slice", "v4-8", "--compile-for", "tpu"), "v4-8: the TPU compiler takes a chip of v4 for two devices"),
+        (("--slice", "v4-8", "--compile-for", "tpu"), "v4-8: the TPU compiler treats a chip of v4 as two devices"),
     ],
 )
 @pytest.mark.usefixtures("small")

@@ -230,7 +230,7 @@ def test_resume_of_an_average_with_frozen_parameters(tmp_path: Path) -> None:
     checkpoints.save(2, copies(older), 16, config, b"", None)
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path / "checkpoints", Checkpoint(), one.saves_in_parts)
-    restored = checkpoints.restore(2, one.template(), config, b"")
+    restored = checkpoints.load(2, checkpoints.target(one.template, config, b""))
     checkpoints.close()
     assert_identical(copies(restored.state), named)
     saved = SavedModel(find_checkpoint(tmp_path, None))

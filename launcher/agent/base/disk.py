@@ -1,11 +1,11 @@
-"""Measure disk space: what is free, before it is needed, and what a folder takes."""
+"""Measure disk space: what is free, before it is needed, and what a folder takes and has."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-from typing import Iterable, Optional
+from typing import Iterable, List, Optional
 
 from .private import ELSEWHERE
 from .problem import Problem
@@ -32,6 +32,14 @@ def folder_size(folder: str) -> int:
             except OSError:
                 pass
     return total
+
+
+def names_in(folder: str) -> List[str]:
+    """Return the names in the folder; none if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def check_space(folder: str, needed: int, what: str) -> None:

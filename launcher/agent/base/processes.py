@@ -17,6 +17,8 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x80000
 HOSTS = "/etc/hosts"
 STUCK = 10.0  # seconds after which a killed process counts as stuck in the kernel ...
 ROUNDS = 50  # ... if `kill_until_none` made as many rounds: on an overloaded machine processes take longer to die
+ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+"""Signals that ask a process to end."""
 
 
 def libc() -> ctypes.CDLL:
@@ -132,6 +134,13 @@ def kill_descendants(reap: Callable[[], None], spare: AbstractSet[int] = frozens
         return not any(descendants(spare) for _ in range(5)) if spare else _childless()
 
     return kill_until_none(lambda: descendants(spare), reap, childless)
+
+
+def end_all() -> None:
+    """Kill all processes that this one has started. From now on, signals that ask this process to end are ignored."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    kill_descendants(reap)
 
 
 def kill_until_none(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Any, Tuple
 
+from .processes import ENDING
 from .schema import Check, Malformed, loads
 from .to_agent import REQUESTS
 
@@ -14,6 +16,16 @@ CHUNK = 1 << 16
 
 class GoneError(Exception):
     """The launcher, or the connection to it, is gone."""
+
+
+def end_with_signals() -> None:
+    """Let the signals that ask this process to end raise GoneError."""
+    for number in ENDING:
+        signal.signal(number, _end)
+
+
+def _end(number: int, frame: Any) -> None:
+    raise GoneError()
 
 
 class Stdin:

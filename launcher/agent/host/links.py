@@ -10,6 +10,7 @@ import struct
 import subprocess
 from typing import TYPE_CHECKING, List, Mapping, Optional
 
+from ..base.disk import names_in
 from ..base.protocol import IFNAME
 from .usage import nvidia_smi
 
@@ -30,7 +31,7 @@ def read_links(address: Optional[str], env: Mapping[str, str], folder: str = "/s
     Speeds are in Mb/s; None: unknown. Sources: sysfs-class-net and sysfs-class-infiniband of the kernel's documentation,
     `nvidia-smi nvlink --help`.
     """
-    names = sorted(_names(os.path.join(folder, "net")))[:_MOST]
+    names = sorted(names_in(os.path.join(folder, "net")))[:_MOST]
     return {
         "interfaces": [{"name": name, "speed": _speed(os.path.join(folder, "net", name))} for name in names],
         "used": next((name for name in names if address and address in _addresses(name)), None),
@@ -71,9 +72,9 @@ def _nvlink() -> List[Nvlink]:
 
 def _ports(folder: str) -> List[Infiniband]:
     ports: List[Infiniband] = []
-    for device in sorted(_names(folder))[:_MOST]:
+    for device in sorted(names_in(folder))[:_MOST]:
         below = os.path.join(folder, device, "ports")
-        for number in sorted(_names(below))[:_MOST]:
+        for number in sorted(names_in(below))[:_MOST]:
             place = os.path.join(below, number)
             state = (_read(os.path.join(place, "state")) or "").rpartition(": ")[2]
             if state:
@@ -102,13 +103,6 @@ def _addresses(name: str) -> List[str]:
 def _speed(place: str) -> Optional[int]:
     text = _read(os.path.join(place, "speed")) or ""
     return int(text) if text.isdigit() and int(text) else None
-
-
-def _names(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 def _read(path: str) -> Optional[str]:

@@ -9,7 +9,6 @@ kills every process that it has started.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Union
@@ -18,9 +17,9 @@ from ..base.container import container_env, inside
 from ..base.places import BUNDLES, bundle_folder
 from ..base.private import UnsafeError, private_path
 from ..base.problem import Problem, cannot_write
-from ..base.processes import adopt_orphans, kill_descendants, reap
+from ..base.processes import adopt_orphans, end_all
 from ..base.protocol import ENV_PROJECT
-from ..base.stdin import GoneError, Part, Stdin
+from ..base.stdin import GoneError, Part, Stdin, end_with_signals
 from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, GATHER_FACTS, PREPARE_REQUEST
 from ..base.tool import ToolError, Tools
 from .environment import Environments, LacksWheelsError, find_python
@@ -38,8 +37,7 @@ IMAGE_LIMIT = 1800.0  # seconds to pull an image and start it
 
 def prepare() -> None:
     adopt_orphans()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
+    end_with_signals()
     launcher = Launcher(Stdin())
     problem: Optional[Problem] = None
     finished = False
@@ -54,21 +52,11 @@ def prepare() -> None:
         problem = cannot_write(str(error.filename or "podrun's folder"), error)
     finally:
         if not finished:
-            _kill_all()
+            end_all()
     if problem is not None:
         launcher.report(problem)
     if not finished:
         sys.exit(1)
-
-
-def _end(number: int, frame: Any) -> None:
-    raise GoneError()
-
-
-def _kill_all() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    kill_descendants(reap)
 
 
 class InterpreterQuery:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Deque, Dict, List, Set, Union
@@ -19,7 +18,7 @@ from ..base.disk import ROOM
 from ..base.places import data_set_folder
 from ..base.private import UnsafeError
 from ..base.problem import Problem, cannot_write
-from ..base.stdin import GoneError, Part, Stdin
+from ..base.stdin import GoneError, Part, Stdin, end_with_signals
 from ..base.to_agent import BRING_REQUEST, PIECE_OR_END, ROLE, SOURCES
 from .data_files import DataFiles, DigestError, store_id
 from .data_set import File
@@ -37,8 +36,7 @@ LAUNCHER = "the launcher"
 
 
 def receive_data() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
+    end_with_signals()
     code = 1
     try:
         Transfer(Launcher(Stdin())).run()
@@ -46,10 +44,6 @@ def receive_data() -> None:
     except GoneError:
         pass
     os._exit(code)  # threads may wait for other hosts
-
-
-def _end(number: int, frame: Any) -> None:
-    raise GoneError()
 
 
 def _problem(error: Exception) -> Problem:

@@ -11,6 +11,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, List
 
+from ..base.disk import names_in
 from ..base.stdin import read_request
 from .checkpoint_files import NAME, PINNED, list_checkpoints, names_of, step_of, verify
 
@@ -54,19 +55,12 @@ def _folder(workdir: str) -> str:
         raise RequestError("%s is a file; a workdir is the folder that a run writes to" % workdir)
     if not os.path.isdir(workdir):
         above, name = os.path.split(workdir)
-        near = difflib.get_close_matches(name, _names_in(above), n=1)
+        near = difflib.get_close_matches(name, names_in(above), n=1)
         meant = "; did you mean %s?" % os.path.join(above, near[0]) if near else "; is it on another machine (--pod)?"
         raise RequestError("there is no folder %s%s" % (workdir, meant))
     if not os.path.isdir(folder) or not names_of(folder):
         raise RequestError("%s has no checkpoints; a workdir is the folder that a run writes to" % workdir)
     return folder
-
-
-def _names_in(folder: str) -> List[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
 
 
 class Lock:

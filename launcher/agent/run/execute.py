@@ -9,11 +9,10 @@ from __future__ import annotations
 import errno
 import os
 import select
-import signal
-from typing import TYPE_CHECKING, Any, List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
-from ..base.processes import adopt_orphans, ended_children, kill_descendants, reap, wake_on_signals
-from ..base.stdin import read_request
+from ..base.processes import adopt_orphans, end_all, ended_children, wake_on_signals
+from ..base.stdin import GoneError, end_with_signals, read_request
 from .worker import become_worker
 
 if TYPE_CHECKING:
@@ -24,28 +23,17 @@ NOT_FOUND, NOT_PERMITTED = 127, 126  # as in shells
 _AFTER = 32  # reads of output after the command has ended; background processes may write to the pipe forever
 
 
-class GoneError(Exception):
-    """The launcher is gone, so the command must be killed."""
-
-
 def execute() -> int:
     """Run the command of the request and return its exit code, or 128 + N for signal N."""
     request: ExecuteRequest = read_request("execute")
     adopt_orphans()
     wake, _ = wake_on_signals()
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, _end)
+    end_with_signals()
     try:
         return _Command(request).follow(wake)
     except GoneError:
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        kill_descendants(reap)
+        end_all()
         return 1
-
-
-def _end(number: int, frame: Any) -> None:
-    raise GoneError()
 
 
 class _Command:

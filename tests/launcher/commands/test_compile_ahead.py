@@ -44,7 +44,7 @@ def test_hosts_that_are_there_before(programs: Path) -> None:
 def test_a_slice_that_nothing_can_be_compiled_for(programs: Path) -> None:
     compiling = compile_ahead(Request(Path("small.yaml"), compile_ahead=True), parse_slice("v4-8"))
     assert compiling and compiling.process.wait(120) == 2
-    assert str(compiling.end()).startswith("nothing was compiled before: v4-8: the TPU compiler takes a chip of v4")
+    assert str(compiling.end()).startswith("nothing was compiled before: v4-8: the TPU compiler treats a chip of v4")
 
 
 def test_when_nothing_is_compiled(programs: Path, podrun: Podrun) -> None:

@@ -49,6 +49,6 @@ def test_a_gpu_for_a_slice_of_others_is_refused(slice: str) -> None:
 
 def test_v4_is_refused_with_the_reason() -> None:
     with pytest.raises(
-        UserError, match=r"^v4-32: the TPU compiler takes a chip of v4 for two devices .* would be wrong$"
+        UserError, match=r"^v4-32: the TPU compiler treats a chip of v4 as two devices .* would be wrong$"
     ):
         target_of(parse_slice("v4-32"))

@@ -32,11 +32,9 @@ def test_old_bundles_go_those_in_use_stay(case: Case) -> None:
         make_old(bundles / name, 10 + age)
     store.in_use(str(bundles / sent[0]))  # as the agent of a run does that goes on for days
     (case.project / "train.py").write_text("print(1)")
-    answer = case.prepared()
-    assert answer.sent == ()
+    assert case.prepared().sent == ()
     stay = {sent[0], sent[1], *sent[-3:]}  # in use, used now, and with these the newest five
     assert case.there() & set(sent) == stay
-    assert answer.pruned == 5
 
 
 def test_old_environments_go(case: Case) -> None:
@@ -46,7 +44,7 @@ def test_old_environments_go(case: Case) -> None:
         folder.mkdir(parents=True)
         (folder / store.DONE).write_text("{}")
         make_old(folder, 10 + n)
-    assert case.prepared().pruned == 3
+    case.prepared()
     assert case.there("envs") == {f"{n:016x}" for n in range(3)}
 
 

@@ -57,7 +57,7 @@ def test_a_real_state_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
         assert checkpoints.completed(wait=True) == 2
     with opened(tmp_path, one.saves_in_parts) as checkpoints:
         assert checkpoints.latest() == 2
-        restored = checkpoints.restore(2, one.template(), config, FINGERPRINT)
+        restored = checkpoints.load(2, checkpoints.target(one.template, config, FINGERPRINT))
     assert (restored.step, restored.position) == (2, 16)
     assert_identical(copies(restored.state), expected)
     resumed, found = one.step(one.place(restored.state), given)
@@ -76,8 +76,8 @@ def test_a_checkpoint_may_be_of_any_strategy(tmp_path: Path) -> None:
             checkpoints.save(step, saved, 8, strategies.job(before), FINGERPRINT, None)
             assert checkpoints.completed(wait=True) == step
         with opened(tmp_path, strategy(after).saves_in_parts) as checkpoints:
-            template, config = strategy(after).template(), strategies.job(after)
-            restored = checkpoints.restore(step, template, config, FINGERPRINT)
+            target = checkpoints.target(strategy(after).template, strategies.job(after), FINGERPRINT)
+            restored = checkpoints.load(step, target)
         placed = strategy(after).place(restored.state)
         assert_identical(copies(strategy(after).savable(placed)), named)
 
@@ -173,7 +173,7 @@ def refusal(folder: Path, saved: Config, now: Config, fingerprint: bytes = FINGE
         checkpoints.save(5, state(5), 40, saved, FINGERPRINT, None)
         checkpoints.completed(wait=True)
         with pytest.raises(UserError) as raised:
-            checkpoints.restore(5, state(0, size), now, fingerprint)
+            checkpoints.load(5, checkpoints.target(lambda: state(0, size), now, fingerprint))
     return str(raised.value)
 
 
@@ -266,7 +266,7 @@ def test_what_may_change_on_the_way(tmp_path: Path) -> None:
     )
     with opened(tmp_path) as checkpoints:
         save(checkpoints, 5, config=before)
-        restored = checkpoints.restore(5, state(0), after, FINGERPRINT)
+        restored = checkpoints.load(5, checkpoints.target(lambda: state(0), after, FINGERPRINT))
     assert_identical(restored.state, state(5))
     assert restored.position == 40
 
@@ -276,7 +276,7 @@ def test_a_preset_is_its_sizes(tmp_path: Path) -> None:
     sizes = {"layers": 12, "heads": 12, "width": 768, "context": 1024}
     with opened(tmp_path) as checkpoints:
         save(checkpoints, 5, config=job(model={"preset": "gpt2"}))
-        assert checkpoints.restore(5, state(0), job(model=sizes), FINGERPRINT).step == 5
+        assert checkpoints.load(5, checkpoints.target(lambda: state(0), job(model=sizes), FINGERPRINT)).step == 5
 
 
 # --- saves that fail ------------------------------------------------------------------------------------------------
@@ -312,12 +312,12 @@ def test_a_write_that_fails_is_raised_once(tmp_path: Path) -> None:
             checkpoints.save(2, noise(2), 16, job(), FINGERPRINT, None)
         assert checkpoints.completed(wait=True) is None
         assert checkpoints.latest() == 1
-        assert_identical(checkpoints.restore(1, noise(0), job(), FINGERPRINT).state, noise(1))
+        assert_identical(checkpoints.load(1, checkpoints.target(lambda: noise(0), job(), FINGERPRINT)).state, noise(1))
         checkpoints.save(3, noise(3), 24, job(), FINGERPRINT, None)
         assert checkpoints.completed(wait=True) == 3
     with opened(tmp_path) as checkpoints:
         assert kept(tmp_path) == {1, 3}
-        assert_identical(checkpoints.restore(3, noise(0), job(), FINGERPRINT).state, noise(3))
+        assert_identical(checkpoints.load(3, checkpoints.target(lambda: noise(0), job(), FINGERPRINT)).state, noise(3))
 
 
 @failing

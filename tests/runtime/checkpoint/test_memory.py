@@ -53,7 +53,9 @@ def test_the_state_is_never_in_memory_twice(tmp_path: Path) -> None:
 
     save_more = measured(save)[1]
     template = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), state)
-    restored, _, restore_more = measured(lambda: checkpoints.restore(1, template, CONFIG, b"").state)
+    restored, _, restore_more = measured(
+        lambda: checkpoints.load(1, checkpoints.target(lambda: template, CONFIG, b"")).state
+    )
     assert all((restored["params"][str(n)] == n).all() for n in range(ARRAYS))
     assert save_more < SIZE * 0.7 and restore_more < SIZE * 0.7
     checkpoints.close()

@@ -167,4 +167,4 @@ def test_an_ensemble_of_no_members(tmp_path: Path) -> None:
         for shapes in ({"params": {}}, {"params": {"layer": 3}}, {"params": {"layer": []}}):
             edit(lambda meta, shapes=shapes: meta.update(shapes=shapes))(tmp_path / "checkpoints" / "20")  # type: ignore[misc]
             with pytest.raises(DamagedCheckpointError, match="not the metadata of a checkpoint"):
-                checkpoints.restore(20, state(0), config, FINGERPRINT)
+                checkpoints.load(20, checkpoints.target(lambda: state(0), config, FINGERPRINT))

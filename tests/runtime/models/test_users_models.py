@@ -105,9 +105,8 @@ def test_examples_train(folder: Path, example: str) -> None:
     checkpoints.save(2, one.savable(state), 0, one.config, b"", None)
     checkpoints.completed(wait=True)
     other = strategy(example, "jit fsdp 2")
-    restored = Checkpoints(folder / "checkpoints", one.config.checkpoint).restore(
-        2, other.template(), other.config, b""
-    )
+    again = Checkpoints(folder / "checkpoints", one.config.checkpoint)
+    restored = again.load(2, again.target(other.template, other.config, b""))
     placed = other.place(restored.state)
     assert_identical(copies(other.savable(placed)), saved)
     third = [train(s, x, [batch()])[1][0]["loss"] for s, x in ((one, state), (other, placed))]
@@ -149,7 +148,7 @@ def Net(options, outputs, dtype):
     checkpoints = Checkpoints(folder / "checkpoints", one.config.checkpoint)
     checkpoints.save(2, one.savable(state), 0, one.config, b"", None)
     checkpoints.completed(wait=True)
-    restored = checkpoints.restore(2, one.template(), one.config, b"")
+    restored = checkpoints.load(2, checkpoints.target(one.template, one.config, b""))
     assert_identical(copies(one.savable(one.place(restored.state))), saved)
 
 

@@ -228,7 +228,7 @@ def test_one_model_and_an_ensemble_do_not_resume_each_other(tmp_path: Path, befo
     checkpoints.close()
     checkpoints = Checkpoints(tmp_path / "checkpoints", Checkpoint(), strategy(after).saves_in_parts)
     with pytest.raises(UserError) as raised:
-        checkpoints.restore(5, strategy(after).template(), job(after), b"data")
+        checkpoints.load(5, checkpoints.target(strategy(after).template, job(after), b"data"))
     checkpoints.close()
     assert f"\n  {row}\n" in str(raised.value)
     assert "choose another --workdir" in str(raised.value)

@@ -23,11 +23,11 @@ def test_objects(url: str, tmp_path: Path) -> None:
     assert bucket.sizes() == {"a/b 1.bin": 1000, "c": 4}
     bucket.get_file("a/b 1.bin", tmp_path / "sub" / "again")
     assert (tmp_path / "sub" / "again").read_bytes() == b"x" * 1000
-    assert not bucket.create("c", b"other") and bucket.read("c") == b"text"
+    assert not bucket.replace("c", b"other", "") and bucket.read("c") == b"text"
     bucket.delete("c")
     bucket.delete("c")
     assert bucket.read("c") is None
-    assert bucket.create("c", b"new")
+    assert bucket.replace("c", b"new", "")
     bucket.put("c2/near", b"of another folder")
     assert set(bucket.objects("a")) == {"a/b 1.bin"} and set(Bucket(f"{url}/c").objects()) == set()
     assert bucket.read_part("a/b 1.bin", 2, 5) == b"xxx"

@@ -49,8 +49,8 @@ def test_a_server_that_fails_now_and_then(through_proxy: Open, tmp_path: Path) -
             bucket.delete(gone)
             del kept[gone]
             assert bucket.read(gone) is None
-    assert bucket.create("claim", b"mine")
-    assert not bucket.create("claim", b"another's")
+    assert bucket.replace("claim", b"mine", "")
+    assert not bucket.replace("claim", b"another's", "")
     assert bucket.sizes() == {**{name: len(content) for name, content in kept.items()}, "claim": 4}
     for name, content in kept.items():
         bucket.get_file(name, tmp_path / "got")
@@ -96,5 +96,5 @@ def test_wrong_bytes_are_noticed_both_ways(through_proxy: Open, tmp_path: Path) 
     for number in range(12):
         bucket.get_file(str(number), tmp_path / "got")
         assert (tmp_path / "got").read_bytes() == content == bucket.read(str(number))
-    assert bucket.create("claim", content) and not bucket.create("claim", b"another's")
+    assert bucket.replace("claim", content, "") and not bucket.replace("claim", b"another's", "")
     assert faults.count["wrong bytes"] >= 4
