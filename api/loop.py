@@ -146,6 +146,7 @@ class Steps(Generic[S]):
         self._session.metrics.watched = ranking.metric if ranking else None
         retention = Retention(keep, keep_best=1 if ranking else 0, ranking=ranking or LOWEST_LOSS)
         self._checkpoints = ProgramCheckpoints(checkpoints, state, retention, storage)
+        self._checkpoints.when_complete(self._report_checkpoint)
         newest = self._checkpoints.newest(state, self._reporter)
         if self._session.in_pod:
             warn_of_missing(self._session.env, storage, checkpoints, newest[0] if newest else None, self._reporter)
@@ -311,7 +312,10 @@ class Steps(Generic[S]):
             self._iterator_text = self._iterator.text()
         self._session.metrics.flush(before=None if on_cpu else step)
         self._report_step(step)
-        self._report_save()
+        self._checkpoints.completed()
+
+    def _report_checkpoint(self, step: int) -> None:
+        self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
 
     def _report_step(self, step: int) -> None:
         """Report the step, at most once a second, unless the program has reported it."""
@@ -325,7 +329,7 @@ class Steps(Generic[S]):
         self._session.metrics.flush()
         self._check_forgotten()
         self._reporter.phase(Phase.SAVE)
-        self._report_save(wait=True)
+        self._checkpoints.completed(wait=True)
         iterators = None
         if self._iterator is not None:
             iterators = [text.decode() for text in gather_texts(self._iterator_text.encode())]
@@ -370,17 +374,12 @@ class Steps(Generic[S]):
                 "better (set a higher patience, or none, to go on)"
             )
 
-    def _report_save(self, wait: bool = False) -> None:
-        step = self._checkpoints.completed(wait)
-        if step is not None and self._leads:
-            self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
-
     def _finish(self) -> None:
         """Save the last state unless it is saved already, and wait until it is on disk."""
         self._session.metrics.flush()
         if self._saved != self.step:
             self._save()
         self._reporter.phase(Phase.SAVE)
-        self._report_save(wait=True)
+        self._checkpoints.completed(wait=True)
         self._report_best()
         self._reporter.phase(Phase.DONE)

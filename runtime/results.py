@@ -102,6 +102,7 @@ class Results:
                 published,
             ),
         )
+        self._checkpoints.when_complete(lambda step: reporter.event({"event": EventKind.CHECKPOINT, "step": step}))
         self.saved: int | None = None
         """Step of the restored checkpoint, or of the last save that was started."""
 
@@ -179,15 +180,13 @@ class Results:
         counters: Counters,
     ) -> None:
         """Start a save, after waiting for the previous one. Called on all processes. Raises SaveError if either fails."""
-        self.report_save(wait=True)
+        self.check_save(wait=True)
         self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, counters)
         self.saved = step
 
-    def report_save(self, wait: bool = False) -> None:
-        """Report a save that completed since the last call. `wait`: wait for a save in progress."""
-        step = self._checkpoints.completed(wait)
-        if step is not None and self._checkpoints.leads:
-            self._reporter.event({"event": EventKind.CHECKPOINT, "step": step})
+    def check_save(self, wait: bool = False) -> None:
+        """Raise SaveError if the save in progress has failed. `wait`: wait until it is complete."""
+        self._checkpoints.completed(wait)
 
     @property
     def can_save_alone(self) -> bool:
@@ -201,7 +200,7 @@ class Results:
                 self._checkpoints.stand_in()
             save()
         self._reporter.phase(Phase.SAVE)
-        self.report_save(wait=True)
+        self.check_save(wait=True)
         while not self._leads and self._checkpoints.latest() != step:
             time.sleep(_POLL)  # process 0 is saving it in the background
 

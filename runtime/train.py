@@ -267,7 +267,7 @@ class Trainer:
                 self._results.prepare_saves()
             if done:
                 self._record(*done)
-            self._results.report_save()
+            self._results.check_save()
             if is_due(step, config.eval.every):
                 self._evaluate()
                 if counts.best.is_exhausted and step < counts.steps:
@@ -438,7 +438,7 @@ class Trainer:
         if self._results.saved != self._counts.step:
             self._save()
         self._reporter.phase(Phase.SAVE)
-        self._results.report_save(wait=True)
+        self._results.check_save(wait=True)
 
     def _save_and_stop(self) -> None:
         self._complete_save()

@@ -87,6 +87,8 @@ class Outcome:
     others: str = ""
     """What the other processes were doing when the cause ended the attempt."""
     interrupted_by: int | None = None
+    hurried: bool = False
+    """True if the user has interrupted twice, so that no save was waited for."""
     saved_step: int | None = None
     """Step of the newest reported checkpoint."""
     no_checkpoint: bool = False

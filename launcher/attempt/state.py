@@ -143,6 +143,7 @@ class AttemptState:
         self.is_stuck = False
         """True once no process makes progress any more."""
         self.job = JobProgress()
+        self._hurried = False
         self._watch = ProgressWatch(self.processes.values(), plan.launch, plan.is_program)
         self._reported = Reported(adoption) if adoption else None
         """What the supervisor that this attempt was taken over from has reported already."""
@@ -191,7 +192,9 @@ class AttemptState:
             case Step.INTERRUPTED:
                 self._note("stopping (Ctrl-C again: at once)")
             case Step.INTERRUPTED_AGAIN:
-                self._note("stopping")
+                if not self._hurried:
+                    self._note("stopping at once: no save is waited for")
+                self._hurried = True
         effects, self._effects = self._effects, []
         return effects
 
@@ -280,6 +283,7 @@ class AttemptState:
             left_behind=self._left_behind,
             no_checkpoint=self.job.no_checkpoint,
             nothing_left=self.job.nothing_left,
+            hurried=self._hurried,
             finished=self.all_done(),
             all_ended_well=all(p.exit_code == 0 for p in self.processes.values()),
         )

@@ -92,10 +92,9 @@ class CheckpointFolder:
             remove_incomplete(directory)
         self._saves = Saves(directory, retention, in_parts, storage)
 
-    @property
-    def leads(self) -> bool:
-        """Return whether this is the process that reports each finished save."""
-        return self._primary
+    def when_complete(self, tell: Callable[[int], None]) -> None:
+        """Call `tell` with the step as soon as a checkpoint is complete: in another thread, and only on one process."""
+        self._saves.tell = tell
 
     def stand_in(self) -> None:
         """Make this process save a replicated state in place of process 0, when process 0 is blocked."""

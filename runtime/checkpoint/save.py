@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +55,8 @@ class Saves:
         self._writer: CheckpointWriter | None = None
         self._saving: tuple[int, Background] | None = None
         """Step of the save in progress, and the thread that completes it."""
+        self.tell: Callable[[int], None] = lambda step: None
+        """Called with the step as soon as a checkpoint is complete, in the thread that completes it, on one process."""
 
     def prepare(self) -> None:
         """Import orbax in a background thread, if this process saves, so that the first save does not wait for it."""
@@ -131,6 +133,7 @@ class Saves:
             raise
         write_manifest(folder)
         self._storage.after_save(folder)
+        self.tell(step)  # now: the process may end before it makes another step
         checkpoints = {step: path_of(self._directory, step) for step in steps_in(self._directory)}
         for removed in remove_superseded(checkpoints, self._retention):
             self._storage.after_removal(removed)

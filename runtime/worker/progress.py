@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +85,7 @@ class Reporter:
         self._file = EventFile(path)
         self._leads = leads
         self._times = StepTimes(time.monotonic())
+        self._writing = threading.RLock()  # a signal's handler may report as well
         self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
         self.is_program = False
         """True in a user program."""
@@ -98,7 +100,10 @@ class Reporter:
         """Faults to inject; None if the run injects none."""
 
     def event(self, event: WorkerEvent, prints: bool = True) -> None:
-        event = stamped(event)
+        with self._writing:
+            self._append(stamped(event), prints)
+
+    def _append(self, event: WorkerEvent, prints: bool) -> None:
         self._file.append(event)
         if event["event"] == EventKind.RESUME:
             self._times.printed = time.monotonic()  # its line names a step

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..base.to_agent import WorkerSpec
 
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # temporary errors of this machine, not of the file
+REST = 1 << 16  # bytes of output that are sent even to a launcher that no longer waits for output
 BURST = 16  # pieces of output between two reads of the launcher's frames
 
 
@@ -114,8 +115,9 @@ class Outbox:
             if frame["type"] == "exit":
                 waits_for = [self.events[frame["process"]]]
             elif frame["type"] == "stopped":
-                waits_for = list(self.events.values()) if self.skips_output else self.streams
-                frame = {**frame, "missing": self.missing(offsets)}
+                missing = self.missing(offsets)
+                waits_for = list(self.events.values()) if self.skips_output and missing > REST else self.streams
+                frame = {**frame, "missing": missing}
             else:
                 waits_for = []
             if any(self._unsent(stream, offsets[stream]) for stream in waits_for):

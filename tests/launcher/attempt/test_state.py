@@ -561,7 +561,8 @@ def test_a_program_that_saves_has_time() -> None:
 def test_the_users_wish_to_stop_is_confirmed(attempt: Attempt) -> None:
     attempt.apply(Step.INTERRUPTED)
     attempt.apply(Step.INTERRUPTED_AGAIN)
-    assert attempt.notes == ["stopping (Ctrl-C again: at once)", "stopping"]
+    attempt.apply(Step.INTERRUPTED_AGAIN)
+    assert attempt.notes == ["stopping (Ctrl-C again: at once)", "stopping at once: no save is waited for"]
 
 
 def test_hosts_whose_turn_had_not_come_are_not_waited_for(attempt: Attempt) -> None:
