@@ -4,6 +4,10 @@ Arrays, numbers, texts and bytes are saved under their names in the tree. Other 
 restored tree has those in `like`. Arrays may be divided over the processes of the pod; each process saves and reads
 its part. Everything else must be equal on all processes and is saved once. Checkpoints are atomic, and can be restored on any
 number of processes.
+
+Dictionaries of the tree may gain numpy arrays, torch tensors and numbers after the first tree that this process has given to
+`restore` or `save`, as torch's optimizers do after their first step. A later `restore` returns them, although its tree `like`
+does not have them.
 """
 
 from __future__ import annotations
@@ -57,7 +61,8 @@ def restore(
     """Restore the newest checkpoint, the one of `step`, or the best one. Call it on all processes.
 
     Args:
-        like: a state with the same structure, shapes and shardings.
+        like: a state with the same structure, shapes and shardings. Entries that dictionaries have gained since may be
+            missing (see above); they are in the state that is returned.
         folder: by default `checkpoints` in the workdir.
         step: step of the checkpoint; by default the newest that can be read.
         best: restore the checkpoint with the best evaluation, such as `min val/loss`. It exists if `podrun.steps` was
@@ -94,7 +99,9 @@ def _opened(folder: Folder | None, like: Any, retention: Retention) -> Iterator[
     else:
         directory = Path(folder).expanduser().absolute()
         storage = session.storage_of(directory)
-    checkpoints = ProgramCheckpoints(directory, like, retention, storage)
+    first = session.first_states.get(directory)
+    checkpoints = ProgramCheckpoints(directory, like, retention, storage, first)
+    session.first_states[directory] = checkpoints.first
     try:
         yield checkpoints
     finally:

@@ -18,6 +18,7 @@ import numpy as np
 
 from podrun.runtime.checkpoint.messages import connect
 from podrun.runtime.checkpoint.numbered import steps_in
+from podrun.runtime.checkpoint.program import FirstState
 from podrun.runtime.config.sections import Log
 from podrun.runtime.contract import ENV_COORDINATOR, ENV_WORKDIR, Phase, Workdir, WorkerEnv
 from podrun.runtime.distributed import agree, gather, initialize
@@ -327,6 +328,8 @@ class Session:
             lambda: max(steps_in(self.workdir.checkpoints) if self.workdir.checkpoints.is_dir() else (), default=0),
         )
         self.log = Log()
+        self.first_states: dict[Path, FirstState] = {}
+        """Form of the first state that was saved or restored without `steps`, by the folder of its checkpoints."""
         self.tracker: Any = None
         """The tracker that the program gave to `init`."""
         self._claimed = False

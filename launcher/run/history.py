@@ -93,7 +93,8 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
         return Ending.ASLEEP if cause.kind is FailureKind.UNHEARD else Ending.LAUNCHER
     if outcome.unprepared:
         return Ending.UNPREPARED
-    if outcome.code == ExitCode.BAD_CONFIG and not plan.is_program:
+    # the exit code 2 of a program's own may mean anything, but podrun's own errors, which workers report, mean a mistake
+    if outcome.code == ExitCode.BAD_CONFIG and not (plan.is_program and cause.kind is FailureKind.EXITED):
         return Ending.CONFIG
     if cause.kind is FailureKind.ASKED:
         return Ending.PREEMPTED

@@ -61,6 +61,15 @@ class SavedProgram(NamedTuple):
     """Arguments of the program that saved it; None: unknown."""
 
 
+class FirstState(NamedTuple):
+    """The form of the state into which checkpoints are restored. Later states may gain arrays (`added`)."""
+
+    structure: Any
+    """treedef"""
+    described: dict[str, str]
+    """dtype and shape of each array, by name."""
+
+
 class ProgramCheckpoints(CheckpointFolder):
     """The checkpoints of a program's state, which is a pytree.
 
@@ -68,13 +77,22 @@ class ProgramCheckpoints(CheckpointFolder):
     on all processes and is saved by process 0.
     """
 
-    def __init__(self, directory: Path, like: Any, retention: Retention, storage: Storage = SHARED_FOLDER) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        like: Any,
+        retention: Retention,
+        storage: Storage = SHARED_FOLDER,
+        first: FirstState | None = None,
+    ) -> None:
         """Open the folder for states like `like`: the same structure, shapes, dtypes and shardings.
+
+        `first`: form of the first state, if `like` is a later one, which may have gained arrays.
 
         Raises UserError if the state cannot be saved, or differs between processes.
         """
         self._described = _described(like)
-        self._structure = jax.tree.structure(like)
+        self.first = first or FirstState(jax.tree.structure(like), self._described)
         self._kept = trees.kept_as_is(like)
         _check_replicas(like, "the state", "give it as an array that is divided over the processes, or leave it out")
         in_parts = trees.spans_processes(like)
@@ -85,8 +103,11 @@ class ProgramCheckpoints(CheckpointFolder):
     def check(self, step: int, state: Any) -> None:
         """Raise UserError if `state` cannot be saved exactly or restored into the first state. Called on all processes."""
         gained = self._added(state)
-        if (described := {n: d for n, d in _described(state).items() if n not in gained}) != self._described:
-            rows = _rows(self._described, described, "at first", "now")
+        described, expected = (
+            {n: d for n, d in one.items() if n not in gained} for one in (_described(state), self._described)
+        )
+        if described != expected:
+            rows = _rows(expected, described, "at first", "now")
             first = f"the state of step {step} differs from the first state, into which it is restored"
             raise UserError("\n".join([first, *rows, _ADVICE]))
         kept = trees.kept_as_is(state)
@@ -99,7 +120,7 @@ class ProgramCheckpoints(CheckpointFolder):
 
     def _added(self, state: Any) -> added.Added:
         """Return the arrays that `state` has and the first state had not, if they can be restored without it."""
-        return added.added(self._structure, self._described, state)
+        return added.added(self.first.structure, self.first.described, state)
 
     def save(
         self,

@@ -654,3 +654,28 @@ def test_iterators_that_would_begin_anew(fresh: Fresh) -> None:
     fresh()
     with pytest.raises(UserError, match="`get_state` of its iterator returns None; was its `return` forgotten"):
         podrun.steps(4, np.zeros(1), iterator=Silent())
+
+
+def test_piecemeal_state_that_gains_arrays(fresh: Fresh, tmp_path: Path) -> None:
+    """Entries of dictionaries that came after the first state are restored into one without them, as by `steps`."""
+    for number in range(1, 4):  # a run that is stopped twice
+        podrun.init(tmp_path / "mine")
+        restored = podrun.checkpoint.restore({"w": np.zeros(2), "opt": {}})
+        step, state = restored or (0, {"w": np.zeros(2), "opt": {}})
+        assert step == number - 1
+        if restored:
+            assert state["opt"]["count"] == step and type(state["opt"]["count"]) is int
+            np.testing.assert_array_equal(state["opt"]["m"]["w"], [step, step])
+        opt = {"count": step + 1, "m": {"w": np.full(2, step + 1.0)}}
+        podrun.checkpoint.save(step + 1, {"w": state["w"] + 1, "opt": opt})
+        fresh()
+
+
+def test_piecemeal_arrays_that_are_gone_are_missed(fresh: Fresh, tmp_path: Path) -> None:
+    """What the first state had is no gain: a state without it is another one."""
+    podrun.init(tmp_path / "mine")
+    podrun.checkpoint.save(1, {"w": np.zeros(2), "opt": {"m": np.zeros(2)}})
+    fresh()
+    podrun.init(tmp_path / "mine")
+    with pytest.raises(UserError, match=r"opt\.m: float64\[2\] in the checkpoint, not in the state"):
+        podrun.checkpoint.restore({"w": np.zeros(2), "opt": {}})

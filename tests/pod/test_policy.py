@@ -47,6 +47,18 @@ def test_a_run_that_never_reaches_its_first_step_is_not_started_again(start: Sta
     assert reasons(run) == ["it failed before its first step, so a restart would most likely fail there again"]
 
 
+@pytest.mark.long
+def test_a_mistake_in_a_program_is_not_tried_again(start: Start, sandbox: Sandbox) -> None:
+    """It has made steps, but podrun itself says that the program is wrong."""
+    text = "import numpy, podrun\nfor step in podrun.steps(9, {'w': numpy.zeros(2)}, save_every=3):\n    pass\n"
+    (sandbox.path / "forgets.py").write_text(text)
+    run = start("--simulate", "--slice", "cpu-1x1", "launch.max_restarts=5", "--", sys.executable, "forgets.py")
+    assert run.end() == 2
+    assert "podrun.steps: the state has not changed up to step 3" in run.last_line
+    assert attempts(run) == [0]
+    assert reasons(run) == ["the job has a mistake that a restart does not correct"]
+
+
 def test_a_program_that_ends_at_once_is_started_again_only_once(start: Start, sandbox: Sandbox) -> None:
     (sandbox.path / "typo.py").write_text("import sys; sys.exit(3)")
     run = start("--simulate", "--slice", "cpu-1x1", "launch.max_restarts=5", "--", sys.executable, "typo.py")

@@ -138,7 +138,9 @@ CAUSE = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
     ("outcome", "ending"),
     [
         (Outcome(1, CAUSE), Ending.FAILED),
-        (Outcome(2, replace(CAUSE, code=2)), Ending.FAILED),  # of a user program, which means by it what it likes
+        # of a user program, which means by it what it likes
+        (Outcome(2, replace(CAUSE, code=2, kind=FailureKind.EXITED)), Ending.FAILED),
+        (Outcome(2, replace(CAUSE, code=2)), Ending.CONFIG),  # an error of podrun's, such as UserError
         (Outcome(0), Ending.DONE),
         (Outcome(69, CAUSE, finished=True), Ending.DONE),
         (Outcome(130, interrupted_by=2), Ending.STOPPED),
