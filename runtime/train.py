@@ -52,6 +52,7 @@ from .results import Results, agree_on_storage
 from .state import Batch, TrainState
 from .storage.base import Storage
 from .storage.bucket_data import load_data
+from .storage.bucket_model import model_in_bucket
 from .tasks import make_task
 from .wording import first_names
 from .worker.blocked import BlockedData, pod_store
@@ -124,7 +125,7 @@ class Trainer:
         storage: Storage | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        config, self._published = with_first_model(config, workdir)
+        config, self._published = with_first_model(config, workdir, reporter.note)
         self._reporter = reporter
         reporter.shown = config.log.show
         self._leads = jax.process_index() == 0
@@ -209,11 +210,12 @@ class Trainer:
         section = self._config.model
         published = self._published
         if isinstance(section, DecoderModel) and published is not None:
+            folder = model_in_bucket(self._config, self._reporter.note)
             self._state = self._strategy.init_from(
-                lambda form: load_weights(section, published, form, self._reporter.record.part)
+                lambda form: load_weights(section, published, form, self._reporter.record.part, folder=folder)
             )
-            advice = f"every host must have the same files in {section.init_from}"
-            self._note(f"the weights come from {section.init_from}")
+            advice = f"every host must have the same files in {folder or section.init_from}"
+            self._note(f"the weights come from {folder or section.init_from}")
         else:
             self._state = self._strategy.init()
             advice = "`init` may use only its key: no other random numbers, no time, no host name"

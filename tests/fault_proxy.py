@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 FAULTS = ("503", "429", "refused", "lost answer", "cut", "slow", "wrong bytes", "expired", "skewed")
 """`expired` and `skewed` are what a server says of credentials and of a clock."""
@@ -54,6 +54,10 @@ class Faults:
         self._lock = threading.Lock()
         self._requests = 0
         self.count: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        """Bytes of the contents of objects that were sent, by the end of the object's name."""
+        self.broken_after: int | None = None
+        """Number of these bytes after which all requests are refused, as if the network was gone."""
 
     @property
     def lasted(self) -> bool:
@@ -64,6 +68,8 @@ class Faults:
         """Return the fault of a request; None if it is passed on."""
         with self._lock:
             self._requests += 1
+            if self.broken_after is not None and self.sent.total() > self.broken_after:
+                return "refused"
             if self._always is not None and self._requests > self._after:
                 if self._methods and method not in self._methods:
                     return None
@@ -113,6 +119,8 @@ def fault_proxy(server: str, faults: Faults) -> Iterator[str]:
                 return
             if fault == "wrong bytes" and self._is_of_object() and answer.status < 300 and content:
                 content = _changed(content, "")
+            if self.command == "GET" and self._is_of_object():
+                faults.sent[unquote(urlsplit(self.path).path).rpartition("/")[2]] += len(content)
             length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
             if fault == "cut" and self.command == "GET":
                 content = content[: len(content) // 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,18 +12,26 @@ from ..config import Config
 from ..contract import UserError, Workdir
 from ..models.pretrained import published_config, with_architecture
 from ..models.weight_files import ConfigJson, read_json
+from ..storage.bucket_model import model_in_bucket
 from ..worker.quiet import without_gloo_lines
 from .messages import broadcast_text
 from .names import META
 from .numbered import path_of, steps_in
 
 
-def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, ConfigJson | None]:
+def with_first_model(
+    config: Config, workdir: Workdir, note: Callable[[str], None] = lambda text: None
+) -> tuple[Config, ConfigJson | None]:
     """Complete the section `model` of a job that begins with a published model (`model.init_from`).
 
     Called on all processes. Process 0 takes the model's config.json from the newest checkpoint if there is one, so that a
     run
     can be resumed without the folder of the published model. It sends config.json to the other processes.
+
+    Args:
+        config: the job.
+        workdir: the folder of its results.
+        note: called with a line for the user when a request to a bucket is tried again.
 
     Returns:
         The complete job, and the model's config.json; (`config`, None) if the job has no `init_from`.
@@ -34,7 +43,9 @@ def with_first_model(config: Config, workdir: Workdir) -> tuple[Config, ConfigJs
         return config, None
     text = b""
     if jax.process_index() == 0:
-        text = json.dumps(_of_newest(workdir.checkpoints) or published_config(config)).encode()
+        text = json.dumps(
+            _of_newest(workdir.checkpoints) or published_config(config, model_in_bucket(config, note))
+        ).encode()
     if jax.process_count() > 1:
         with without_gloo_lines():
             text = broadcast_text(text)

@@ -19,11 +19,11 @@ from ..executable_list import ExecutableList, Made, StoredExecutable, compiled_b
 from ..executables.executable import compile_anew, pack
 from ..executables.key import built_for, executable_key
 from ..models.attention import resolve
-from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
 from ..storage.bucket_data import load_data
+from ..storage.bucket_model import with_published
 from ..tasks import make_task
 
 _LIMIT = 4 << 30
@@ -53,7 +53,7 @@ class Compiler:
     """
 
     def __init__(self, job: Job, pod: Devices | None = None) -> None:
-        config, _ = resolve(with_architecture(job.config), pod or Devices.here())
+        config, _ = resolve(with_published(job.config), pod or Devices.here())
         data = load_data(config)
         task = make_task(config, data, pod)
         optimizer, schedule = make_optimizer(config, config.total_steps(data.train.size), task.stacked)

@@ -239,8 +239,9 @@ class DecoderModel(ModelSection):
     name: Literal["decoder"] = Field("decoder", description=SELECTS)
     init_from: Tuned[Path | None] = Field(
         None,
-        description="Folder on every host with a model as `save_pretrained` of transformers writes it: training begins with "
-        "its weights, and its config.json gives the keys that are not given here (docs/models.md).",
+        description="Folder on every host, or in a bucket (gs://, s3://), with a model as `save_pretrained` of transformers "
+        "writes it: training begins with its weights, and its config.json gives the keys that are not given here "
+        "(docs/models.md).",
     )
     lora: Lora | None = Field(
         None,
@@ -310,13 +311,9 @@ class DecoderModel(ModelSection):
 
     @field_validator("init_from")
     @classmethod
-    def _is_here(cls, folder: Path | None) -> Path | None:
-        if folder is not None and (url := bucket_url.url(folder)):
-            copy = "gcloud storage cp -r" if url.startswith("gs:") else "aws s3 cp --recursive"
-            raise ValueError(
-                f"{url} is in a bucket, and a model is read from a folder that every host sees; copy it to one: "
-                f"{copy} {url} FOLDER"
-            )
+    def _is_a_place(cls, folder: Path | None) -> Path | None:
+        if folder is not None and (problems := bucket_url.mistakes(folder, "the folder", "my-model")):
+            raise ValueError("\n".join(problems))
         return folder
 
     @property

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config import bucket_url
 from ..config.model import Lora
 from ..contract import UserError
 from .formats import Described, write_safetensors
@@ -70,7 +71,7 @@ class Adapter:
         return {
             "peft_type": "LORA",
             "task_type": "CAUSAL_LM",
-            "base_model_name_or_path": str(section.init_from),
+            "base_model_name_or_path": _name_of(section.init_from),
             "r": lora.rank,
             "lora_alpha": _plain(lora.alpha),
             "rank_pattern": {name: lora.rank * count for name, count in wide.items()},
@@ -123,6 +124,11 @@ class Adapter:
         *_, module, last = matrix.split(".")
         others = {name.removesuffix(_END) for name in self._model.parts if name.endswith(f".{last}{_END}")}
         return last if others <= self._matrices.keys() else f"{module}.{last}"
+
+
+def _name_of(folder: Path | None) -> str:
+    """Return the folder of the base model as it was given."""
+    return (bucket_url.url(folder) if folder else None) or str(folder)
 
 
 def _plain(number: float) -> float:

@@ -29,12 +29,12 @@ from ..job_report import (
 from ..measure.flops import StepFlops, step_flops
 from ..measure.peak import seconds_at_peak, tpu_kind
 from ..models.attention import resolve
-from ..models.pretrained import with_architecture
 from ..optim import make_optimizer, updates_of
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
 from ..state import Batch, Params, TrainState, in_float32, parts
 from ..storage.bucket_data import load_data
+from ..storage.bucket_model import with_published
 from ..tasks import make_task
 from ..tasks.base import first_parameters
 from ..wording import in_bytes
@@ -65,7 +65,7 @@ def look(config: Config, slice_name: str, width: int, pod: Devices | None = None
         UserError: as in training.
         TooLarge: the step does not fit into the memory of a device of `pod`.
     """
-    config = with_architecture(config)
+    config = with_published(config)
     if pod is None:  # a kernel for the slice's own devices does not compile for CPU
         config = with_kernel(config, "xla")
     config, kernel = resolve(config, pod or Devices.here())

@@ -14,12 +14,12 @@ from ..job_report import Choice
 from ..layout_facts import Held, Measured, Survey
 from ..measure.flops import step_flops
 from ..models.attention import resolve
-from ..models.pretrained import with_architecture
 from ..optim import make_optimizer
 from ..parallel import make_strategy
 from ..parallel.base import Strategy
 from ..state import variables
 from ..storage.bucket_data import load_data
+from ..storage.bucket_model import with_published
 from ..tasks import make_task
 from .compiled import compile_step
 from .layout import bytes_per_device
@@ -37,7 +37,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
     Raises:
         UserError: the job works with none of the strategies.
     """
-    configs = [with_architecture(config) for config in configs]
+    configs = [with_published(config) for config in configs]
     data = load_data(configs[0])
     held = []
     working: list[tuple[Config, Strategy]] = []
@@ -61,7 +61,7 @@ def survey(configs: Sequence[Config], pod: Devices) -> Survey:
 
 def measure(config: Config, pod: Devices) -> Measured:
     """Compile the step of a job, and return its memory, its bounds and other results."""
-    config = with_architecture(config)
+    config = with_published(config)
     data = load_data(config)
     strategy, kernel = _strategy(config, data, pod)
     batch = step_batch(config, data, strategy)

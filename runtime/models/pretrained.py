@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 from pydantic import ValidationError
 
 from ..array_names import places
-from ..config import Config
+from ..config import Config, bucket_url
 from ..config.model import DecoderModel
 from ..contract import UserError
 from ..state import Params
@@ -22,7 +23,7 @@ from .adapter import Model
 from .families import FREE, differences, family_of
 from .families.base import HEAD, Family, SectionKeys, Source, check_names, need, sources
 from .peft_adapter import MERGE, AdaptedArray, adapted, base_of, is_adapter
-from .weight_files import ConfigJson, StoredArray, read_json, stored_arrays
+from .weight_files import ConfigJson, LocalFolder, ModelFolder, StoredArray, read_json, stored_arrays
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -45,7 +46,8 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
     if not isinstance(section, DecoderModel) or section.is_complete:
         return config
     assert section.init_from is not None
-    file = section.init_from.expanduser() / CONFIG
+    folder = bucket_url.url(section.init_from) or section.init_from.expanduser()
+    file = f"{folder}/{CONFIG}"
     given = published or _read_config(section.init_from)
     try:
         model = family_of(given).section(given)
@@ -57,7 +59,7 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
     except ValidationError as error:
         raise UserError(f"model.init_from: podrun cannot make the model of {file}: {_reasons(error)}") from None
     except UserError as error:
-        raise UserError(f"model.init_from: {file.parent}: {error}") from None
+        raise UserError(f"model.init_from: {folder}: {error}") from None
     values = {key: getattr(section, key) for key in section.model_fields_set}
     problems = _problems(model, vocabulary, values, file)
     if problems:
@@ -67,12 +69,23 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
     return config.model_copy(update={"model": DecoderModel.model_validate(whole)})
 
 
-def published_config(config: Config) -> ConfigJson | None:
-    """Return the config.json of the model that a job begins with; None if it has no `init_from`."""
+def published_config(config: Config, folder: ModelFolder | None = None) -> ConfigJson | None:
+    """Return the config.json of the model that a job begins with; None if it has no `init_from`.
+
+    `folder`: its opened folder; None: a folder of this host.
+    """
     section = config.model
     if not isinstance(section, DecoderModel) or section.init_from is None:
         return None
-    return _read_config(section.init_from)
+    if folder is None:
+        return _read_config(section.init_from)
+    file = folder.file(CONFIG)
+    if file.size() is None:
+        raise UserError(
+            f"model.init_from: there is no {file}; give the folder of a bucket to which a model was copied, with its "
+            "config.json and safetensors, and check the bucket's name"
+        )
+    return read_json(file)
 
 
 def _read_config(given: Path) -> ConfigJson:
@@ -101,7 +114,7 @@ def _advice(given: Path, folder: Path) -> str | None:
     return None
 
 
-def _problems(published: DecoderModel, vocabulary: int, values: SectionKeys, file: Path) -> list[str]:
+def _problems(published: DecoderModel, vocabulary: int, values: SectionKeys, file: str) -> list[str]:
     """Return why keys of the job cannot be given beside a config.json."""
     others = {key: value for key, value in values.items() if key not in FREE and value is not None}
     lora = {key: value for key, value in values.items() if key in ("lora", "init_from")}
@@ -130,6 +143,7 @@ def load_weights(
     form: Params,
     on_array: Callable[[], None],
     adapter: Path | None = None,
+    folder: ModelFolder | None = None,
 ) -> Params:
     """Return the parameters of the model in `section.init_from`. Each process reads only what its devices need.
 
@@ -139,12 +153,14 @@ def load_weights(
         form: the parameters as ShapeDtypeStructs with shardings.
         on_array: called after each parameter.
         adapter: folder of an adapter of PEFT that is added; None: none is.
+        folder: opened folder of the model; None: a folder of this host.
 
     Raises:
         UserError: the files are damaged, or do not have the model's arrays.
+        UnavailableError: a bucket cannot be reached.
     """
     assert section.init_from is not None
-    folder = section.init_from.expanduser()
+    folder = folder or LocalFolder(section.init_from.expanduser())
     family = family_of(published)
     stored = {
         name if name.startswith((family.prefix, "lm_head.")) else family.prefix + name: array
@@ -171,7 +187,9 @@ def load_weights(
         on_array()
         return array
 
-    return jax.tree.map_with_path(load, form)
+    params = jax.tree.map_with_path(load, form)
+    folder.check_unchanged()
+    return params
 
 
 def _drop_copied_head(family: Family, stored: dict[str, StoredArray]) -> None:
@@ -252,7 +270,9 @@ def load_here(folder: Path, most: int | None = None, divide: Divide | None = Non
     return job, load_weights(section, published, form, lambda: None, adapter)
 
 
-def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict[Any, Source], forms: Any) -> None:
+def _check_shapes(
+    folder: ModelFolder, stored: dict[str, StoredArray], parameters: dict[Any, Source], forms: Any
+) -> None:
     rows = [
         (name, stored[name].shape, source.shape_in_files(forms[place].shape))
         for place, source in parameters.items()
@@ -267,7 +287,15 @@ def _check_shapes(folder: Path, stored: dict[str, StoredArray], parameters: dict
 
 
 def _load(form: Any, source: Source, stored: Mapping[str, StoredArray | AdaptedArray]) -> jax.Array:
-    """Read the blocks of one parameter that the devices of this process need, each once, and one after another."""
+    """Read the blocks of one parameter that the devices of this process need, each once, and one after another.
+
+    Of a remote file a process reads whole rows, because part of each row would be a request. So where devices need parts of
+    rows, they get others' rows first, and then exchange them.
+    """
+    by_rows = _by_rows(form, source) if _is_remote(source, stored) and jax.process_count() > 1 else None
+    if by_rows is not None:
+        whole = _load(jax.ShapeDtypeStruct(form.shape, form.dtype, sharding=by_rows), source, stored)
+        return jax.block_until_ready(jax.device_put(whole, form.sharding, donate=True))
     blocks: dict[str, tuple[Any, list[Any]]] = {}  # index and devices by the index as text
     for device, index in form.sharding.addressable_devices_indices_map(form.shape).items():
         blocks.setdefault(str(index), (index, []))[1].append(device)
@@ -278,5 +306,23 @@ def _load(form: Any, source: Source, stored: Mapping[str, StoredArray | AdaptedA
         # Waits, so that the next block is not read while this one is still in the host's memory.
         arrays += jax.block_until_ready([jax.device_put(block, device) for device in devices])
         del block
-    whole: jax.Array = jax.make_array_from_single_device_arrays(form.shape, form.sharding, arrays)
-    return whole
+    return jax.make_array_from_single_device_arrays(form.shape, form.sharding, arrays)
+
+
+def _is_remote(source: Source, stored: Mapping[str, StoredArray | AdaptedArray]) -> bool:
+    array = stored[source.names[0]]
+    return isinstance(array, StoredArray) and array.file.is_remote
+
+
+def _by_rows(form: Any, source: Source) -> NamedSharding | None:
+    """Return a sharding that divides rows of the files in place of columns; None if there is no need, or rows cannot be."""
+    spec = [*form.sharding.spec, *[None] * (len(form.shape) - len(form.sharding.spec))]
+    if len(form.shape) - source.is_stacked != 2 or source.among > 1:
+        return None
+    row, column = (-1, -2) if source.is_transposed else (-2, -1)
+    axes = spec[column]
+    parts = form.sharding.mesh.shape[axes] if isinstance(axes, str) else 1
+    if parts == 1 or spec[row] is not None or form.shape[row] % parts:
+        return None
+    spec[row], spec[column] = axes, None
+    return NamedSharding(form.sharding.mesh, PartitionSpec(*spec))

@@ -10,9 +10,11 @@ from ..config import Config, with_files
 from ..contract import UserError
 from ..data import load_dataset
 from ..data.base import Dataset
+from ..models.pretrained import TOKENIZER
 from ..safe_name import as_files
 from .bucket_cache import BucketCache, Objects
 from .bucket_client import Bucket, explained
+from .bucket_model import model_in_bucket
 
 
 def load_data(
@@ -42,7 +44,7 @@ def load_data(
         urls[str(path)] = url
         return path
 
-    here = with_files(config, download)
+    here = _with_tokenizer(with_files(config, download), download)
     if not urls:
         return load_dataset(config)
     try:
@@ -52,6 +54,15 @@ def load_data(
         for path, url in urls.items():
             text = text.replace(path, url)
         raise UserError(text) from error
+
+
+def _with_tokenizer(config: Config, download: Callable[[str, str], Path]) -> Config:
+    """Return the job with a folder on this host that has the tokenizer of a model in a bucket: data is compared with it."""
+    folder = model_in_bucket(config)
+    if folder is None or folder.file(TOKENIZER).size() is None:
+        return config
+    path = download("model.init_from", f"{folder}/{TOKENIZER}").parent
+    return config.model_copy(update={"model": config.model.model_copy(update={"init_from": path})})
 
 
 def objects_of(key: str, url: str, note: Callable[[str], None]) -> tuple[Bucket, Objects, str]:
