@@ -21,6 +21,7 @@ from ..preflight.base import name_hosts
 from ..preflight.bucket import try_bucket
 from ..preflight.run_preflight import Report, run_preflight
 from ..preflight.table import render, summary
+from ..request.request import workdir_on_hosts
 from ..transport.base import Transport, load_transport
 from ..view.terminal import overwrite_line
 
@@ -65,7 +66,10 @@ def _examine(transport: Transport, pod: Pod, workdir: str | None, progress: _Pro
 
 
 def _find_workdir(pod: Pod, typed: str | None) -> str | None:
-    """Return the workdir on the hosts that `podrun run` would use; None for the default workdir on this machine."""
+    """Return the workdir on the hosts that `podrun run` would use; None for the default workdir on this machine.
+
+    Raises UserError.
+    """
     workdir = typed or pod.workdir
     if workdir is None:  # the default workdir; the hosts need not share it
         return None if pod.traits.files_are_here else f"{pod.home}/{WORKDIRS}"
@@ -75,7 +79,7 @@ def _find_workdir(pod: Pod, typed: str | None) -> str | None:
         return bucket
     if pod.traits.files_are_here:
         return str(Path(workdir).expanduser().absolute())
-    return str(pod.workdir_on_hosts(Path(typed))) if typed else workdir
+    return str(workdir_on_hosts(pod, Path(workdir)))
 
 
 def _as_table(report: Report) -> str:

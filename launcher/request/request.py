@@ -112,7 +112,7 @@ def make_spec(request: Request, run_id: str | None = None, of_run: Config | None
         remote = None if is_local else pod
         if remote or of_run is None:
             workdir = mistakes.check(
-                lambda: _workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch, pod)
+                lambda: workdir_on_hosts(remote, chosen) if remote else _find_workdir(request, launch, pod)
             )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
@@ -151,7 +151,7 @@ def make_spec(request: Request, run_id: str | None = None, of_run: Config | None
     return replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
 
 
-def _workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
+def workdir_on_hosts(pod: Pod, chosen: Path) -> Path:
     """Return the workdir on the hosts. Raises UserError if a container there would not see it, which would lose the results.
 
     The agent mounts the workdir into a container if it runs outside of it. The login folder is always mounted, and by engines

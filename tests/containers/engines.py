@@ -18,11 +18,19 @@ from . import Image, make_image
 
 TOOLS = {
     "podman": ("podman", "crun", "catatonit", "newuidmap", "slirp4netns"),
-    "docker": ("docker", "dockerd", "containerd", "runc", "docker-init"),
+    "docker": ("docker", "dockerd", "containerd", "runc", "docker-init", "docker-registry"),
 }
-PACKAGES = {"podman": "podman uidmap slirp4netns crun catatonit", "docker": "docker.io containerd runc tini"}
+PACKAGES = {
+    "podman": "podman uidmap slirp4netns crun catatonit",
+    "docker": "docker.io containerd runc tini docker-registry",
+}
 IMAGE = "localhost/podrun-test:1"
 ENV = ("OF_IMAGE=image", "OF_BOTH=image")
+_REGISTRY = """\
+version: 0.1
+storage: {{filesystem: {{rootdirectory: {folder}/registry}}}}
+http: {{addr: "127.0.0.1:5000"}}
+"""
 _PODMAN_CONF = """\
 [containers]
 cgroups = "disabled"
@@ -90,6 +98,19 @@ class EngineHosts(Hosts):
             self.cli(name, "ps", "--all", "--format={{.ID}} {{.Status}} {{.Labels}}", user=user) for name in self.names
         )
         return [line for row in rows for line in row.splitlines()]
+
+    def move_to_registry(self, name: str) -> str:
+        """Push the image to a registry that this starts on a host of docker, and remove it there. Returns its new name."""
+        image = "127.0.0.1:5000/lab/jax:1"
+        settings, log = self.folder / "registry.yml", self.folder / "registry.log"
+        settings.write_text(_REGISTRY.format(folder=self.folder))
+        with log.open("wb") as output:
+            command = self.command_on(name, ["docker-registry", "serve", str(settings)])
+            self._daemons.append(subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True))
+        wait_until(lambda: "listening on" in log.read_text(), f"the registry: see {log}")
+        for command in (["tag", IMAGE, image], ["push", image], ["rmi", image, IMAGE]):
+            self.cli(name, *command)
+        return image
 
     def leftovers(self) -> list[str]:
         """Return processes on the hosts that are the engine's for a container, or in one."""

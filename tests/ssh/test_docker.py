@@ -50,3 +50,19 @@ def test_nothing_is_left(pod: PodSandbox, how: str) -> None:
 
 def test_a_launcher_that_is_killed_leaves_no_container(pod: PodSandbox) -> None:
     check_killed_launcher(pod, "root")
+
+
+def test_an_image_is_pulled(pod: PodSandbox) -> None:
+    """The lines say how far it is. A tag that the registry does not have is named."""
+    hosts = pod.hosts
+    assert isinstance(hosts, EngineHosts)
+    image = hosts.move_to_registry("h1")
+    (pod.path / "hello.py").write_text("print('hello')\n")
+    done = pod.podrun(write_pod(pod, ["h1"], image=image), "--", "python", "hello.py")
+    assert done.returncode == 0, done.stderr
+    assert f"h1: docker pulls {image}" in done.stdout
+    assert f"Downloaded newer image for {image}" in done.stdout
+    assert "hello" in done.stdout.splitlines()
+    checked = pod.podrun("check", write_pod(pod, ["h1"], image=f"{image}x"))
+    assert checked.returncode == 69
+    assert f"there is no image {image}x; check its name and tag" in " ".join(checked.stdout.split())

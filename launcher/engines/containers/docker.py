@@ -30,35 +30,33 @@ ROOTLESS = "runs rootless"
 _DEVICES = {
     "cpu": "",
     # Access to /dev/accel* or /dev/vfio needs more than the device files: pinned memory, and rights to map them.
-    "tpu": 'set -- --privileged\n[ $podman ] || set -- "$@" --ulimit=memlock=-1',
-    "cuda": "if [ $podman ]; then set -- --device=nvidia.com/gpu=all; else set -- --gpus=all --ulimit=memlock=-1; fi\n"
+    "tpu": 'set -- --privileged; [ $podman ] || set -- "$@" --ulimit=memlock=-1',
+    "cuda": "if [ $podman ]; then set -- --device=nvidia.com/gpu=all; else set -- --gpus=all --ulimit=memlock=-1; fi; "
     '[ ! -d /dev/infiniband ] || set -- "$@" --device=/dev/infiniband',
 }
 """What gives a container the accelerators, by JAX platform."""
 
 # Files in the folders must belong to the user. docker's daemon is root, so it is told the user's ids, and the groups that may
 # give access to files and devices; podman of an ordinary user maps the user to the same id inside.
-_USER = """\
-uid=$(id -u)
-if [ -z "$podman" ] || [ $uid = 0 ]; then
-  set -- "$@" --user=$uid:$(id -g)
-  for group in $(id -G); do set -- "$@" --group-add=$group; done
-else
-  set -- "$@" --userns=keep-id
-  [ "$(id -G)" = "$(id -g)" ] || set -- "$@" --group-add=keep-groups
-fi
-[ $podman ] || set -- "$@" --userns=host"""
+_USER = (
+    'uid=$(id -u); if [ -z "$podman" ] || [ $uid = 0 ]; then set -- "$@" --user=$uid:$(id -g); '
+    'for group in $(id -G); do set -- "$@" --group-add=$group; done; '
+    'else set -- "$@" --userns=keep-id; [ "$(id -G)" = "$(id -g)" ] || set -- "$@" --group-add=keep-groups; fi; '
+    '[ $podman ] || set -- "$@" --userns=host'
+)
 
 # docker's 64 MiB are too few for NCCL and data loaders; half of the memory is the default of a Linux system.
-_SHM = """\
-while read -r name memory unit; do [ $name != MemTotal: ] || break; done < /proc/meminfo
-set -- "$@" --shm-size=$((memory / 2))k"""
+_SHM = (
+    "while read -r name memory unit; do [ $name != MemTotal: ] || break; done < /proc/meminfo; "
+    'set -- "$@" --shm-size=$((memory / 2))k'
+)
 
 _FIXED = (
     "--rm",
     "--interactive",
     "--init",
     "--net=host",
+    "--stop-timeout=90",  # as long as an agent takes to save after SIGTERM, when the machine shuts down
     "--log-driver=none",  # the frames on stdout must not be stored once more, checkpoints among them
     "--security-opt=label=disable",  # SELinux would keep the container from the mounted folders
     *(f"--env={name}" for name in ("HOME", "USER", "LOGNAME", "SSH_CONNECTION", ENV_RUNS_ALIVE)),  # those that are set
@@ -81,7 +79,7 @@ def start(
     labels = [f"{LABEL_HOST}={host}", *([f"{LABEL_RUN}={run}"] if run is not None else [])]
     words = [*_FIXED, *(f"--label={label}" for label in labels), f"--entrypoint={argv[0]}", *container.options]
     shm = any(option.startswith(("--ipc", "--shm-size")) for option in container.options)
-    return "\n".join(
+    return _line(
         [
             _engine(container),
             "set --",
@@ -104,13 +102,14 @@ def pull(container: Container, host: str) -> str:
     """Return the shell script that pulls the image if it is not on the host. Its output says how far it is."""
     image = shlex.quote(container.image)
     rootless = f"echo '{SAYS}{container.engine} {ROOTLESS}'; exit 125"
-    return "\n".join(
+    return _line(
         [
             _engine(container),
             "exec 2>&1",
             f"[ $podman ] || case $($engine info --format '{{{{.SecurityOptions}}}}') in *rootless*) {rootless};; esac",
             _tidy(host),
             f"$engine image inspect {image} >/dev/null 2>&1 && exit",
+            f"echo {shlex.quote(f'{container.engine} pulls {container.image}')}",
             f"exec $engine pull {image}",
         ]
     )
@@ -119,14 +118,14 @@ def pull(container: Container, host: str) -> str:
 def end(container: Container, run: str, host: str) -> str:
     """Return the shell script that ends the run's containers on a host, and confirms that they are gone."""
     filters = f"--filter=label={shlex.quote(f'{LABEL_RUN}={run}')} --filter=label={shlex.quote(f'{LABEL_HOST}={host}')}"
-    return "\n".join(
+    return _line(
         [
             _engine(container),
             f'left() {{ ids=$($engine ps --all --quiet {filters}) || exit 125; [ "$ids" ]; }}',
             "tries=0",
-            "while left && [ $tries -lt 10 ]; do",
-            "  $engine rm --force $ids >/dev/null 2>&1 || sleep 1",  # it may be ending just now
-            "  tries=$((tries + 1))",
+            "while left && [ $tries -lt 10 ]",
+            "do $engine rm --force $ids >/dev/null 2>&1 || sleep 1",  # it may be ending just now
+            "tries=$((tries + 1))",
             "done",
             f"if left; then echo {SAYS}{NOT_REMOVED}$ids >&2; exit 125; fi",
         ]
@@ -139,34 +138,49 @@ def tidy(container: Container, host: str) -> str:
     An engine removes a container at its end, but not if it was killed itself, or the machine lost its power. podman, which
     has no daemon, then takes the container for a running one.
     """
-    return f"{_engine(container)}\n{_tidy(host)}\nexport {ENV_RUNS_ALIVE}"
+    return _line([_engine(container), _tidy(host), f"export {ENV_RUNS_ALIVE}"])
 
 
 def _tidy(host: str) -> str:
     here = f"--filter=label={shlex.quote(f'{LABEL_HOST}={host}')}"
     shown = f'{{{{.State.Pid}}}} {{{{index .Config.Labels "{LABEL_RUN}"}}}}'
-    return f"""\
-{ENV_RUNS_ALIVE}=
-for id in $($engine ps --quiet {here} 2>/dev/null); do
-  state=$($engine inspect --format '{shown}' $id 2>/dev/null) || continue
-  if [ -z "$podman" ] || [ -d /proc/${{state%% *}} ]; then {ENV_RUNS_ALIVE}="${ENV_RUNS_ALIVE} ${{state#* }}"
-  else $engine rm --force $id >/dev/null 2>&1; fi
-done
-$engine container prune --force {here} --filter=until={_STARTING} >/dev/null 2>&1"""
+    alive = f'{ENV_RUNS_ALIVE}="${ENV_RUNS_ALIVE} ${{state#* }}"'
+    return _line(
+        [
+            f"{ENV_RUNS_ALIVE}=",
+            f"for id in $($engine ps --quiet {here} 2>/dev/null)",
+            f"do state=$($engine inspect --format '{shown}' $id 2>/dev/null) || continue",
+            'if [ -z "$podman" ] || [ -d /proc/${state%% *} ]',
+            f"then {alive}",
+            "else $engine rm --force $id >/dev/null 2>&1",
+            "fi",
+            "done",
+            f"$engine container prune --force {here} --filter=until={_STARTING} >/dev/null 2>&1",
+        ]
+    )
 
 
 def sh(*scripts: str) -> tuple[str, ...]:
     """Return the command that runs the scripts one after the other; an error that is not handled ends the first."""
-    return ("sh", "-c", "\n".join(scripts))
+    return ("sh", "-c", _line(scripts))
+
+
+def _line(commands: Sequence[str]) -> str:
+    """Join commands to one line, because csh as a login shell has no quoted words of several lines."""
+    return "; ".join(commands)
 
 
 def _engine(container: Container) -> str:
-    """Return the lines that set `engine`, and `podman` if it is podman, which many hosts install as `docker` as well."""
+    """Return the commands that set `engine`, and `podman` if it is podman, which many hosts install as `docker` as well."""
     engine = container.engine
-    return (
-        f"engine={engine}; podman=\n"
-        f"command -v $engine >/dev/null || {{ echo '{SAYS}{engine} {NOT_INSTALLED}' >&2; exit 127; }}\n"
-        "case $($engine --version 2>/dev/null) in podman*) podman=1;; esac"
+    missing = f"echo '{SAYS}{engine} {NOT_INSTALLED}' >&2; exit 127"
+    return _line(
+        [
+            f"engine={engine}",
+            "podman=",
+            f"command -v $engine >/dev/null || {{ {missing}; }}",
+            "case $($engine --version 2>/dev/null) in podman*) podman=1;; esac",
+        ]
     )
 
 

@@ -110,6 +110,9 @@ _REASONS = (
         "{engine} cannot mount a folder; see `workdir:` and `container.mounts:` in the pod file (docker's daemon mounts "
         "it as root, to whom a network file system may be closed)",
     ),
+    (NOT_REMOVED, "remove them there by hand: `{engine} rm --force ID`"),
+)
+_OF_THE_IMAGE = (
     (
         r"executable file .*not found|exec: .*(no such file|permission denied)|invoke a command that was not found|"
         r"catatonit.*failed to exec pid1|FATAL tini.*exec .* failed",
@@ -120,12 +123,14 @@ _REASONS = (
         "{python} of the image {image} is too old; take an image with Python 3.8 or newer (3.11 for a train.yaml), or name "
         "another interpreter in it with `container.python:`",
     ),
-    (NOT_REMOVED, "remove them there by hand: `{engine} rm --force ID`"),
 )
+"""Errors that do not come from the engine, but from its init or from Python."""
 _NOISE = re.compile(
     r"^\s*$|^Run '.* --help'|^See '.* --help'|level=(?:warning|info|debug)|^WARN|^Unable to find image|^Emulate Docker CLI"
 )
 _LEADS = re.compile(rf"^(?:{re.escape(SAYS)}|docker: |Error: |Error response from daemon: |time=\S+ level=error msg=)+")
+ENGINE_FAILED = 125
+"""Exit code of the engines for errors of their own. 126 and 127 are those of a command that cannot be started."""
 _LENGTH = 300  # characters of the engine's own message
 
 
@@ -134,16 +139,17 @@ def why_not_started(output: str, code: int | None, container: Container) -> str 
 
     Args:
         output: the end of what the engine and the command have printed.
-        code: exit code of the engine; None if the connection was lost. Engines have 125 to 127 for errors of their own.
+        code: exit code of the engine; None if the connection was lost.
         container: the image, and its engine.
     """
     lines = [line for line in output.splitlines() if not _NOISE.search(line)]
     names = {"engine": container.engine, "image": container.image, "python": container.python}
-    for pattern, remedy in _REASONS:
+    is_of_engine = code is None or ENGINE_FAILED <= code <= 127
+    for pattern, remedy in (*(_REASONS if is_of_engine else ()), *_OF_THE_IMAGE):
         for line in lines:
             if re.search(pattern, line):
                 return f"{remedy.format(**names)} ({_own_words(line)})"
-    if code is None or not 125 <= code <= 127 or not lines:
+    if code is None or not is_of_engine or not lines:
         return None
     return f"{container.engine} cannot start the image {container.image}: {_own_words(lines[-1])}"
 

@@ -10,7 +10,8 @@ from ...pod.pod import Host, Pod
 from ...transport.base import Channel, Transport
 from ...transport.forkserver import split_command
 from . import docker
-from .docker_errors import why_not_started
+from .docker_errors import ENGINE_FAILED, why_not_started
+from .docker_pull import PullLines
 
 _KEPT = 1 << 14  # bytes of output that are searched for the reason why the engine did not start a command
 
@@ -33,7 +34,7 @@ class DockerTransport(Transport):
 
     def prepare(self, host: Host) -> Channel:
         channel = self._inner.open(host, docker.sh(docker.pull(self._container, host.name)))
-        return _EngineChannel(channel, self._container, prints=True)
+        return _EngineChannel(channel, self._container, PullLines())
 
     def why_over(self, timeout: float = 0.0) -> str | None:
         return self._inner.why_over(timeout)
@@ -65,11 +66,11 @@ class DockerTransport(Transport):
 class _EngineChannel(Channel):
     """The streams of a command in a container, and the meaning of the engine's error messages."""
 
-    def __init__(self, inner: Channel, container: Container, prints: bool = False) -> None:
-        """`prints`: the command is the engine itself, whose error messages are in the output."""
+    def __init__(self, inner: Channel, container: Container, pull: PullLines | None = None) -> None:
+        """`pull`: the command pulls the image, and its error messages are in the output."""
         self._inner = inner
         self._container = container
-        self._prints = prints
+        self._pull = pull
         self._output = b""
 
     def send(self, data: bytes) -> None:
@@ -79,10 +80,13 @@ class _EngineChannel(Channel):
         self._inner.finish()
 
     def receive(self) -> bytes:
-        data = self._inner.receive()
-        if self._prints:
+        if self._pull is None:
+            return self._inner.receive()
+        while data := self._inner.receive():
             self._output = (self._output + data)[-_KEPT:]
-        return data
+            if shown := self._pull.feed(data):
+                return shown
+        return b""
 
     def close(self) -> None:
         self._inner.close()
@@ -91,8 +95,10 @@ class _EngineChannel(Channel):
         return self._inner.stderr_tail()
 
     def why_not_started(self) -> str | None:
-        output = f"{self._output.decode(errors='replace')}\n{self.stderr_tail()}"
-        return self._inner.why_not_started() or why_not_started(output, self.exit_code(), self._container)
+        output, code = f"{self._output.decode(errors='replace')}\n{self.stderr_tail()}", self.exit_code()
+        if self._pull is not None and code:
+            code = ENGINE_FAILED
+        return self._inner.why_not_started() or why_not_started(output, code, self._container)
 
     def exit_code(self) -> int | None:
         return self._inner.exit_code()

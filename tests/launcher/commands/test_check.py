@@ -76,3 +76,13 @@ def test_a_pod_that_is_not_ready_measures_nothing(sandbox: Sandbox) -> None:
     done = sandbox.podrun("check", *pod, "--bandwidth", "--json")
     assert (done.returncode, done.stdout) == (2, "")
     assert "leave --json out" in done.stderr
+
+
+def test_a_workdir_that_a_container_would_not_see(sandbox: Sandbox) -> None:
+    """It is refused as for a run, before any host is asked: there, results would end with the container."""
+    (sandbox.path / "pod.yaml").write_text(
+        "slice: cpu-1x1\nhosts: [host.invalid]\ncontainer: {engine: podman, image: a}\n"
+    )
+    done = sandbox.podrun("check", "--pod", "pod.yaml", "--workdir", "/elsewhere")
+    assert done.returncode == 2
+    assert "the image does not see it" in done.stderr

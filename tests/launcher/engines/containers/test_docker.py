@@ -10,6 +10,7 @@ import pytest
 
 from podrun.launcher.engines.containers import docker
 from podrun.launcher.engines.containers.docker_errors import why_not_started
+from podrun.launcher.engines.containers.docker_pull import PullLines
 from podrun.launcher.pod.container import Container
 
 GROUPS = dict.fromkeys([os.getgid(), *os.getgroups()])
@@ -55,7 +56,15 @@ def test_the_command_that_starts_the_agent(home: Path) -> None:
         f"--volume={home}/runs/new:{home}/runs/new",
         f"--volume={home}/data:/data:ro",
         "--volume=/usr:/usr",
-        *("--rm", "--interactive", "--init", "--net=host", "--log-driver=none", "--security-opt=label=disable"),
+        *(
+            "--rm",
+            "--interactive",
+            "--init",
+            "--net=host",
+            "--stop-timeout=90",
+            "--log-driver=none",
+            "--security-opt=label=disable",
+        ),
         *("--env=HOME", "--env=USER", "--env=LOGNAME", "--env=SSH_CONNECTION", "--env=PODRUN_RUNS_ALIVE"),
         *("--label=podrun.host=h0", "--label=podrun.run=R1", "--entrypoint=python3", "--cpus=2"),
         *("jax:1", "-I", "-c", "it's", f"{home}/.podrun/agents/a.pyz", "run", "R1"),
@@ -90,6 +99,30 @@ def test_a_docker_that_is_podman(home: Path) -> None:
 def test_shared_memory_of_the_user(home: Path, option: str) -> None:
     given = start(home, "podman", options=(option,))
     assert [word for word in given if word.startswith(("--ipc", "--shm-size"))] == [option]
+
+
+PULL = b"""\
+1: Pulling from lab/jax
+0123456789ab: Already exists
+fedcba987654: Pulling fs layer
+fedcba987654: Download complete
+fedcba987654: Pull complete
+Copying blob sha256:aa88b398cd7c
+Status: Downloaded newer image
+"""
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_the_progress_of_a_pull(size: int) -> None:
+    """One line for each complete layer, however the output arrives."""
+    lines = PullLines()
+    shown = b"".join(lines.feed(PULL[start : start + size]) for start in range(0, len(PULL), size))
+    assert shown.decode().splitlines() == [
+        "1: Pulling from lab/jax",
+        "1 of 1 layers of the image",
+        "2 of 2 layers of the image",
+        "Status: Downloaded newer image",
+    ]
 
 
 def why(engine: str, output: str, code: int = 125) -> str:
@@ -221,8 +254,8 @@ def test_an_engine_that_refuses(engine: str, output: str, remedy: str) -> None:
 
 
 def test_an_error_that_is_not_known() -> None:
-    """It is the engine's if its exit code says so; otherwise it is the agent's."""
+    """It is the engine's if its exit code says so; otherwise it is the agent's, whose words may be the same."""
     output = "Error: something new\n\nRun 'docker run --help' for more information"
     assert why("docker", output) == "docker cannot start the image a.io/jax:1: something new"
-    assert why_not_started("Traceback: something new", 1, Container("docker", "a", "b")) is None
+    assert why_not_started("No space left on device", 1, Container("docker", "a", "b")) is None
     assert why_not_started("", 125, Container("docker", "a", "b")) is None
