@@ -380,7 +380,7 @@ class Session:
                 token.touch()
         if not gather([token.exists()])[0, 0]:
             return SHARED_FOLDER
-        storage = make_storage(self.env, agree(self.env, token, b""))
+        storage = make_storage(self.env, agree(token, b""))
         if self.env.process_id == 0:
             token.unlink()
         if not storage.everyone_reads:

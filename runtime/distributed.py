@@ -157,11 +157,10 @@ def _count_devices() -> tuple[int, int]:
         raise
 
 
-def agree(env: WorkerEnv, token: Path, fingerprint: bytes) -> bool:
+def agree(token: Path, fingerprint: bytes) -> bool:
     """Check that all processes have the same data, and whether they share the workdir. Called on all processes.
 
     Args:
-        env: this process's place in the pod.
         token: a file in the workdir, which process 0 must have created before `initialize`.
         fingerprint: digest of the training data.
 

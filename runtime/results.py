@@ -42,7 +42,7 @@ def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucke
     Raises UserError unless `fingerprint`, the digest of the data, is the same on all processes.
     """
     token = workdir.token(env.run_id, env.attempt)
-    is_shared = agree(env, token, fingerprint)
+    is_shared = agree(token, fingerprint)
     if jax.process_index() == 0:
         token.unlink()
     return bucket or make_storage(env, is_shared)

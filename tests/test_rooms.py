@@ -174,7 +174,7 @@ def test_a_room_imports_only_rooms_below_it(package: str) -> None:
     assert climbs(package, graph(package)) == []
 
 
-def test_an_upward_import_is_found(tmp_path: Path) -> None:
+def test_an_upward_import_is_found() -> None:
     """At the top of a file and in a function of it."""
     path = ROOT / "launcher" / "pod" / "pod.py"
     for line in ("from ..cli.guard import guard", "def f():\n    from ..cli import guard"):

@@ -103,7 +103,7 @@ def _as_text(directory: RunDirectory, summary: Summary, details: RunState) -> li
     if details.start:
         lines += ["", _table(list(details.processes.values()), summary)]
     if summary.state is not RunStatus.PENDING:
-        lines += _ending(summary, details)
+        lines += _ending(details)
     if summary.state is RunStatus.ABANDONED:
         lines += ["", f"`podrun attach {summary.run}` takes it over, `podrun stop {summary.run}` ends it"]
     return lines
@@ -247,7 +247,7 @@ def _exit(process: ProcessState) -> str:
         return f"signal {-code}"
 
 
-def _ending(summary: Summary, details: RunState) -> list[str]:
+def _ending(details: RunState) -> list[str]:
     """Return the lines about the end of the run, or about failures so far."""
     if details.end:
         nothing = ["", *wrap(NOTHING_LEFT, 100)] if details.had_nothing_left else []

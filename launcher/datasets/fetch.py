@@ -42,7 +42,7 @@ def fetch_file(base: str, file: RemoteFile, folder: Path, progress: Progress) ->
         _check_existing(target, file)
         return False
     url = base + file.name
-    with _answer(url, file) as answer, _partial_file(target) as (partial, output):
+    with _answer(url) as answer, _partial_file(target) as (partial, output):
         digest = _copy(answer, output, url, file, progress)
         if digest != file.digest:
             raise _changed(url, f"its digest is {digest}, expected {file.digest}")
@@ -65,7 +65,7 @@ def _check_existing(target: Path, file: RemoteFile) -> None:
 
 
 @contextmanager
-def _answer(url: str, file: RemoteFile) -> Iterator[IO[bytes]]:
+def _answer(url: str) -> Iterator[IO[bytes]]:
     """Open the URL, and yield the body of the answer. Raises HostError."""
     host = _host(url)
     advice = "check the network (https_proxy names a proxy), or copy the file here from another machine"

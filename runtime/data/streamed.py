@@ -132,7 +132,7 @@ class IteratorState:
             )
         if address := _ADDRESS.search(repr(state)):
             raise UserError(
-                f"{self.where}: the state of its iterator has the address {address[0]}, which differs in each process, "
+                f"{self.where}: the state of its iterator has {address[0]}, whose address differs in each process, "
                 "so a resumed run would be refused: give the class a `__repr__` that says what its data is"
             )
         if len(text) > LARGEST:

@@ -108,7 +108,7 @@ def prepare(query: PrepareQuery, say: Say) -> PrepareAnswer:
     with _opened(folder, query["overwrite"]):
         plan, is_new = _plan(folder, arguments, sources)
         if (folder / MANIFEST).exists():
-            return _complete(folder, plan, query["strict"])
+            return _complete(folder, query["strict"])
         say({"line": _first_line(plan, end, query["tokenizer"], template)})
         work = _Work(query, plan, sources, selection, template, say)
         try:
@@ -201,7 +201,7 @@ def _plan(folder: Path, arguments: Arguments, sources: Sources) -> tuple[Plan, b
     return before, False
 
 
-def _complete(folder: Path, plan: Plan, strict: bool) -> PrepareAnswer:
+def _complete(folder: Path, strict: bool) -> PrepareAnswer:
     """Report on a folder that is complete already."""
     manifest = read_manifest(folder)
     bad = sum(source.bad for source in manifest.sources)

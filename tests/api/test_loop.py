@@ -629,7 +629,7 @@ def test_a_state_with_an_address(fresh: Fresh) -> None:
         sampler = grain.IndexSampler(100, grain.NoSharding(), seed=0)
         return iter(grain.DataLoader(data_source=source, sampler=sampler, worker_count=0))
 
-    with pytest.raises(UserError, match=r"has <.*Squares object at 0x[0-9a-f]+>, and an address is .* `__repr__`"):
+    with pytest.raises(UserError, match=r"has <.*Squares object at 0x[0-9a-f]+>, whose address differs .* `__repr__`"):
         podrun.steps(4, np.zeros(1), iterator=loader(Squares()))
     for total, values in (2, 2), (4, 4):
         fresh()

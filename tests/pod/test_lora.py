@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def test_killed_and_exported(start: Callable[..., Run], sandbox: Sandbox) -> Non
 
 
 @pytest.mark.long
-def test_mistakes(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_mistakes(sandbox: Sandbox) -> None:
     """Mistakes end with exit code 2 and no traceback, whether the launcher sees them or only config.json shows them."""
     write_folder(sandbox.path / "gpt2", config_of("gpt2"), arrays_of("gpt2"))
     (sandbox.path / "adapter").mkdir()

@@ -38,12 +38,12 @@ def test_hosts_with_other_data_are_named(tmp_path: Path, monkeypatch: pytest.Mon
     token.touch()
     mine = zlib.crc32(b"data")
     assert pretend(monkeypatch, [1, mine], [1, mine]) == []
-    agree(ENV, token, b"data")
+    agree(token, b"data")
     gathered = pretend(monkeypatch, [1, mine], [1, mine + 1], [1, mine - 1])
     with pytest.raises(
         UserError, match=r"the training data of process 2, 3 differs from that of process 0: every host"
     ):
-        agree(ENV, token, b"data")
+        agree(token, b"data")
     assert gathered == [[1, mine]]
 
 
@@ -53,12 +53,12 @@ def test_a_workdir_that_not_all_hosts_see(tmp_path: Path, monkeypatch: pytest.Mo
     token = tmp_path / "token"
     token.touch()
     pretend(monkeypatch, [1, mine], [1, mine])
-    assert agree(ENV, token, b"data")
+    assert agree(token, b"data")
     pretend(monkeypatch, [1, mine], [0, mine])
-    assert not agree(ENV, token, b"data")
+    assert not agree(token, b"data")
     token.unlink()
     pretend(monkeypatch, [1, mine], [1, mine])
-    assert not agree(ENV, token, b"data")
+    assert not agree(token, b"data")
 
 
 class FakeJax:

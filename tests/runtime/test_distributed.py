@@ -21,13 +21,13 @@ def test_a_workdir_that_is_seen(tmp_path: Path) -> None:
     """The workdir is made with its parents, and the token of this attempt is then found."""
     workdir = Workdir(tmp_path / "a" / "b")
     claim(workdir, ENV, Reporter(tmp_path / "events"))
-    assert agree(ENV, workdir.token("run-1", 1), b"data")
+    assert agree(workdir.token("run-1", 1), b"data")
 
 
 def test_a_workdir_that_is_not_seen(tmp_path: Path) -> None:
     """A token of another attempt does not count."""
     claim(Workdir(tmp_path), replace(ENV, attempt=0), Reporter(tmp_path / "events"))
-    assert not agree(ENV, Workdir(tmp_path).token("run-1", 1), b"data")
+    assert not agree(Workdir(tmp_path).token("run-1", 1), b"data")
 
 
 def test_a_workdir_that_cannot_be_written(tmp_path: Path) -> None:

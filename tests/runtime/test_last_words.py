@@ -41,7 +41,7 @@ def test_nothing_that_was_printed_is_lost(tmp_path: Path) -> None:
     assert (done.returncode, (tmp_path / "out").read_text(), done.stderr) == (7, "last words", "and more")
 
 
-def test_a_worker_that_podrun_has_not_started(tmp_path: Path) -> None:
+def test_a_worker_that_podrun_has_not_started() -> None:
     """It says so in place of a traceback."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PODRUN_")}
     done = subprocess.run([sys.executable, "-c", WORKER], env=env, capture_output=True, text=True)

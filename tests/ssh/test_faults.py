@@ -108,7 +108,7 @@ def test_link_down_for_good(counting: Callable[[], Run], pod: PodSandbox, names:
     wait_until_gone(pod.hosts, ["h1"], 40)
 
 
-def test_host_dies(make_hosts: Callable[..., Hosts], tmp_path: Path, pod: PodSandbox) -> None:
+def test_host_dies(make_hosts: Callable[..., Hosts], pod: PodSandbox) -> None:
     """The machine takes the run with it, and is named."""
     own = PodSandbox(pod.path, make_hosts(2))
     try:

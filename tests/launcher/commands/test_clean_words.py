@@ -51,7 +51,7 @@ def test_versions_of_thousands_of_digits_are_refused() -> None:
         parse_answer(b'{"clock": 1%s}' % (b"0" * 6000), "facts")
 
 
-def test_a_run_directory_that_was_moved(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_directory_that_was_moved(make: Make, tmp_path: Path) -> None:
     """A link in its place is removed with what it leads to, and nothing is left in the folder of the runs."""
     directory = make("20260101-000000-aaaa", age=0).directory
     elsewhere = tmp_path / "elsewhere"

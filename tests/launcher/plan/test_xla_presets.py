@@ -103,7 +103,7 @@ def test_a_container_of_kubernetes_has_them(is_program: bool, tmp_path: Path) ->
     assert worker_env({**env, "PODRUN_HOST": "h"}, tmp_path)["XLA_FLAGS"] == flags
 
 
-def test_a_container_of_kubernetes_for_other_devices(tmp_path: Path) -> None:
+def test_a_container_of_kubernetes_for_other_devices() -> None:
     request = JobSetRequest(None, ("launch.xla=async_collectives",), "image", "gpu-2x8", program=("python", "my.py"))
     with pytest.raises(
         UserError, match="async_collectives is not a preset for gpu-2x8, which has GPUs; give some of late"

@@ -261,7 +261,7 @@ def test_another_host_that_sees_the_folder(pulling: Pulling, monkeypatch: pytest
 # --- folders here ---
 
 
-def test_a_folder_that_holds_anything_else(pulling: Pulling, tmp_path: Path) -> None:
+def test_a_folder_that_holds_anything_else(pulling: Pulling) -> None:
     pulling.home.mkdir()
     (pulling.home / "mine").touch()
     with pytest.raises(UserError, match=r"home is not empty, and its files were not downloaded by podrun pull; choose"):

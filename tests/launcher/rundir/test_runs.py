@@ -52,7 +52,7 @@ def test_a_run_of_another_version(text: str | None) -> None:
     assert "\n" not in str(e.value)
 
 
-def test_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_end_a_run() -> None:
     """Events that cannot be recorded are lost; the logs are on the same disk and say so."""
     recorder = Recorder(Path("/dev/full"))
     for _ in range(3):

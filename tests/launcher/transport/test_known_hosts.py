@@ -118,7 +118,7 @@ def test_new_keys_are_appended(tmp_path: Path) -> None:
     assert fresh.find("web", [path])[0].line == 2 == KnownHosts().find("web", [path])[0].line
 
 
-def test_the_mode_of_new_files_does_not_depend_on_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_of_new_files_does_not_depend_on_the_umask(tmp_path: Path) -> None:
     """The file is closed to others even without any umask."""
     import os
 

@@ -83,7 +83,7 @@ def test_the_state_is_that_after_a_batch_not_after_what_was_read_ahead(form: Any
         first.state_at(7)
 
 
-def test_a_loader_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_goes_on() -> None:
     data = Streamed(lambda share: Loader(), {"x": np.zeros(2, np.int64)})
     first = StreamReader(data, SHARE, "mine", 0, None)
     for n in range(3):

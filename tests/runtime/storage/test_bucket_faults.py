@@ -74,7 +74,7 @@ def test_a_server_that_refuses(through_proxy: Open, status: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("fault", ["wrong bytes", "skewed", "expired"])
-def test_what_no_other_try_mends_is_named(through_proxy: Open, fault: str, tmp_path: Path) -> None:
+def test_what_no_other_try_mends_is_named(through_proxy: Open, fault: str) -> None:
     bucket = through_proxy(Faults(always=fault))
     lines = {
         "wrong bytes": "its checksum never matched",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -193,7 +192,7 @@ def test_data_without_arrays() -> None:
 # --- the user's own model -------------------------------------------------------------------------------------------
 
 
-def test_a_users_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_users_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is called with options, outputs and dtype, and its module with x and deterministic."""
     from podrun.runtime.config.model import Linear as Section
     from podrun.runtime.models.linear import Linear

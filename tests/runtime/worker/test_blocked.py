@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -105,7 +104,7 @@ def test_alone() -> None:
     assert saves == [1]
 
 
-def test_telling_without_a_pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_telling_without_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tell nobody, and do not fail, in a process that has not joined or whose pod is gone."""
     monkeypatch.setattr(blocked, "pod_store", lambda: None)
     blocked.announce_stop()
