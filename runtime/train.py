@@ -125,7 +125,7 @@ class Trainer:
         storage: Storage | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        config, self._published = with_first_model(config, workdir, reporter.note)
+        config, self._published = with_first_model(config, workdir, storage, reporter.note)
         self._reporter = reporter
         reporter.shown = config.log.show
         self._leads = jax.process_index() == 0

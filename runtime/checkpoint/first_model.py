@@ -12,15 +12,16 @@ from ..config import Config
 from ..contract import UserError, Workdir
 from ..models.pretrained import published_config, with_architecture
 from ..models.weight_files import ConfigJson, read_json
+from ..storage.base import Storage
 from ..storage.bucket_model import model_in_bucket
 from ..worker.quiet import without_gloo_lines
 from .messages import broadcast_text
 from .names import META
-from .numbered import path_of, steps_in
+from .numbered import make_directory, path_of, steps_in
 
 
 def with_first_model(
-    config: Config, workdir: Workdir, note: Callable[[str], None] = lambda text: None
+    config: Config, workdir: Workdir, storage: Storage | None = None, note: Callable[[str], None] = lambda text: None
 ) -> tuple[Config, ConfigJson | None]:
     """Complete the section `model` of a job that begins with a published model (`model.init_from`).
 
@@ -31,6 +32,7 @@ def with_first_model(
     Args:
         config: the job.
         workdir: the folder of its results.
+        storage: storage of a workdir in a bucket; None: it is a folder.
         note: called with a line for the user when a request to a bucket is tried again.
 
     Returns:
@@ -44,7 +46,7 @@ def with_first_model(
     text = b""
     if jax.process_index() == 0:
         text = json.dumps(
-            _of_newest(workdir.checkpoints) or published_config(config, model_in_bucket(config, note))
+            _of_newest(workdir.checkpoints, storage) or published_config(config, model_in_bucket(config, note))
         ).encode()
     if jax.process_count() > 1:
         with without_gloo_lines():
@@ -53,11 +55,17 @@ def with_first_model(
     return with_architecture(config, published), published
 
 
-def _of_newest(folder: Path) -> ConfigJson | None:
+def _of_newest(folder: Path, storage: Storage | None) -> ConfigJson | None:
     """Return the config.json in the metadata of the newest checkpoint that has one. The restore verifies it later."""
+    if storage is not None:
+        make_directory(folder)
+        storage.before_restore(folder)
     for step in steps_in(folder) if folder.is_dir() else ():
+        path = path_of(folder, step)
         try:
-            published: object = read_json(path_of(folder, step) / META / "metadata").get("published")
+            if storage is not None:
+                storage.fetch(path)  # the restore needs these files as well
+            published: object = read_json(path / META / "metadata").get("published")
         except UserError:
             continue
         if isinstance(published, dict):

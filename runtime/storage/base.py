@@ -5,7 +5,8 @@ says whether the other processes see that folder, and is told after each write, 
 are called on process 0 only, and raise UserError for errors that the user can correct. The order of the calls:
 
 - `summary`, once, when all processes have joined
-- `before_restore`, then `fetch` for one checkpoint after another, until one can be read
+- `before_restore`, then `fetch` for one checkpoint after another, until one can be read; before `summary` as well, if the job
+  begins with a published model
 - `after_write`, whenever metrics, config or text have been written; this is often, so it must not block
 - `after_save`, then `after_removal` for each checkpoint that was removed. Both run in the thread that finishes a save; when
   they have returned, the checkpoint counts as complete and is reported

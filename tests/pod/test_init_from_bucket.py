@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,22 @@ def test_each_part_is_read_once(tmp_path: Path, folder: tuple[Path, int], strate
         assert again.returncode == 0 and "resumed from the checkpoint of step 2" in again.stdout, again.stderr
         read = sum(count for name, count in faults.sent.items() if name.endswith(".safetensors"))
         assert read == weights  # a resumed run does not read them
+
+
+@pytest.mark.long
+def test_a_run_whose_folder_is_gone(tmp_path: Path, folder: tuple[Path, int]) -> None:
+    """It goes on from its checkpoint in a bucket, also on a machine that has no copy of that."""
+    with bucketed(tmp_path, folder[0], "gs") as (sandbox, _, _):
+        words = (*POD, "-w", f"gs://{BUCKET}/runs/llama", "train.yaml")
+        begun = sandbox.podrun(*words)
+        assert begun.returncode == 0, begun.stdout + begun.stderr
+        tokenizer = (folder[0] / "tokenizer.json").read_bytes()
+        (sandbox.path / "llama").unlink()
+        (sandbox.path / "tokenizer.json").write_bytes(tokenizer)
+        shutil.rmtree(sandbox.path / "cache")
+        done = sandbox.podrun(*words, "data.tokenizer={name: bpe, file: tokenizer.json}", "steps=3")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "resumed from the checkpoint of step 2" in done.stdout
 
 
 def header(file: Path) -> int:
