@@ -117,8 +117,14 @@ def gather_facts(
         "modules": [*modules],
     }
 
+    no_image: dict[str, HostError] = {}
+    if pod.container and pod.container.how.transport:  # a slow pull has a progress line of its own
+        ready = ask_all(pod.hosts, lambda h: prepare_host(transport, h, lambda _: None), "pulling the image", say)
+        no_image = {host: answer for host, answer in ready.items() if isinstance(answer, HostError)}
+
     def question(host: Host) -> Facts:
-        prepare_host(transport, host, lambda _: None)
+        if error := no_image.get(host.name):
+            raise error
         reply = ask(transport, pod, host, "facts", request={**request, "internal": host.internal})
         return with_skew(reply.answer, reply.sent, reply.received)
 
