@@ -76,6 +76,7 @@ def steps(records: Iterable[Row]) -> tuple[Step, ...]:
         Step(
             record["step"],
             loss=finite(record.get("loss")),
+            is_finite="loss" not in record or finite(record.get("loss")) is not None,
             grad_norm=finite(record.get("grad_norm")),
             seconds=finite(record.get("seconds_per_step", _between(earlier, record))),
         )

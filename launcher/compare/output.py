@@ -24,8 +24,8 @@ _HEADER = (
     ("VARIANT", "", "COMPILE", "MEDIAN", "TOTAL", "TRAIN", "VALIDATION", "SPEED-UP", "SPEED-UP", ""),
     ("", "STEPS", "s", "STEP ms", "s", "LOSS", "LOSS", "BY MEDIAN", "BY TOTAL", "STATE"),
 )
-_LOSSES = (4, 5)
-"""Columns of the losses, counted after the variant's name."""
+_COMPILE, _TRAIN, _VALIDATION = 1, 4, 5
+"""Columns that are left out if no variant has a value, counted after the variant's name."""
 
 
 def as_text(rows: Sequence[Row], width: int | None = None) -> str:
@@ -83,10 +83,22 @@ def metric_columns(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
 
 
 def _with_values(columns: list[list[str]]) -> tuple[list[list[str]], list[list[str]]]:
-    """Return header lines and columns, without losses that no variant has: a program may give its losses other names."""
-    kept = [n for n, cells in enumerate(columns) if n not in _LOSSES or any(cell != "-" for cell in cells)]
+    """Return header lines and columns, without those that no variant has."""
+    kept = columns_with_values(columns)
     headers = [[cells[0], *(cells[n + 1] for n in kept), cells[-1]] for cells in _HEADER]
     return headers, [columns[n] for n in kept]
+
+
+def columns_with_values(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Return the numbers of the columns, without those of compile time and losses that no variant has.
+
+    A program does not say when it compiles, and may give its losses other names.
+    """
+    return [n for n, cells in enumerate(columns) if n not in (_COMPILE, _TRAIN, _VALIDATION) or _has_value(cells)]
+
+
+def _has_value(cells: Sequence[str]) -> bool:
+    return any(cell != "-" for cell in cells)
 
 
 def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Sequence[Sequence[str]]) -> str:
@@ -151,11 +163,17 @@ def column_texts(rows: Sequence[Row]) -> list[list[str]]:
         numbers([row.compile_seconds for row in rows]),
         numbers([row.median_step and row.median_step * 1000 for row in rows]),
         numbers([row.total for row in rows]),
-        numbers([row.train_loss for row in rows], digits=4),
-        numbers([row.validation_loss for row in rows], digits=4),
+        _losses([row.train_loss for row in rows], [any(run.train_loss_is_nan for run in row.runs) for row in rows]),
+        _losses(
+            [row.validation_loss for row in rows], [any(run.validation_loss_is_nan for run in row.runs) for row in rows]
+        ),
         [speed_up(row) for row in rows],
         [_ratio(row.speedup_by_total) for row in rows],
     ]
+
+
+def _losses(values: Sequence[float | None], are_nan: Sequence[bool]) -> list[str]:
+    return ["nan" if is_nan else text for text, is_nan in zip(numbers(values, digits=4), are_nan, strict=True)]
 
 
 def _ratio(value: float | None) -> str:
@@ -189,18 +207,22 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     """Return lines with the legend of the columns, and warnings."""
     first, count = rows[0].measured.variant.name, len(rows[0].runs)
     is_program = any(row.measured.is_program for row in rows)
+    columns = column_texts(rows)
+    compiles, train, validation = (_has_value(columns[n]) for n in (_COMPILE, _TRAIN, _VALIDATION))
+    losses = ", ".join([*["TRAIN LOSS"] * train, *["VALIDATION LOSS"] * validation])
     interval = "95 % of it by bootstrap over the steps" if count == 1 else f"95 % of it over the {count} runs"
     notes = [f"each number is the median of {count} runs"] * (count > 1)
     notes += [
-        "COMPILE: from the start of compiling to the end of the first step, nothing cached",
+        *["COMPILE: from the start of compiling to the end of the first step, nothing cached"] * compiles,
         "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints"
         if not is_program
         else "MEDIAN STEP, TOTAL: the time between reports after the first, with all that the program does in it",
-        "TRAIN LOSS, VALIDATION LOSS, further metrics: of the last step or evaluation that has them"
+        f"{losses}{', further metrics' if losses else 'Metrics'}: of the last step or evaluation that has them"
         if not is_program
-        else "TRAIN LOSS, further metrics of training: the mean over the last tenth of the reports, at least 5 "
-        "(a quarter, if they are fewer than 20)",
-        *["VALIDATION LOSS, metrics of evaluations: of the last evaluation"] * is_program,
+        else f"{'TRAIN LOSS, further metrics' if train else 'Metrics'} of training: the mean over the last tenth of the "
+        "reports, at least 5 (a quarter, if they are fewer than 20)",
+        *[f"{'VALIDATION LOSS, metrics' if validation else 'Metrics'} of evaluations: of the last evaluation"]
+        * is_program,
         f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps ({interval}), "
         "BY TOTAL that of the totals; below 1 is slower",
     ]

@@ -10,7 +10,7 @@ from ..report.curves import key_of
 from ..report.encode import drawn_data
 from ..report.model import Chart, Series
 from ..report.write_html import document, figures, section, text_of, tiles_of
-from .output import column_texts, metric_columns, notes_of, speed_up
+from .output import column_texts, columns_with_values, metric_columns, notes_of, speed_up
 from .spread import Spread, box_svg, spread_of, ticks_to
 from .table import Measurement, Row, VariantState, step_times
 
@@ -126,12 +126,13 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 def _results(rows: Sequence[Row]) -> str:
     first, *middle, last = _COLUMNS
-    numbers = "".join(f'<th class="number">{name}</th>' for name in middle)
-    head = f"<th>{first}</th>{numbers}<th>{last}</th>"
     columns = column_texts(rows)
+    shown = columns_with_values(columns)
+    numbers = "".join(f'<th class="number">{middle[n]}</th>' for n in shown)
+    head = f"<th>{first}</th>{numbers}<th>{last}</th>"
     body = "".join(
         f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
-        + "".join(f'<td class="number">{text_of(column[number])}</td>' for column in columns)
+        + "".join(f'<td class="number">{text_of(columns[n][number])}</td>' for n in shown)
         + f"<td>{text_of(row.measured.state)}</td></tr>"
         for number, row in enumerate(rows)
     )

@@ -32,6 +32,8 @@ class Step:
     loss: float | None = None
     grad_norm: float | None = None
     seconds: float | None = None
+    is_finite: bool = True
+    """False if the loss is not a finite number; then `loss` is None."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,17 @@ class Measurement:
         if last is None or not self.is_program:
             return last
         return mean_of_last([step.loss for step in self.steps if step.loss is not None])
+
+    @property
+    def train_loss_is_nan(self) -> bool:
+        """Return True if the last step with a loss has one that is not finite."""
+        with_loss = (step for step in reversed(self.steps) if step.loss is not None or not step.is_finite)
+        return not next(with_loss, Step(0)).is_finite
+
+    @property
+    def validation_loss_is_nan(self) -> bool:
+        """Return True if the loss of the last evaluation is not finite."""
+        return bool(self.evaluations) and self.evaluations[-1][1] is None
 
     def metric(self, name: str) -> float:
         """Return the last value of a metric; for the training of a program, the mean over its last reports."""

@@ -17,6 +17,8 @@ NOTHING_LEFT = (
     "All steps were done by earlier runs in this workdir, so nothing was trained. Ask for more steps, or choose another "
     "workdir for a new run."
 )
+_WITHIN_TRAINING = (Phase.EVALUATE, Phase.SAVE)
+"""Phases after which training goes on."""
 _SLOW = ("sync", "environment", "setup-commands", "data")
 """Long phases of a host, whose messages report progress."""
 
@@ -30,7 +32,9 @@ class ProcessState:
     phase: str = "waiting"
     """The last phase that it has reported; before that, the phase of its host."""
     since: float = 0.0
-    """Time at which it entered the phase."""
+    """Time at which it entered the phase. Training goes on after an evaluation or a save, so it then has its earlier time."""
+    trains_since: float | None = None
+    """Time at which its training began; None: not yet."""
     step: int | None = None
     pid: int | None = None
     exit_code: int | None = None
@@ -179,7 +183,13 @@ class RunState:
             if not self.phases[process.phase]:
                 del self.phases[process.phase]
             self.phases[phase] += 1
-            process.phase, process.since = phase, time
+            if phase != Phase.TRAIN:
+                process.since = time
+            elif process.phase not in _WITHIN_TRAINING or process.trains_since is None:
+                process.since = process.trains_since = time
+            else:  # an evaluation or a save is over
+                process.since = process.trains_since
+            process.phase = phase
 
 
 def _with_metrics(event: StepEvent, before: StepEvent) -> StepEvent:

@@ -117,7 +117,8 @@ class TrackerThread:
     def _tell(self, topic: str, text: str) -> None:
         if topic not in self._told:
             self._told.add(topic)
-            self._note(f"{_KEY} {self._name} {text}; training goes on, and metrics.jsonl has all metrics")
+            goes_on = "" if self._closed.is_set() else "training goes on, and "
+            self._note(f"{_KEY} {self._name} {text}; {goes_on}metrics.jsonl has all metrics")
 
 
 def _id(workdir: Path) -> str:

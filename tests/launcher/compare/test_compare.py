@@ -267,6 +267,24 @@ def test_the_times_of_a_program_are_those_between_its_reports() -> None:
     assert (row.median_step, row.total) == (0.5, 10.0)
 
 
+def test_a_loss_that_is_not_a_number_is_shown() -> None:
+    """Not as if there were none; a step without a loss says nothing."""
+    rows = [{"kind": "train", "step": n, "time": 0.0, "loss": loss} for n, loss in ((1, 2.0), (2, math.nan))]
+    last = replace(measured("a", []), steps=steps([*rows, {"kind": "train", "step": 3, "time": 1.0, "lr": 0.1}]))
+    first = replace(measured("b", []), steps=steps([rows[1], {**rows[0], "step": 3}]), evaluations=((3, None),))
+    table = as_text(compare_variants([last, first])).splitlines()
+    assert [line.split()[-5:-3] for line in table[2:4]] == [["nan", "-"], ["2.000", "nan"]]
+
+
+def test_columns_that_no_variant_has_are_left_out() -> None:
+    """From the table and from its legend."""
+    one = replace(measured("a", [1.0, 1.0]), compile_seconds=None, evaluations=())
+    text = as_text(compare_variants([one]))
+    assert "COMPILE" not in text and "VALIDATION" not in text and "TRAIN LOSS, further metrics: " in text
+    both = as_text(compare_variants([replace(one, compile_seconds=2.0, evaluations=((1, 0.5),))]))
+    assert "COMPILE: from the start" in both and "TRAIN LOSS, VALIDATION LOSS, further metrics: " in both
+
+
 def test_metrics_of_any_name() -> None:
     """An evaluation's plain name is told from that of training; the last value counts; NaN is none."""
     rows = [

@@ -71,6 +71,13 @@ def test_a_field_after_events(events: list[dict[str, Any]], field: str, value: o
     ("events", "fields"),
     [
         ([phase(0, "train", 5.0), phase(0, "train", 9.0)], {"phase": "train", "since": 5.0}),
+        ([phase(0, "train", 5.0), phase(0, "save", 8.0)], {"phase": "save", "since": 8.0}),
+        # training goes on after an evaluation or a save, but not after anything else
+        (
+            [phase(0, "train", 5.0), phase(0, "save", 8.0), phase(0, "evaluate", 9.0), phase(0, "train", 9.5)],
+            {"phase": "train", "since": 5.0},
+        ),
+        ([phase(0, "train", 5.0), phase(0, "compile", 8.0), phase(0, "train", 9.0)], {"phase": "train", "since": 9.0}),
         ([event("step", 0, step=3), event("step", 0, step=4)], {"step": 4}),
         ([began(0)], {"pid": 10, "phase": "started"}),
         ([phase(0, "done"), event("exit", 0, code=0)], {"exit_code": 0, "phase": "exited"}),
