@@ -74,6 +74,7 @@ class EngineHosts(Hosts):
     """Hosts with a container engine and an image: of podman for root and for the ordinary user, of docker for root."""
 
     def __init__(self, count: int, engine: str) -> None:
+        """Raises RuntimeError or TimeoutError if the engine cannot run a container here."""
         super().__init__(count)
         self.engine = engine
         self._daemons: list[subprocess.Popen[bytes]] = []
@@ -84,6 +85,7 @@ class EngineHosts(Hosts):
                 self._set_up_podman()
             else:
                 self._start_docker()
+            self.cli(self.names[0], "run", "--rm", "--net=host", "--init", "--volume=/usr:/usr:ro", IMAGE, "true")
         except BaseException:
             self.close()
             raise
