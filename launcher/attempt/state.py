@@ -491,8 +491,8 @@ class AttemptState:
                 what += "does a firewall on this machine refuse its connections to itself?"
             else:
                 what += (
-                    "all hosts must reach the coordinator there; is a firewall in between (`ports:` in the pod file narrows "
-                    "the range), or `internal:` missing or wrong?"
+                    "all hosts must reach the coordinator there; is a firewall in between (`ports:` in a pod file for --pod "
+                    "narrows the range), or `internal:` missing or wrong?"
                 )
             self._fail(host.name, what)
 

@@ -103,7 +103,11 @@ def unless_mounted(remedy: str) -> str:
 
 def set_variable(pod: Pod, name: str) -> str:
     """Return what sets an environment variable of the workers, as a clause that `to VALUE` may follow."""
-    return f"set {name} before the command" if pod.traits.files_are_here else f"set {name} under `env:` in the pod file"
+    return (
+        f"set {name} before the command"
+        if pod.traits.files_are_here
+        else f"set {name} under `env:` in a pod file for --pod"
+    )
 
 
 def is_known(facts: Facts, fact: str) -> bool:

@@ -88,7 +88,7 @@ def _models(pod: Pod, facts: FactsByHost) -> list[Finding]:
     listed = {host: f for host, f in facts.items() if models(f)}
     exact = all(len(rows(f)) <= pod.slice.devices_per_host for f in listed.values())
     mixed = tuple(host for host, f in listed.items() if "," in models(f))
-    by_host = "" if pod.traits.files_are_here else "by `hosts` of the pod file, or "
+    by_host = "" if pod.traits.files_are_here else "by `hosts` of a pod file, or "
     remedy = f"exclude the others: {by_host}{set_variable(pod, 'CUDA_VISIBLE_DEVICES')}"
     what = f"GPUs of several models: {models(listed[mixed[0]])}" if mixed else ""
     same = {host: models(f) for host, f in listed.items() if host not in mixed}

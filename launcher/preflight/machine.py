@@ -147,7 +147,7 @@ def _judge_proxies(pod: Pod, proxies: Proxies) -> Verdict:
     if not proxies["set"] or proxies["no_proxy"] or len(pod.hosts) < 2 or pod.traits.is_simulated:
         return None
     what = f"{', '.join(proxies['set'])} set without no_proxy: workers may connect to each other through the proxy"
-    return what, "exclude the hosts' network in the pod file: `env: {no_proxy: 10.0.0.0/8}`", False
+    return what, "exclude the hosts' network in a pod file for --pod: `env: {no_proxy: 10.0.0.0/8}`", False
 
 
 def _judge_files(limits: Limits) -> Verdict:

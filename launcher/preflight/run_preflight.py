@@ -234,10 +234,12 @@ def _reach_remedy(pod: Pod, error: str) -> str:
         return "is there a firewall on this machine? allow TCP connections of the machine to itself"
     if "no answer" in error or "permitted" in error or "prohibited" in error or "No route" in error:
         ports = (
-            f"{pod.ports[0]}-{pod.ports[1]}" if pod.ports else "of all numbers, or those of `ports:` in the pod file,"
+            f"{pod.ports[0]}-{pod.ports[1]}"
+            if pod.ports
+            else "of all numbers, or those of `ports:` in a pod file for --pod,"
         )
         return f"is there a firewall in between? allow TCP ports {ports} between the hosts"
-    return f"is that {first}'s address for the other hosts? if not, give it with `internal:` in the pod file"
+    return f"is that {first}'s address for the other hosts? if not, give it with `internal:` in a pod file for --pod"
 
 
 def _try_workdir(report: Report, transport: Transport, workdir: str, say: Say) -> None:
@@ -274,7 +276,7 @@ def _workdir_remedy(pod: Pod, remedy: str) -> str:
     return (
         remedy
         if pod.workdir or pod.traits.files_are_here
-        else f"{remedy}, or for all runs with `workdir:` in the pod file"
+        else f"{remedy}, or for all runs with `workdir:` in a pod file for --pod"
     )
 
 

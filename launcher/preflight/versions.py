@@ -201,7 +201,7 @@ def _key(pod: Pod) -> str:
     """Return what sets the workers' interpreter, for messages: `launch.python`, or a key of the pod file."""
     if not pod.traits.needs_staging:
         return "launch.python"
-    return f"`{'container.python' if pod.container else 'python'}:` in the pod file"
+    return f"`{'container.python' if pod.container else 'python'}:` in a pod file for --pod"
 
 
 def _install(pod: Pod) -> str:
@@ -212,7 +212,7 @@ def _install(pod: Pod) -> str:
     if not pod.traits.needs_staging:
         return f"install them with `{pod.base_python} -m pip install`, or choose a Python that has them: launch.python=PATH"
     return (
-        "set `python:` in the pod file to an interpreter that has them, or `requirements:` to a requirements.txt, "
+        "set `python:` in a pod file for --pod to an interpreter that has them, or `requirements:` to a requirements.txt, "
         "from which podrun builds an environment on every host"
     )
 
@@ -222,7 +222,9 @@ def _same(pod: Pod) -> str:
         return f"put the same image on all hosts as {pod.container.image}"
     if pod.requirements:
         return f"pin the versions in {pod.requirements} with =="
-    return "install the same versions on all hosts, or set `requirements:` in the pod file to a requirements.txt"
+    return (
+        "install the same versions on all hosts, or set `requirements:` in a pod file for --pod to a requirements.txt"
+    )
 
 
 def packages(interpreter: Interpreter) -> dict[str, str]:

@@ -136,10 +136,12 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
     if code == 126 and "ermission denied" in last:
         return (
             f"this user may not run {pod.agent_python} ({last}); name a Python in a folder that it may read, with "
-            "`python:` in the pod file"
+            "`python:` in a pod file for --pod"
         )
     if code in (126, 127) or "not found" in last:
-        return f"no Python at {pod.agent_python!r} ({last}); give its absolute path with `python:` in the pod file"
+        return (
+            f"no Python at {pod.agent_python!r} ({last}); give its absolute path with `python:` in a pod file for --pod"
+        )
     if "UnsafeError: " in last:
         return last.partition("UnsafeError: ")[2]
     if "Errno" in last or "No space" in last:
@@ -157,7 +159,9 @@ def _start_failure(pod: Pod, code: int | None, stderr_tail: str, noise: bytes) -
         return f"cannot start podrun's agent with {pod.agent_python}: {last}"
     ended = f"its login shell ended with exit code {code} and did not start podrun's agent"
     if words:
-        remedy = "use another user that may run commands there (`user:` in the pod file), or fix its login scripts"
+        remedy = (
+            "use another user that may run commands there (`user:` in a pod file for --pod), or fix its login scripts"
+        )
         return f"{ended}: {words}; {remedy}"
     return f"{ended}, without a message; is there an `exit` in a login script such as ~/.bashrc?"
 

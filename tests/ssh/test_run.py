@@ -252,7 +252,7 @@ def test_wrong_login(pod: PodSandbox) -> None:
 def test_no_python(pod: PodSandbox) -> None:
     said = failure_of(pod, pod.write_pod(["h0"], python="/no/such/python"))
     assert "podrun: failed: h0: no Python at '/no/such/python'" in said
-    assert "`python:` in the pod file" in said
+    assert "`python:` in a pod file for --pod" in said
 
 
 def test_disk_full(pod: PodSandbox, mounted: Any) -> None:
@@ -276,7 +276,7 @@ def test_read_only_home(pod: PodSandbox, mounted: Any) -> None:
     said = failure_of(pod, pod.write_pod(["h0", "h1"]))
     assert "podrun: failed: h1: cannot write" in said
     assert "Read-only file system" in said
-    assert "`home:` in the pod file" in said
+    assert "`home:` in a pod file for --pod" in said
 
 
 def test_a_busy_port_range(pod: PodSandbox) -> None:

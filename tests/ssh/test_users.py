@@ -53,7 +53,7 @@ def test_an_account_that_may_run_nothing(pod: PodSandbox) -> None:
     run = pod.podrun(option, "--", "true")
     assert run.returncode == 69, run.stdout + run.stderr
     assert f"failed: h0: {words}" in run.stderr
-    assert "`user:` in the pod file" in run.stderr
+    assert "`user:` in a pod file for --pod" in run.stderr
     check = pod.podrun("check", option)
     assert check.returncode == 69, check.stdout + check.stderr
     assert f"error: h0: {words}" in " ".join(check.stdout.split())

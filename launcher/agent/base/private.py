@@ -8,7 +8,9 @@ import stat
 from typing import Optional
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-ELSEWHERE = "choose another folder with PODRUN_HOME on this machine, or with `home:` in the pod file for its hosts"
+ELSEWHERE = (
+    "choose another folder with PODRUN_HOME on this machine, or with `home:` in a pod file for --pod for its hosts"
+)
 _UMASK = 0o077  # for all files that podrun makes for itself
 _users_umask: Optional[int] = None
 

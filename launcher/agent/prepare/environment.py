@@ -91,7 +91,9 @@ class Environments:
         try:
             return ask_target(python, self._env)
         except InterpreterError as error:
-            raise Problem("no wheels can be chosen: %s" % error, "name another Python with `python:` in the pod file")
+            raise Problem(
+                "no wheels can be chosen: %s" % error, "name another Python with `python:` in a pod file for --pod"
+            )
 
     def _build(self, folder: str, request: EnvironmentRequest, python: str, version: str) -> None:
         text, space, wheels = request["text"], request["space"], request["wheels"]
@@ -182,7 +184,7 @@ def find_python(python: str, env: Dict[str, str]) -> str:
 
 
 def _no_python(python: str) -> Problem:
-    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in the pod file")
+    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in a pod file for --pod")
 
 
 def find_uv(env: Dict[str, str]) -> Optional[str]:

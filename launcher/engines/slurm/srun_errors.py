@@ -44,7 +44,8 @@ def why_not_started(stderr: str, job: str) -> str | None:
         return image
     messages = [first or second for first, second in _SAID.findall(stderr)]
     if missing := _MISSING.search(stderr):
-        return f"no {missing[1]} there ({missing[2]}); give an absolute path that the nodes have (`python:` in the pod file)"
+        advice = "give an absolute path that the nodes have (`python:` in a pod file for --pod)"
+        return f"no {missing[1]} there ({missing[2]}); {advice}"
     for pattern, remedy in _REASONS:
         for line in messages:
             if re.search(pattern, line):

@@ -58,7 +58,7 @@ class HostKeyCheck:
     def _unknown(self, key: PKey) -> str:
         return (
             f"unknown host key: {self.name} is not in {self.files[0]}; it shows {_describe(key)}\n"
-            f"connect once with `{self.ssh}`, or set `host_keys: accept-new` under `ssh:` in the pod file"
+            f"connect once with `{self.ssh}`, or set `host_keys: accept-new` under `ssh:` in a pod file for --pod"
         )
 
     def _changed(self, key: PKey, known: list[KnownKey]) -> str:

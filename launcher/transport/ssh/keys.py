@@ -83,7 +83,7 @@ class Login:
         return (
             f"{self.where} refused the login of {self.user}; {keys}\n"
             f"add the public key to ~/.ssh/authorized_keys of {self.user} there; or name another key or user with "
-            "`key` and `user` under `ssh:` in the pod file"
+            "`key` and `user` under `ssh:` in a pod file for --pod"
         )
 
     def _keys(self, agent: Mapping[bytes, PKey]) -> Iterator[tuple[str, PKey | str]]:

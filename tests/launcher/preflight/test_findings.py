@@ -342,7 +342,7 @@ def test_an_image_that_cannot_be_started(image: str, waits: bool) -> None:
     (finding,) = fatal_findings(
         apply_rules(pod, {host: {**healthy(), "interpreter": {"error": "no answer"}}}, program=False)
     )
-    assert "`container.python:` in the pod file" in finding.remedy
+    assert "`container.python:` in a pod file for --pod" in finding.remedy
     assert ("a run waits until the image is pulled" in finding.remedy) is waits
 
 

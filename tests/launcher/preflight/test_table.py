@@ -27,7 +27,7 @@ def test_a_row_has_the_usual_answer_and_under_it_the_odd_host_with_its_remedy() 
     row = next(i for i, line in enumerate(lines) if line.startswith("python"))
     assert re.fullmatch(r"python       3\.11\.7  /usr/bin/python3 +a, b, d", lines[row])
     assert lines[row + 1] == "  error: c: Python 3.12, but 3.11 on the other 3 hosts"
-    assert lines[row + 2].startswith("    -> set `python:` in the pod file to a path")
+    assert lines[row + 2].startswith("    -> set `python:` in a pod file for --pod to a path")
     assert lines[-1] == "not ready: 1 error"
 
 

@@ -246,7 +246,7 @@ def test_no_python(tmp_path: Path, shell: str) -> None:
     pod = pod_of(tmp_path, python="python9.9")
     reason = fail(Counting(pod, [shell, "-c", 'exec "$@"', "sh"]), pod)
     assert reason.startswith("no Python at 'python9.9' (")
-    assert reason.endswith("give its absolute path with `python:` in the pod file")
+    assert reason.endswith("give its absolute path with `python:` in a pod file for --pod")
 
 
 def test_a_python_that_may_not_be_run(tmp_path: Path) -> None:
@@ -307,7 +307,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
         (
             "echo Welcome; echo This account is currently not available.; exit 1",
             "its login shell ended with exit code 1 and did not start podrun's agent: This account is currently not "
-            "available.; use another user that may run commands there (`user:` in the pod file), or fix its login scripts",
+            "available.; use another user that may run commands there (`user:` in a pod file for --pod), or fix its login "
+            "scripts",
         ),
         (
             "exit 0",

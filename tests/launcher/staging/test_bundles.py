@@ -123,7 +123,7 @@ def test_a_home_that_cannot_be_written(case: Case) -> None:
     finally:
         (case.home / "bundles").chmod(0o700)
     assert f"cannot write {case.home}/bundles: Permission denied" in reason
-    assert "`home:` in the pod file" in reason
+    assert "`home:` in a pod file for --pod" in reason
 
 
 def test_a_disk_that_is_full(case: Case) -> None:
