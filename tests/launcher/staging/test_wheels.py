@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,12 @@ from podrun.runtime.contract import UserError
 from ...wheels import make_wheel
 
 OLD = Target("3.11.2", "x86_64", 28)
+DOWNLOAD = """
+import sys
+from pathlib import Path
+from podrun.launcher.staging.wheels import Target, download_wheels
+download_wheels(Path(sys.argv[1]), Target("3.11.2", "x86_64", 28), print)
+"""
 NEW = Target("3.12.4", "aarch64", 39)
 
 
@@ -86,6 +94,24 @@ def test_an_index_that_cannot_be_reached_is_not_blamed_on_a_package(
         monkeypatch.setenv("PIP_RETRIES", "1")
         with pytest.raises(UserError, match="no package index can be reached"):
             download_wheels(requirements, OLD, lambda text: None)
+
+
+def test_nothing_is_left_of_a_podrun_that_is_killed(requirements: Path) -> None:
+    """pip, which waits for an index that never answers, ends with it."""
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        requirements.write_text(f"--index-url http://127.0.0.1:{index.getsockname()[1]}/simple\ncompiled\n")
+        podrun = subprocess.Popen([sys.executable, "-c", DOWNLOAD, str(requirements)])
+        try:
+            index.settimeout(60)
+            connection, _ = index.accept()
+            with connection:
+                connection.settimeout(60)
+                assert connection.recv(1 << 16)  # the request
+                podrun.kill()
+                assert connection.recv(1 << 16) == b""
+        finally:
+            podrun.kill()
+            podrun.wait(60)
 
 
 def test_what_a_host_says_about_itself_is_checked() -> None:
