@@ -15,10 +15,12 @@ def make_wheel(
     version: str = "1.0",
     tag: str = "py3-none-any",
     needs: Sequence[str] = (),
+    python: str = "",
 ) -> Path:
-    """Write a wheel that installs `files` into site-packages. `needs`: its dependencies."""
+    """Write a wheel that installs `files` into site-packages. `needs`: its dependencies; `python`: its versions of Python."""
     wheel = folder / f"{name}-{version}-{tag}.whl"
     requires = "".join(f"Requires-Dist: {line}\n" for line in needs)
+    requires += f"Requires-Python: {python}\n" if python else ""
     info = f"{name}-{version}.dist-info"
     contents = {
         **files,

@@ -11,6 +11,7 @@ from ..agent.base.places import environment_python
 from ..agent.base.to_agent import EnvironmentRequest
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
+from .wheels import wheels_here
 
 # matches lines that refer to another local file, which the hosts do not have
 _LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
@@ -49,11 +50,23 @@ def check_runtime_packages(pod: Pod) -> None:
         )
 
 
-def environment_key(requirements_text: str, python: str) -> str:
-    """Return the key of an environment. It depends on interpreter and requirements, but not on comments in them."""
+def environment_key(requirements_text: str, python: str, wheels: str = "") -> str:
+    """Return the key of an environment: of what it is made from.
+
+    Args:
+        requirements_text: its requirements; comments do not count.
+        python: the interpreter.
+        wheels: digest of wheels that the requirements name by their place on this machine.
+    """
     lines = (line.rstrip() for line in requirements_text.splitlines())
     wanted = [line for line in lines if line and not line.lstrip().startswith("#")]
-    return hashlib.sha256("\n".join([python, *wanted]).encode()).hexdigest()[:16]
+    return hashlib.sha256("\n".join([python, *wanted, *([wheels] if wheels else [])]).encode()).hexdigest()[:16]
+
+
+def _key_of(pod: Pod, text: str) -> str:
+    """Return the key of the pod's environment. Raises UserError."""
+    wheels = wheels_here(pod.requirements) if pod.offline and pod.requirements else ""
+    return environment_key(text, pod.base_python, wheels)
 
 
 def environment_request(pod: Pod) -> EnvironmentRequest | None:
@@ -61,11 +74,10 @@ def environment_request(pod: Pod) -> EnvironmentRequest | None:
     text = requirements_text(pod)
     if text is None:
         return None
-    key = environment_key(text, pod.base_python)
-    return {"key": key, "text": text, "space": space_needed(text), "wheels": "" if pod.offline else None}
+    return {"key": _key_of(pod, text), "text": text, "space": space_needed(text), "wheels": "" if pod.offline else None}
 
 
 def worker_python(pod: Pod) -> str:
     """Return the workers' interpreter on the hosts, for the plan. Raises UserError."""
     text = requirements_text(pod)
-    return pod.base_python if text is None else environment_python(pod.home, environment_key(text, pod.base_python))
+    return pod.base_python if text is None else environment_python(pod.home, _key_of(pod, text))

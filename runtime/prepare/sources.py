@@ -13,7 +13,7 @@ from ..config import bucket_url
 from ..contract import UserError
 from ..storage.bucket_cache import BucketCache
 from ..storage.bucket_client import explained
-from ..storage.bucket_data import objects_of
+from ..storage.bucket_objects import objects_of
 from ..wording import first_rows
 from .documents import ReadError, Selection, columns_of, shown
 

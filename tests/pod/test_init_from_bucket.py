@@ -16,7 +16,6 @@ from ..buckets import ADDRESS, BUCKET, bucket_server
 from ..conftest import make_sandbox
 from ..fault_proxy import Faults, fault_proxy
 from ..runtime.models.published import config_of, write_folder, write_tokenizer
-from ..tiers import mostly_long
 from .bucket_chaos import Bucketed, environment
 from .conftest import processes_of
 
@@ -82,7 +81,8 @@ def bucketed(path: Path, folder: Path, scheme: str) -> Iterator[tuple[Bucketed, 
         yield sandbox, faults, url
 
 
-@pytest.mark.parametrize("strategy", mostly_long(("jit", "explicit"), lambda _, strategy: strategy == "jit"))
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["jit", "explicit"])
 def test_each_part_is_read_once(tmp_path: Path, folder: tuple[Path, int], strategy: str) -> None:
     """The losses are those of the folder; both processes together read each divided array once, and config.json once."""
     path, total = folder

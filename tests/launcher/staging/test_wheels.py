@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import subprocess
 import sys
@@ -11,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.commands.clean import wheel_folders
+from podrun.launcher.pod.pod import Host, Pod
+from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.staging.requirements import worker_python
 from podrun.launcher.staging.wheels import Target, download_wheels, target_of
 from podrun.runtime.contract import UserError
 
@@ -20,6 +22,7 @@ OLD = Target("3.11.2", "x86_64", 28)
 DOWNLOAD = """
 import sys
 from pathlib import Path
+from podrun.launcher.staging.requirements import worker_python
 from podrun.launcher.staging.wheels import Target, download_wheels
 download_wheels(Path(sys.argv[1]), Target("3.11.2", "x86_64", 28), print)
 """
@@ -64,17 +67,67 @@ def test_wheels_are_downloaded_once(requirements: Path, tmp_path: Path) -> None:
     first = download_wheels(requirements, OLD, progress.append)
     assert progress[0] == "downloading the packages of requirements.txt for Python 3.11 on Linux x86_64 with glibc 2.28"
     assert progress[-1].startswith("downloaded 2 wheels, ")
-    shutil.rmtree(tmp_path / "index")
     requirements.write_text(requirements.read_text() + "# a remark\n")
     assert download_wheels(requirements, OLD, pytest.fail) == first
     assert wheel_folders(0) == ([first.files[0].parent], [first.files[0].parent])
     assert wheel_folders(3600)[1] == []
 
 
+def test_a_wheel_that_is_built_again_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same version; and so is that of another project whose requirements have the same text."""
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    kept, environments = set(), set()
+    for project, content in (("a", "1"), ("b", "2"), ("b", "3")):
+        folder = tmp_path / project / "wheels"
+        folder.mkdir(parents=True, exist_ok=True)
+        make_wheel(folder, "mine", {"mine.py": content})
+        requirements = tmp_path / project / "requirements.txt"
+        requirements.write_text("--no-index\n--find-links wheels\nmine\n")
+        (wheel,) = download_wheels(requirements, OLD, lambda text: None).files
+        assert wheel.read_bytes() == (folder / wheel.name).read_bytes()
+        kept.add(wheel)
+        pod = Pod(
+            parse_slice("cpu-1x1"),
+            (Host("h0", "h0"),),
+            "ssh",
+            "cpu",
+            home="~/p",
+            requirements=requirements,
+            offline=True,
+        )
+        environments.add(worker_python(pod))
+        requirements.write_text(f"--no-index\nwheels/{wheel.name}\n")
+        assert download_wheels(requirements, OLD, lambda text: None).pins == "mine==1.0\n"
+    assert len(kept) == len(environments) == 3
+
+
+def test_wheels_that_were_removed_in_part_are_downloaded_again(requirements: Path) -> None:
+    """As by a podrun that was killed while it removed them."""
+    first = download_wheels(requirements, OLD, lambda text: None)
+    first.files[0].unlink()
+    assert download_wheels(requirements, OLD, lambda text: None) == first
+    assert first.files[0].exists()
+
+
+def test_the_last_number_of_the_version_counts(requirements: Path, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "index", "picky", {}, python=">=3.11.1")
+    requirements.write_text(requirements.read_text() + "picky\n")
+    assert "picky-1.0-py3-none-any.whl" in names(requirements, OLD)
+
+
+def test_requirements_that_contradict_each_other(requirements: Path, tmp_path: Path) -> None:
+    make_wheel(tmp_path / "index", "wants", {}, needs=["backport<1"])
+    requirements.write_text(requirements.read_text() + "wants\nbackport==1.0\n")
+    told = r"contradict each other; .*:\n  The user requested backport==1.0\n(.*\n)*  wants 1.0 depends on backport<1"
+    with pytest.raises(UserError, match=told):
+        download_wheels(requirements, OLD, lambda text: None)
+
+
 def test_a_package_without_a_wheel_is_named(requirements: Path, tmp_path: Path) -> None:
     """With what to do. Nothing is kept of the attempt."""
     with pytest.raises(
-        UserError, match=r"^compiled of .* has no wheel for Python 3.11 on Linux x86_64 with glibc 2.17; "
+        UserError,
+        match=r"^compiled of .* has no wheel for Python 3.11 on Linux x86_64 with glibc 2.17, or there is no such package; ",
     ):
         download_wheels(requirements, Target("3.11.2", "x86_64", 17), lambda text: None)
     requirements.write_text(requirements.read_text() + "backport==2\n")

@@ -14,7 +14,8 @@ from podrun.runtime.contract import UserError
 from podrun.runtime.storage import bucket_cache
 from podrun.runtime.storage.bucket_cache import BucketCache
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
-from podrun.runtime.storage.bucket_data import _matches, load_data
+from podrun.runtime.storage.bucket_data import load_data
+from podrun.runtime.storage.bucket_objects import _matches
 
 from ...buckets import ADDRESS, BUCKET
 from ...fault_proxy import Faults, fault_proxy
@@ -133,7 +134,7 @@ def test_wrong_bytes_are_brought_again(
 def test_no_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Bucket(url).put("data", b"x" * 1000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 999}))
-    with pytest.raises(UserError, match=r"0\.0 MB must be downloaded .* make room there"):
+    with pytest.raises(UserError, match=r"1\.0 kB must be downloaded .* make room there"):
         load_data(job(name="text", path=f"{url}/data"))
 
 

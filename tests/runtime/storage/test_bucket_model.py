@@ -122,12 +122,9 @@ def test_a_divided_model(server: tuple[str, dict[str, str]], faults: Faults, tmp
     jax.tree.map(np.testing.assert_array_equal, load(url), load(str(local)))
 
 
-def test_mistakes(
-    server: tuple[str, dict[str, str]], faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A wrong bucket or folder, a shard that is missing or cut off, and no network: each says what, where, and what to do."""
+def test_mistakes(server: tuple[str, dict[str, str]], tmp_path: Path) -> None:
+    """A wrong bucket or folder, a shard that is missing or cut off: each says what, where, and what to do."""
     scheme, _ = server
-    monkeypatch.setattr(bucket_client, "_RETRY_SECONDS", 0.5)
     url = upload(scheme, write_folder(tmp_path / "llama", config_of("llama"), arrays_of("llama"), files=3), "broken")
     for place in (f"{BUCKET}/none", "no-such-bucket/none"):
         missing = rf"^model.init_from: there is no {scheme}://{place}/config.json; .*check the bucket's name"
@@ -157,7 +154,20 @@ def test_mistakes(
         stored_arrays(opened(url))
     with pytest.raises(ValueError, match=r"the folder gs://a/: .*is not a valid bucket name|no path in the bucket"):
         job("gs://abc")
-    arrays = stored_arrays(opened(upload(scheme, tmp_path / "llama", "again")))
+
+
+@pytest.mark.long  # the libraries of buckets try for minutes
+def test_no_network(
+    server: tuple[str, dict[str, str]], faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is gone in the middle is told with the file and the number of tries."""
+    scheme, _ = server
+    monkeypatch.setattr(bucket_client, "_RETRY_SECONDS", 0.5)
+    arrays = stored_arrays(
+        opened(
+            upload(scheme, write_folder(tmp_path / "llama", config_of("llama"), arrays_of("llama"), files=3), "again")
+        )
+    )
     name = "model.embed_tokens.weight"
     faults.__init__(always="refused")  # type: ignore[misc]
     unreachable = rf"^model.init_from: {scheme}://.*again: cannot read model.*safetensors.* after \d tr"
