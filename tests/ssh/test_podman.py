@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from podrun.launcher.engines.containers import docker
+from podrun.launcher.pod.container import Container
+
 from ..conftest import Sandbox
+from ..containers import PYTHON
 from ..containers.engines import IMAGE, EngineHosts
 from ..hosts import USER
 from .conftest import engine_hosts
@@ -21,6 +25,7 @@ from .in_containers import (
     write_pod,
 )
 from .pod import PodSandbox
+from .processes import wait_for_start
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +80,49 @@ def test_other_containers_know_of_a_run_that_goes_on(pod: PodSandbox) -> None:
     assert f"run {run_id}" in " ".join(pod.podrun("check", "--pod=pod.yaml").stdout.split())
     assert pod.podrun("stop").returncode == 0
     assert run.end() != 0
+
+
+@pytest.mark.long
+def test_a_container_that_ignores_sigterm_is_removed_at_once(pod: PodSandbox) -> None:
+    """`podman rm --force` waits for its end as long as an agent may save. The end of a run does not."""
+    hosts = hosts_of(pod)
+    labels = [f"--label={docker.LABEL_RUN}=R1", f"--label={docker.LABEL_HOST}=h0"]
+    options = ["--detach", "--rm", "--init", "--net=host", "--stop-timeout=600", "--volume=/usr:/usr:ro", *labels]
+    hosts.cli("h0", "run", *options, IMAGE, "sh", "-c", "trap '' TERM; sleep 1000; sleep 1000")
+    assert len(hosts.containers()) == 1
+    hosts.run_on("h0", *docker.sh(docker.end(Container("podman", IMAGE), "R1", "h0")), timeout=40)
+    assert not hosts.containers()
+
+
+@pytest.mark.long
+def test_clean_spares_a_run_without_a_container(pod: PodSandbox) -> None:
+    """Its agent is not visible in the container either, and no label names it."""
+    (pod.path / "waits.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(1000)\n")
+    run = pod.run(pod.write_pod(["h0"], workdir=str(pod.path / "shared")), "--", "python", "waits.py")
+    wait_for_start(run, 1)
+    (run_id,) = [path.name for path in (pod.path / "home" / "runs").iterdir()]
+    write_pod(pod, ["h0"])
+    cleaned = pod.podrun("clean", "--pod=pod.yaml", "--yes", "--older-than=0")
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert run_id not in cleaned.stdout
+    assert (hosts_of(pod).home_of("h0") / f".podrun/runs/{run_id}/hosts/h0.0").is_dir()
+    assert pod.podrun("stop").returncode == 0
+    assert run.end() != 0
+
+
+@pytest.mark.long
+def test_paths_of_the_user(pod: PodSandbox) -> None:
+    """Mounts of the home and the workdir once more, in another spelling, and an interpreter in the home."""
+    python = hosts_of(pod).home_of("h0") / "bin" / "my-python"
+    python.parent.mkdir(exist_ok=True)
+    python.write_text(f'#!/bin/sh\nexec {PYTHON} "$@"\n')
+    python.chmod(0o755)
+    (pod.path / "hello.py").write_text("print('hello')\n")
+    mounts = [*hosts_of(pod).image.mounts, "~/", f"{pod.path}/shared/"]
+    option = write_pod(pod, ["h0"], python="~/bin/my-python", mounts=mounts)
+    done = pod.podrun(option, "--", "python", "hello.py")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "hello" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize(

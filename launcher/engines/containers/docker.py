@@ -9,9 +9,9 @@ https://docs.podman.io/en/latest/markdown/podman-run.1.html.
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 
 from ...agent.base.protocol import ENV_RUNS_ALIVE
 from ...pod.container import Container, ContainerEngine
@@ -24,6 +24,7 @@ _STARTING = "10m"
 """Time that a container may need from its creation to its start."""
 NOT_INSTALLED = "is not in the PATH of a login"
 NO_MOUNT = "cannot be mounted: there is no such file or folder"
+NOT_MADE = "cannot be made: "
 NOT_REMOVED = "containers of this run cannot be removed: "
 ROOTLESS = "runs rootless"
 
@@ -56,7 +57,8 @@ _FIXED = (
     "--interactive",
     "--init",
     "--net=host",
-    "--stop-timeout=90",  # as long as an agent takes to save after SIGTERM, when the machine shuts down
+    # An agent ends by itself 60 s after `launch.stop_grace`, which is unknown where agents start before the job is read.
+    "--stop-timeout=600",
     "--log-driver=none",  # the frames on stdout must not be stored once more, checkpoints among them
     "--security-opt=label=disable",  # SELinux would keep the container from the mounted folders
     *(f"--env={name}" for name in ("HOME", "USER", "LOGNAME", "SSH_CONNECTION", ENV_RUNS_ALIVE)),  # those that are set
@@ -69,7 +71,8 @@ def start(
     """Return the shell script that runs `argv` in a new container, which ends with it.
 
     Args:
-        container: the image, and how to start it. A leading `~/` of a mount is the login directory.
+        container: the image, and how to start it. A leading `~/` of a mount is the login directory. Its mounts take the
+            place of podrun's own where both have the same path in the container.
         platform: JAX platform of the host: cpu, cuda or tpu.
         folders: folders on the host that are made if they are missing, and mounted at the same path.
         host: name of the host, a label of the container.
@@ -77,7 +80,7 @@ def start(
         run: id of the run whose agent the command starts, another label; None: it starts none.
     """
     labels = [f"{LABEL_HOST}={host}", *([f"{LABEL_RUN}={run}"] if run is not None else [])]
-    words = [*_FIXED, *(f"--label={label}" for label in labels), f"--entrypoint={argv[0]}", *container.options]
+    words = [*_FIXED, *(f"--label={label}" for label in labels)]
     shm = any(option.startswith(("--ipc", "--shm-size")) for option in container.options)
     return _line(
         [
@@ -86,14 +89,13 @@ def start(
             *([devices] if (devices := _DEVICES[platform]) else []),
             _USER,
             *([] if shm else [_SHM]),
-            'mount() { [ -e "$1" ] || { echo "' + SAYS + "$1 " + NO_MOUNT + '" >&2; exit 125; }; }',
-            'set -- "$@" --volume="$HOME:$HOME" --workdir="$HOME"',
-            *(
-                f'mkdir -p {_quote(folder)}; set -- "$@" --volume={_quote(folder)}:{_quote(folder)}'
-                for folder in folders
-            ),
+            'fail() { echo "' + SAYS + '$1" >&2; exit 125; }',
+            "targets=:",
             *(_mount(mount) for mount in container.mounts),
-            f'exec $engine run "$@" {" ".join(map(_quote, [*words, container.image, *argv[1:]]))}',
+            *(_own_volume(folder) for folder in ("~", *folders)),
+            'set -- "$@" --workdir="$HOME"',
+            f'exec $engine run "$@" {_words(words)} --entrypoint={_quote(argv[0])} '
+            + _words([*container.options, container.image, *argv[1:]]),
         ]
     )
 
@@ -124,7 +126,8 @@ def end(container: Container, run: str, host: str) -> str:
             f'left() {{ ids=$($engine ps --all --quiet {filters}) || exit 125; [ "$ids" ]; }}',
             "tries=0",
             "while left && [ $tries -lt 10 ]",
-            "do $engine rm --force $ids >/dev/null 2>&1 || sleep 1",  # it may be ending just now
+            "do $engine kill $ids >/dev/null 2>&1",  # `podman rm` alone gives the container its whole --stop-timeout
+            "$engine rm --force $ids >/dev/null 2>&1 || sleep 1",  # it may be ending just now
             "tries=$((tries + 1))",
             "done",
             f"if left; then echo {SAYS}{NOT_REMOVED}$ids >&2; exit 125; fi",
@@ -133,12 +136,17 @@ def end(container: Container, run: str, host: str) -> str:
 
 
 def tidy(container: Container, host: str) -> str:
-    """Return the shell script that removes containers of dead agents, and sets ENV_RUNS_ALIVE to the runs of the others.
+    """Return the shell script that removes containers of dead agents, and sets ENV_RUNS_ALIVE to the runs of all others.
+
+    The others are the agents in containers of this engine, and those among the host's processes, which a container does not
+    see: their command lines end with `run RUN`.
 
     An engine removes a container at its end, but not if it was killed itself, or the machine lost its power. podman, which
     has no daemon, then takes the container for a running one.
     """
-    return _line([_engine(container), _tidy(host), f"export {ENV_RUNS_ALIVE}"])
+    runs = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '[:cntrl:]' '[#*]' | grep -ao '[.]pyz#run#[^#]*' | sed 's/.*#//'"
+    alive = f'export {ENV_RUNS_ALIVE}="${ENV_RUNS_ALIVE} $({runs})"'
+    return _line([_engine(container), _tidy(host), alive])
 
 
 def _tidy(host: str) -> str:
@@ -185,20 +193,47 @@ def _engine(container: Container) -> str:
 
 
 def _mount(mount: str) -> str:
-    source, colon, inside = mount.partition(":")
-    # docker would make a missing folder, which then belongs to root
-    return f'mount {_quote(source)}; set -- "$@" --volume={_quote(source)}:{_quote(inside if colon else source)}'
+    source, _, inside = mount.partition(":")
+    target, colon, flags = inside.partition(":")
+    source, target = _quote(source), _quote(_normal(target or source))
+    return _line(
+        [
+            # docker would make a missing folder, which then belongs to root
+            f"[ -e {source} ] || fail {source}{shlex.quote(f' {NO_MOUNT}')}",
+            f'set -- "$@" --volume={source}:{target}{colon}{shlex.quote(flags) if flags else ""}',
+            f"targets=$targets{target}:",
+        ]
+    )
+
+
+def _own_volume(folder: str) -> str:
+    """Return the commands that make a folder, and mount it at the same path unless something is mounted there already."""
+    word = _quote(folder)
+    made = f'why=$(mkdir -p {word} 2>&1) || fail {word}{shlex.quote(f" {NOT_MADE}")}"$why"'
+    mounted = f'set -- "$@" --volume={word}:{word}; targets=$targets{word}:'
+    return f"case $targets in *:{word}:*) ;; *) {made}; {mounted};; esac"
+
+
+def _normal(path: str) -> str:
+    """Return the path as engines compare paths: without a slash at its end, and without double ones."""
+    return posixpath.normpath(path).replace("//", "/")
+
+
+def _words(words: Sequence[str]) -> str:
+    return " ".join(map(_quote, words))
 
 
 def _quote(word: str) -> str:
-    """Quote a word for sh. A leading `~/` becomes the login directory."""
+    """Quote a word for sh. `~`, or a leading `~/`, becomes the login directory."""
+    if word == "~":
+        return '"$HOME"'
     return f'"$HOME"/{shlex.quote(word[2:])}' if word.startswith("~/") else shlex.quote(word)
 
 
 def folders_of(home: str, workdir: str | None) -> list[str]:
     """Return the folders to mount besides the login directory: podrun's, and that of results unless it is a bucket."""
-    folders = [home, *([workdir] if workdir else [])]
-    return [folder for folder in dict.fromkeys(folders) if folder.startswith("/") and PurePosixPath(folder).name]
+    folders = [folder for folder in (home, workdir) if folder and folder.startswith("/")]
+    return [folder for folder in dict.fromkeys(map(_normal, folders)) if folder != "/"]
 
 
 DOCKER = ContainerEngine(

@@ -10,17 +10,26 @@ from __future__ import annotations
 import re
 
 from ...pod.container import Container
-from .docker import NO_MOUNT, NOT_INSTALLED, NOT_REMOVED, ROOTLESS, SAYS
+from .docker import NO_MOUNT, NOT_INSTALLED, NOT_MADE, NOT_REMOVED, ROOTLESS, SAYS
 
 _LOAD = (
     "the host may have no network: bring the image there by hand, as in `{engine} save {image} | ssh HOST {engine} load`; "
     "behind a proxy, set HTTPS_PROXY for {engine} there"
+)
+_OTHER_PROCESSOR = (
+    "the image is for machines of another kind; build it for the hosts' processor (`{engine} build --platform ...`)"
 )
 _REASONS = (
     (
         NOT_INSTALLED,
         "{engine} is not installed on it; install it there, or take another `container.engine` in the pod file",
     ),
+    (
+        NOT_MADE,
+        "this user cannot make that folder there; have it made, as in `sudo install -d -o USER FOLDER`, or name another "
+        "folder in the pod file: `workdir:` for results, `home:` for podrun's own",
+    ),
+    (NO_MOUNT, "correct `container.mounts:` in the pod file, or make the folder there"),
     (
         r"permission denied while trying to connect to the [Dd]ocker",
         "this user may not use docker there; run `sudo usermod -aG docker $USER` there and log in again, or take "
@@ -74,8 +83,8 @@ _REASONS = (
         "the NVIDIA driver of the host does not work in a container; try `nvidia-smi` on it, and install a newer driver",
     ),
     (
-        r"no matching manifest|exec format error|does not match the (specified|expected) platform|image found .*architecture",
-        "the image is for machines of another kind; build it for the hosts' processor (`{engine} build --platform ...`)",
+        r"no matching manifest|does not match the (specified|expected) platform|image found .*architecture",
+        _OTHER_PROCESSOR,
     ),
     (
         r"short-name .* did not resolve|no unqualified-search registries",
@@ -103,7 +112,6 @@ _REASONS = (
         r"[Nn]o space left on device|not enough space",
         "the disk of {engine}'s images is full there; `{engine} system prune` removes unused ones",
     ),
-    (NO_MOUNT, "correct `container.mounts:` in the pod file, or make the folder there"),
     (
         r"error while creating mount source path|bind source path does not exist|statfs .*: (no such file|permission denied)|"
         r"invalid volume specification|mkdir .*: (permission denied|read-only)",
@@ -125,10 +133,15 @@ _OF_THE_IMAGE = (
     ),
 )
 """Errors that do not come from the engine, but from its init or from Python."""
+_EXEC_FORMAT = re.compile("[Ee]xec format error")
+# The engines warn of it also where the host emulates the image's processor, so it is quoted, but is not a reason.
+_OTHER_PLATFORM = re.compile(r"platform \(.*\) does not match the (detected host|expected) platform")
 _NOISE = re.compile(
     r"^\s*$|^Run '.* --help'|^See '.* --help'|level=(?:warning|info|debug)|^WARN|^Unable to find image|^Emulate Docker CLI"
 )
-_LEADS = re.compile(rf"^(?:{re.escape(SAYS)}|docker: |Error: |Error response from daemon: |time=\S+ level=error msg=)+")
+_LEADS = re.compile(
+    rf"^(?:{re.escape(SAYS)}|docker: |Error: |WARNING: |Error response from daemon: |time=\S+ level=error msg=)+"
+)
 ENGINE_FAILED = 125
 """Exit code of the engines for errors of their own. 126 and 127 are those of a command that cannot be started."""
 _LENGTH = 300  # characters of the engine's own message
@@ -142,8 +155,13 @@ def why_not_started(output: str, code: int | None, container: Container) -> str 
         code: exit code of the engine; None if the connection was lost.
         container: the image, and its engine.
     """
-    lines = [line for line in output.splitlines() if not _NOISE.search(line)]
+    all_lines = output.splitlines()
     names = {"engine": container.engine, "image": container.image, "python": container.python}
+    # first, because an init says it together with the words for an interpreter that is missing
+    if processor := [line for line in all_lines if _EXEC_FORMAT.search(line)]:
+        warnings = [line for line in all_lines if _OTHER_PLATFORM.search(line)]
+        return f"{_OTHER_PROCESSOR.format(**names)} ({_own_words([*warnings, *processor][0])})"
+    lines = [line for line in all_lines if not _NOISE.search(line)]
     is_of_engine = code is None or ENGINE_FAILED <= code <= 127
     for pattern, remedy in (*(_REASONS if is_of_engine else ()), *_OF_THE_IMAGE):
         for line in lines:

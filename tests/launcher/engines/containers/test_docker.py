@@ -29,16 +29,20 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def run(home: Path, *scripts: str, programs: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {"HOME": str(home), "PATH": f"{programs or home}:/usr/bin:/bin"}
+    return subprocess.run(docker.sh(*scripts), env=env, capture_output=True, text=True, timeout=20)
+
+
 def words(home: Path, *scripts: str) -> list[str]:
-    env = {"HOME": str(home), "PATH": f"{home}:/usr/bin:/bin"}
-    done = subprocess.run(docker.sh(*scripts), env=env, capture_output=True, text=True, timeout=20)
+    done = run(home, *scripts)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
-def start(home: Path, engine: str, platform: str = "cpu", **keys: tuple[str, ...]) -> list[str]:
+def start(home: Path, engine: str, platform: str = "cpu", workdir: str = "", **keys: tuple[str, ...]) -> list[str]:
     container = Container(engine, "jax:1", "python3", **keys)
-    folders = docker.folders_of("~/.podrun", f"{home}/runs/new")
+    folders = docker.folders_of("~/.podrun", workdir or f"{home}/runs/new")
     return words(home, docker.start(container, platform, folders, "h0", AGENT, "R1"))
 
 
@@ -51,17 +55,17 @@ def test_the_command_that_starts_the_agent(home: Path) -> None:
         *IDS,
         "--userns=host",
         f"--shm-size={memory}k",
-        f"--volume={home}:{home}",
-        f"--workdir={home}",
-        f"--volume={home}/runs/new:{home}/runs/new",
         f"--volume={home}/data:/data:ro",
         "--volume=/usr:/usr",
+        f"--volume={home}:{home}",
+        f"--volume={home}/runs/new:{home}/runs/new",
+        f"--workdir={home}",
         *(
             "--rm",
             "--interactive",
             "--init",
             "--net=host",
-            "--stop-timeout=90",
+            "--stop-timeout=600",
             "--log-driver=none",
             "--security-opt=label=disable",
         ),
@@ -70,6 +74,63 @@ def test_the_command_that_starts_the_agent(home: Path) -> None:
         *("jax:1", "-I", "-c", "it's", f"{home}/.podrun/agents/a.pyz", "run", "R1"),
     ]
     assert (home / "runs" / "new").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("workdir", "mounts", "volumes"),
+    [
+        ("{home}/data", ("{home}/data/",), ["{home}/data/:{home}/data", "{home}:{home}"]),
+        ("{home}/data//", ("{home}/data:/{home}/data:ro",), ["{home}/data:{home}/data:ro", "{home}:{home}"]),
+        ("{home}", ("~/data",), ["{home}/data:{home}/data", "{home}:{home}"]),
+        ("~/data", ("~/",), ["{home}/:{home}"]),
+        # the folder of the host that has the same path is not made: nothing would use it
+        ("{home}/new", ("/usr:{home}/new",), ["/usr:{home}/new", "{home}:{home}"]),
+    ],
+)
+def test_a_path_in_the_container_is_mounted_once(
+    home: Path, workdir: str, mounts: tuple[str, ...], volumes: list[str]
+) -> None:
+    """The engines refuse a second mount of it in any spelling. The user's mount is the one that stays."""
+    given = start(home, "docker", workdir=workdir.format(home=home), mounts=tuple(m.format(home=home) for m in mounts))
+    expected = [f"--volume={volume.format(home=home)}" for volume in volumes]
+    assert [word for word in given if word.startswith("--volume")] == expected
+    assert not (home / "new").exists()
+
+
+def test_an_interpreter_in_the_home(home: Path) -> None:
+    script = docker.start(Container("docker", "jax:1"), "cpu", (), "h0", ("~/my venv/bin/python", "-I"), "R1")
+    assert f"--entrypoint={home}/my venv/bin/python" in words(home, script)
+
+
+def test_a_folder_that_cannot_be_made(home: Path) -> None:
+    """docker would make it as root. Here a file is in the way, which stops root too."""
+    workdir = f"{home}/docker/results of mine"
+    done = run(home, docker.start(Container("docker", "jax:1"), "cpu", [workdir], "h0", AGENT, "R1"))
+    assert done.returncode == 125
+    assert not done.stdout
+    text = why("docker", done.stderr)
+    assert "have it made, as in `sudo install -d -o USER FOLDER`, or name another folder in the pod file" in text
+    assert f"({workdir} cannot be made: mkdir: " in text
+    script = docker.start(Container("docker", "jax:1"), "cpu", [], "h0", AGENT, "R1")
+    homeless = run(home / "docker", script, programs=home)
+    assert f"({home}/docker cannot be made: mkdir: " in why("docker", homeless.stderr)
+
+
+def test_runs_of_agents_without_a_container_are_alive(home: Path) -> None:
+    """A container of the command `clean` does not see them: they are processes of the host."""
+    agent = ["sh", "-c", "echo; read line", "~/.podrun/agents/a.pyz"]
+    with (
+        subprocess.Popen([*agent, "run", "R7"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+        subprocess.Popen([*agent, "attach", "R8"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other,
+    ):
+        assert process.stdout and process.stdout.readline() and other.stdout and other.stdout.readline()
+        (home / "docker").write_text("#!/bin/sh\n[ $1 != ps ] || exit 1\n")
+        alive = words(home, docker.tidy(Container("docker", "jax:1"), "h0"), "printenv PODRUN_RUNS_ALIVE")
+        process.communicate(b"\n")
+        other.communicate(b"\n")
+    runs = " ".join(alive).split()
+    assert "R7" in runs
+    assert "R8" not in runs
 
 
 @pytest.mark.parametrize(
@@ -251,6 +312,45 @@ def test_an_engine_that_refuses(engine: str, output: str, remedy: str) -> None:
     assert remedy in text
     assert "Error response" not in text
     assert not text.endswith("(Run 'docker run --help' for more information)")
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        # docker 28.2
+        (
+            "WARNING: The requested image's platform (linux/arm64/v8) does not match the detected host platform "
+            "(linux/amd64/v3) and no specific platform was requested\n"
+            "[FATAL tini (7)] exec /opt/python failed: Exec format error",
+            "The requested image's platform (linux/arm64/v8) does not match the detected host platform (linux/amd64/v3) "
+            "and no specific platform was requested",
+        ),
+        # podman 4.3 with and without --init
+        (
+            "ERROR (catatonit:2): failed to exec pid1: Exec format error",
+            "ERROR (catatonit:2): failed to exec pid1: Exec format error",
+        ),
+        (
+            '{"msg":"exec container process `/opt/python`: Exec format error","level":"error"}',
+            '{"msg":"exec container process `/opt/python`: Exec format error","level":"error"}',
+        ),
+        ("exec /opt/python: exec format error", "exec /opt/python: exec format error"),
+    ],
+)
+def test_an_image_for_another_processor(output: str, words: str) -> None:
+    """The exit code is that of the init, 1."""
+    text = why("docker", output, 1)
+    assert text == (
+        "the image is for machines of another kind; build it for the hosts' processor (`docker build --platform ...`) "
+        f"({words})"
+    )
+
+
+def test_an_image_that_the_host_emulates() -> None:
+    """The engine warns of its platform as well, but the image has started, so something else went wrong."""
+    warning = "WARNING: image platform (linux/arm64/v8) does not match the expected platform (linux/amd64)\n"
+    assert why_not_started(f"{warning}Killed", 1, Container("podman", "a", "b")) is None
+    assert "no /opt/python in the image" in why("podman", f"{warning}exec: /opt/python: no such file or directory", 127)
 
 
 def test_an_error_that_is_not_known() -> None:
