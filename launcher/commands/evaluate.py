@@ -124,7 +124,7 @@ def _spec(request: EvaluateRequest) -> tuple[RunSpec, tuple[Bundle, ...]]:
             f"--{queue} submits a run and returns, and an evaluation has a result to wait for; evaluate on hosts that you "
             "have, such as those of a job of yours (--hosts-from), or on this machine"
         )
-    spec = make_spec(typed, of_run=job)
+    spec = make_spec(typed, of_run=job, folder=saved.folder)
     is_here = spec.pod.traits.files_are_here
     spec = replace(
         spec,

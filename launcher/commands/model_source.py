@@ -14,7 +14,7 @@ from typing import Literal
 
 import yaml
 
-from podrun.runtime.config import Config, bucket_url, with_files_in
+from podrun.runtime.config import Config, bucket_url
 from podrun.runtime.contract import UnavailableError, UserError
 
 from ..pod.errors import HostError
@@ -57,13 +57,15 @@ class JobSource:
     """A job that has trained a model, and where its results are.
 
     Attributes:
-        job: the job, with paths of this machine.
+        job: the job. Data that was copied to hosts has its paths on this machine.
+        folder: folder of the job's relative paths on this machine.
         workdir: a folder on the hosts of a pod, or the path of a URL.
         step: step of the checkpoint.
         cwd: folder of the job's modules; None: the current folder.
     """
 
     job: Config
+    folder: Path
     workdir: Path
     step: Step
     cwd: Path | None = None
@@ -105,7 +107,8 @@ def job_of(target: str | None, step: Step) -> JobSource:
         return _job_of_run(find_run(target), step)
     source = _find(target, step)
     if url := bucket_url.url(source.folder):
-        return JobSource(_job(_config_in_bucket(url), f"{url}/config.yaml"), source.folder, source.step)
+        job = _job(_config_in_bucket(url), f"{url}/config.yaml")
+        return JobSource(job, Path.cwd(), source.folder, source.step)
     path = source.folder / "config.yaml"
     try:
         text = path.read_bytes()
@@ -114,7 +117,7 @@ def job_of(target: str | None, step: Step) -> JobSource:
             f"{path}: {error.strerror}; only checkpoints of runs are evaluated on a pod, whose workdirs have this file; a "
             "published model is evaluated on this machine"
         ) from None
-    return JobSource(with_files_in(_job(text, str(path)), Path.cwd()), source.folder, source.step)
+    return JobSource(_job(text, str(path)), Path.cwd(), source.folder, source.step)
 
 
 def _job_of_run(directory: RunDirectory, step: Step) -> JobSource:
@@ -122,8 +125,8 @@ def _job_of_run(directory: RunDirectory, step: Step) -> JobSource:
     job = spec.job
     if not isinstance(job, Config):
         raise UserError(_no_model(directory))
-    job = spec.data.on_launcher(job) if spec.data else with_files_in(job, spec.cwd)
-    return JobSource(job, spec.workdir, step, spec.cwd if spec.cwd.is_dir() else None)
+    job = spec.data.on_launcher(job) if spec.data else job
+    return JobSource(job, spec.cwd, spec.workdir, step, spec.cwd if spec.cwd.is_dir() else None)
 
 
 def _config_in_bucket(url: str) -> bytes:

@@ -62,13 +62,16 @@ class Request:
         return Path(script or next(iter(module), self.program[0])).stem
 
 
-def make_spec(request: Request, run_id: str | None = None, of_run: Config | None = None) -> RunSpec:
+def make_spec(
+    request: Request, run_id: str | None = None, of_run: Config | None = None, folder: Path | None = None
+) -> RunSpec:
     """Return the spec of the run, without its code.
 
     Args:
         request: what was typed.
         run_id: id of the run; None: a new one.
         of_run: the job of an earlier run in the request's workdir, which is only read; None: the request has the job.
+        folder: folder of that job's relative paths on this machine; None: the current folder.
 
     Raises:
         Mistakes: all mistakes that can be found on this machine.
@@ -107,6 +110,11 @@ def make_spec(request: Request, run_id: str | None = None, of_run: Config | None
     if bucket and request.program:
         mistakes.add(f"workdir {bucket}: a user program keeps its results in a folder; give one with --workdir DIR")
     is_local = request.where.is_here or (pod is not None and pod.traits.files_are_here)
+    # On other hosts the paths are relative to the project there.
+    if of_run is not None and (is_local or of_run.brings_data):
+        from podrun.runtime.config import with_files_in  # slow import
+
+        job = with_files_in(of_run, folder or Path.cwd())
     workdir: Path | None = chosen
     if not bucket and not wrong:
         remote = None if is_local else pod
