@@ -57,6 +57,8 @@ class Saves:
         """Step of the save in progress, and the thread that completes it."""
         self.tell: Callable[[int], None] = lambda step: None
         """Called with the step as soon as a checkpoint is complete, in the thread that completes it, on one process."""
+        self._untold: OSError | None = None
+        """Error of `tell`, which the next call of `completed` raises: the checkpoint is complete all the same."""
 
     def prepare(self) -> None:
         """Import orbax in a background thread, if this process saves, so that the first save does not wait for it."""
@@ -110,7 +112,12 @@ class Saves:
             raise self.failure(step, error) from error
 
     def completed(self, wait: bool) -> int | None:
-        """Return the step of a save that completed since the last call, else None. Raises SaveError if it failed."""
+        """Return the step of a save that completed since the last call, else None.
+
+        Raises:
+            SaveError: it failed.
+            OSError: the error of `tell`.
+        """
         if self._saving is None:
             return None
         step, saving = self._saving
@@ -122,6 +129,9 @@ class Saves:
         except Exception as error:
             raise self.failure(step, error) from error
         self._saving = None
+        if self._untold is not None:
+            untold, self._untold = self._untold, None
+            raise untold
         return step
 
     def _finish(self, step: int) -> None:
@@ -133,7 +143,10 @@ class Saves:
             raise
         write_manifest(folder)
         self._storage.after_save(folder)
-        self.tell(step)  # now: the process may end before it makes another step
+        try:
+            self.tell(step)  # now: the process may end before it makes another step
+        except OSError as error:
+            self._untold = error
         checkpoints = {step: path_of(self._directory, step) for step in steps_in(self._directory)}
         for removed in remove_superseded(checkpoints, self._retention):
             self._storage.after_removal(removed)

@@ -41,7 +41,10 @@ class EventFile:
         """Append an event. Raises OSError, such as for a full disk; the next event then begins on a new line."""
         data = b"\n" * self._is_cut + json.dumps(event).encode() + b"\n"
         self._is_cut = True  # until all of it is written
-        self._is_cut = os.write(self._fd, data) < len(data)
+        try:
+            self._is_cut = os.write(self._fd, data) < len(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._folder)) from None
         if self._is_cut:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._folder))
 

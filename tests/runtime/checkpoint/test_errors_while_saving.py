@@ -13,7 +13,9 @@ import pytest
 from podrun.runtime.checkpoint import orbax_files
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
-from podrun.runtime.contract import SaveError
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, SaveError
+
+from .saving import opened, save, state
 
 CONFIG = Config.model_validate({"steps": 100, "batch_size": 8, "sample": {"tokens": 0}})
 
@@ -106,3 +108,20 @@ def test_a_step_is_not_saved_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "9").mkdir()
     with pytest.raises(RuntimeError, match=r"step 7 is not saved: .* has a checkpoint of step 9"):
         start_saving(tmp_path, SlowWriter(), False, monkeypatch)
+
+
+def test_an_event_that_cannot_be_written(tmp_path: Path) -> None:
+    """The checkpoint is whole, older ones are removed, and the error is raised once, as it is: it names its own folder."""
+
+    def fail(step: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/attempt")
+
+    with opened(tmp_path, keep=1) as checkpoints:
+        save(checkpoints, 3)
+        checkpoints.when_complete(fail)
+        checkpoints.save(6, state(6), 0, CONFIG, b"", None)
+        with pytest.raises(OSError, match=r"^\[Errno 28\] No space left on device: '/attempt'$"):
+            checkpoints.completed(wait=True)
+        assert checkpoints.completed(wait=True) is None
+        assert checkpoints.steps() == [6]
+        assert (checkpoints.path(6) / CHECKPOINT_MANIFEST).is_file()
