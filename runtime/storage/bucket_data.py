@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..config import Config, with_files
-from ..contract import UserError
+from ..config.data import MixtureData, PreparedData
+from ..contract import UnavailableError, UserError
 from ..data import load_dataset
 from ..data.base import Dataset
 from ..models.pretrained import TOKENIZER
@@ -43,7 +44,7 @@ def load_data(
         urls[str(path)] = url
         return path
 
-    here = _with_tokenizer(with_files(config, download), download)
+    here = _with_tokenizer(with_files(config, download), download, note)
     if not urls:
         return load_dataset(config)
     try:
@@ -55,10 +56,26 @@ def load_data(
         raise UserError(text) from error
 
 
-def _with_tokenizer(config: Config, download: Callable[[str, str], Path]) -> Config:
-    """Return the job with a folder on this host that has the tokenizer of a model in a bucket: data is compared with it."""
-    folder = model_in_bucket(config)
-    if folder is None or folder.file(TOKENIZER).size() is None:
+def _with_tokenizer(config: Config, download: Callable[[str, str], Path], note: Callable[[str], None]) -> Config:
+    """Return the job with a folder on this host that has the tokenizer of a model in a bucket.
+
+    Prepared data is compared with it. If it cannot be read, the job is returned as it is: a run that is resumed or evaluated
+    needs nothing else of the model, and another one fails where it reads the model.
+    """
+    if not _has_prepared(config):
         return config
-    path = download("model.init_from", f"{folder}/{TOKENIZER}").parent
+    try:
+        folder = model_in_bucket(config)
+        if folder is None or folder.file(TOKENIZER).size() is None:
+            return config
+        path = download("model.init_from", f"{folder}/{TOKENIZER}").parent
+    except (UserError, UnavailableError) as error:
+        note(f"the tokenizer of the data is not compared with the model's: {error}")
+        return config
     return config.model_copy(update={"model": config.model.model_copy(update={"init_from": path})})
+
+
+def _has_prepared(config: Config) -> bool:
+    """Return whether a source of the job's data, or a set for validation, is a folder of `podrun prepare`."""
+    sources = config.data.sources.values() if isinstance(config.data, MixtureData) else [config.data]
+    return any(isinstance(section, PreparedData) for section in (*sources, *config.validation.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
-from podrun.runtime.storage import bucket_cache
+from podrun.runtime.storage import bucket_cache, bucket_client
 from podrun.runtime.storage.bucket_cache import BucketCache
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
 from podrun.runtime.storage.bucket_data import load_data
@@ -19,10 +20,14 @@ from podrun.runtime.storage.bucket_objects import _matches
 
 from ...buckets import ADDRESS, BUCKET
 from ...fault_proxy import Faults, fault_proxy
+from ..data.prepared_folder import prepared_folder, text_documents
 
 
 def job(**data: object) -> Config:
-    model = {"layers": 1, "heads": 2, "width": 32, "context": 16}
+    return job_with({"layers": 1, "heads": 2, "width": 32, "context": 16}, **data)
+
+
+def job_with(model: dict[str, object], **data: object) -> Config:
     return Config.model_validate({"model": model, "steps": 2, "batch_size": 4, "data": data})
 
 
@@ -174,3 +179,35 @@ def test_patterns(path: str, pattern: str, matches: bool) -> None:
 def test_mistakes_in_a_url(path: str, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         job(name="text", path=path)
+
+
+MODEL: dict[str, object] = {"name": "decoder", "context": 16}
+
+
+def test_a_model_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run needs nothing of it: only prepared data asks for its tokenizer, to compare, and goes on without it."""
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it was not installed
+    (tmp_path / "text.txt").write_text("some text " * 50)
+    folder = prepared_folder(tmp_path / "prepared", [text_documents("some text " * 50, [9])])
+    model, notes = {**MODEL, "init_from": "gs://some-bucket/llama"}, list[str]()
+    load_data(job_with(model, name="text", path=str(tmp_path / "text.txt")), notes.append)
+    assert notes == []
+    data = load_data(job_with(model, name="prepared", path=str(folder)), notes.append)
+    assert data.fingerprint == load_data(job(name="prepared", path=str(folder))).fingerprint
+    [note] = notes
+    assert note.startswith("the tokenizer of the data is not compared with the model's: ") and "gcsfs" in note
+
+
+@pytest.mark.long
+def test_a_model_whose_bucket_is_unreachable(
+    url: str, server: tuple[str, dict[str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_client, "_RETRY_SECONDS", 0.5)
+    folder = prepared_folder(tmp_path / "prepared", [text_documents("some text " * 50, [9])])
+    notes: list[str] = []
+    with fault_proxy(server[1][ADDRESS[server[0]]], Faults(always="refused")) as proxy:
+        monkeypatch.setenv(ADDRESS[server[0]], proxy)
+        load_data(job_with({**MODEL, "init_from": f"{url}/llama"}, name="prepared", path=str(folder)), notes.append)
+    assert notes[-1].startswith(
+        f"the tokenizer of the data is not compared with the model's: model.init_from: {url}/llama"
+    )
