@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 FAULTS = ("503", "429", "refused", "lost answer", "cut", "slow", "wrong bytes", "expired", "skewed")
-"""`expired` and `skewed` are what a server says of credentials and of a clock."""
+"""`expired` and `skewed` are what a server says of credentials and of a clock. `short` is not among them: half of an object's
+content, as if that was all, which no library notices."""
 _SPARED = (
     3  # requests of an object that are passed on after one that was broken: what asks again asks for its state, too
 )
@@ -119,6 +120,8 @@ def fault_proxy(server: str, faults: Faults) -> Iterator[str]:
                 return
             if fault == "wrong bytes" and self._is_of_object() and answer.status < 300 and content:
                 content = _changed(content, "")
+            if fault == "short" and self._is_of_object():
+                content = content[: len(content) // 2]
             if self.command == "GET" and self._is_of_object():
                 faults.sent[unquote(urlsplit(self.path).path).rpartition("/")[2]] += len(content)
             length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))

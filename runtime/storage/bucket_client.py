@@ -1,7 +1,7 @@
 """Put, get, list and delete the objects below one URL. Transient errors are retried; others become one clear BucketError.
 
-Every transfer is verified against the digest that the server states. A write can have the condition that the object is
-absent, or still has a version that was read.
+Whole objects are verified against the digest that the server states; parts (`read_part`) are not. A write can have the
+condition that the object is absent, or still has a version that was read.
 """
 
 from __future__ import annotations

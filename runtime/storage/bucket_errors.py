@@ -87,6 +87,8 @@ def fatal_error(url: str, error: Exception, verb: str, name: str, tries: int) ->
         if verb == "write":
             return RefusedError(f"{bucket}: no such bucket; create it, or correct its name")
         return MissingObjectError(f"{url}/{name}: no such object")
+    if _code(error) == "InvalidRange" or _status(error) == 416:
+        return RefusedError(f"{url}/{name} ends before the bytes that were asked for")
     if (
         kind in ("NoCredentialsError", "DefaultCredentialsError", "PartialCredentialsError")
         or "Anonymous caller" in text

@@ -16,7 +16,7 @@ from ..config import Config, bucket_url
 from ..contract import UserError
 from ..models.pretrained import published_config, with_architecture
 from ..models.weight_files import ModelFile, ModelFolder
-from .bucket_client import Bucket, BucketError, Stored, explained
+from .bucket_client import Bucket, BucketError, Stored, explained, is_unreachable
 
 _PIECE = 8 << 20  # bytes per request
 _REQUESTS = 4  # concurrent requests
@@ -40,23 +40,44 @@ class BucketFile(ModelFile):
         except BucketError as error:
             raise _named(error) from error
 
-    def has_changed(self) -> bool:
-        """Return whether the object was written again since it was opened."""
+    def check_unchanged(self) -> None:
+        """Raise UserError if the object was written again since it was opened."""
         before = self._stored
-        return before is not None and BucketFile(self._bucket, self._name)._stored != before
+        if before is not None and BucketFile(self._bucket, self._name)._stored != before:
+            raise UserError(
+                f"model.init_from: {self} was replaced while it was read; start again once nothing writes to "
+                f"{self._bucket.url}"
+            )
 
     def size(self) -> int | None:
         return self._stored.size if self._stored else None
 
     def read(self, start: int, end: int) -> bytes:
-        """Return bytes. Raises FileNotFoundError; UserError if access is refused; UnavailableError."""
+        """Return bytes.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            UserError: it was replaced since it was opened, or access is refused.
+            UnavailableError: the bucket cannot be reached, or sends too few bytes.
+        """
         size = self.size()
         if size is None:
             raise FileNotFoundError(0, "there is no such object")
+        end = min(end, size)
+        if start >= end:
+            return b""
         try:
-            return self._bucket.read_part(self._name, start, min(end, size)) if start < min(end, size) else b""
+            content = self._bucket.read_part(self._name, start, end)
         except BucketError as error:
+            if not is_unreachable(error):
+                self.check_unchanged()
             raise _named(error) from error
+        if len(content) != end - start:
+            self.check_unchanged()
+            raise _named(
+                BucketError(f"{self}: {len(content):,} bytes arrived of the {end - start:,} from byte {start:,} on")
+            )
+        return content
 
     def block(
         self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], block: tuple[slice, ...]
@@ -106,10 +127,7 @@ class BucketModel(ModelFolder):
 
     def check_unchanged(self) -> None:
         for file in self._files.values():
-            if file.has_changed():
-                raise UserError(
-                    f"model.init_from: {file} was replaced while it was read; start again once nothing writes to {self}"
-                )
+            file.check_unchanged()
 
 
 def model_in_bucket(config: Config, note: Callable[[str], None] = lambda text: None) -> BucketModel | None:

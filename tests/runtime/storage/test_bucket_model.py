@@ -173,3 +173,29 @@ def test_no_network(
     unreachable = rf"^model.init_from: {scheme}://.*again: cannot read model.*safetensors.* after \d tr"
     with pytest.raises(UnavailableError, match=unreachable):
         arrays[name].part((slice(None), slice(None)))
+
+
+def test_short_answers(
+    server: tuple[str, dict[str, str]], faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer bytes than were asked for are an error, and of an object that was replaced in between, that is the reason."""
+    monkeypatch.setattr(bucket_client, "_RETRY_SECONDS", 0.5)
+    scheme, name = server[0], "model.embed_tokens.weight"
+    url = upload(scheme, write_folder(tmp_path / "llama", config_of("llama"), arrays_of("llama")), "short")
+    folder = opened(url)
+    array = stored_arrays(folder)[name]
+    faults.__init__(always="short")  # type: ignore[misc]
+    size = array.nbytes
+    with pytest.raises(
+        UnavailableError, match=rf"{url}/model.safetensors: {size // 2:,} bytes arrived of the {size:,} "
+    ):
+        array.part((slice(None), slice(None)))
+    faults.__init__()  # type: ignore[misc]
+    content = Bucket(url).read("model.safetensors")
+    assert content is not None
+    for end in (array.offset + size // 2, array.offset // 2):
+        Bucket(url).put("model.safetensors", content[:end])
+        with pytest.raises(
+            UserError, match=rf"{url}/model.safetensors was replaced while it was read; start again once"
+        ):
+            array.part((slice(None), slice(None)))
