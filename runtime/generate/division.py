@@ -18,7 +18,7 @@ from ..device_memory import usable_memory
 from ..devices import Devices
 from ..models.adapter import Model, name_of
 from ..models.layers import gathering
-from ..parallel.layout import Layout, Partition
+from ..parallel.layout import MODEL, Layout, Partition
 
 _SHARE = 0.8
 """Share of a device's memory that parameters may take; the rest is for the cache of a text and for activations."""
@@ -75,9 +75,19 @@ def division_of(config: Config, model: Model, params: Any, pod: Devices) -> Divi
         return None
     grids = (Mesh(fsdp=pod.count // parts, model=parts) for parts in range(pod.count, 0, -1) if pod.count % parts == 0)
     # The optimizer does not matter: the model is not trained.
-    grid = next(grid for grid in grids if Jit(mesh=grid).conflict(config.model, config.optimizer) is None)
-    layout = Layout.of_pod(pod, grid)
-    return Division(layout, Partition(grid.fsdp, grid.model, model.partition_rules, model.stacked))
+    fitting = (grid for grid in grids if Jit(mesh=grid).conflict(config.model, config.optimizer) is None)
+    divisions = (_division(grid, model, pod) for grid in fitting)
+    return next(each for each in divisions if each.partition.model == 1 or _divides_matrices(each, params))
+
+
+def _division(grid: Mesh, model: Model, pod: Devices) -> Division:
+    return Division(Layout.of_pod(pod, grid), Partition(grid.fsdp, grid.model, model.partition_rules, model.stacked))
+
+
+def _divides_matrices(division: Division, params: Any) -> bool:
+    """Return whether the model's rules divide a parameter. A plug-in's may match none, and all would stay whole."""
+    leaves = jax.tree.leaves_with_path(params)
+    return any(MODEL in division.partition.of(name_of(path), leaf.shape) for path, leaf in leaves)
 
 
 def shardings_of(division: Division | None, params: Any, pod: Devices) -> Any:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
 
+from podrun.runtime.config import Config
 from podrun.runtime.devices import Devices
+from podrun.runtime.generate.division import division_of
 from podrun.runtime.generate.source import load
 from podrun.runtime.generate.text import Source, Wish, write
 from podrun.runtime.models.generation import Sampling, writer_of
@@ -139,3 +142,14 @@ def shapes_of(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
             f"{at}.post_attention_layernorm.weight": (width,),
         }
     return shapes
+
+
+@pytest.mark.parametrize(("rules", "sizes"), [({}, (4, 1)), ({"other": 1}, (4, 1)), ({"kernel": 1}, (1, 4))])
+def test_a_model_of_the_users_own(rules: dict[str, int], sizes: tuple[int, int]) -> None:
+    """Its matrices are divided over the axis `model` only by its own rules; otherwise over fsdp."""
+    config = Config.model_validate({**JOB, "model": {"name": "net:make"}})
+    model: Any = SimpleNamespace(partition_rules=rules, stacked=())
+    params = {"layer": {"kernel": jax.ShapeDtypeStruct((256, 256), np.float32)}}
+    division = division_of(config, model, params, Devices(tuple(jax.devices()[:4])))
+    assert division is not None and (division.partition.fsdp, division.partition.model) == sizes
+    assert any(division.sharding("layer.kernel", (256, 256)).spec)
