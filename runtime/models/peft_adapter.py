@@ -71,6 +71,11 @@ def base_of(folder: Path) -> Path:
     for place in places:
         if (place / "config.json").is_file():
             return place
+    if "://" in given:
+        raise UserError(
+            f"{folder} has an adapter of PEFT, and its base model is {given}: copy that to a folder, and write the folder in "
+            f"base_model_name_or_path of {CONFIG}"
+        )
     download = "" if path.is_absolute() else f"; from the Hub: hf download {given} --local-dir {path.name}"
     raise UserError(
         f"{folder} has an adapter of PEFT, and its base model {given} is not on this machine: {CONFIG} names it in "

@@ -199,6 +199,10 @@ ADAPTER_MISTAKES: dict[str, tuple[Params, str]] = {
         {"base_model_name_or_path": "meta/Llama"},
         r"base model meta/Llama is not on this machine: .*hf download meta/Llama --local-dir Llama$",
     ),
+    "a base in a bucket": (
+        {"base_model_name_or_path": "gs://bucket/llama"},
+        r"its base model is gs://bucket/llama: copy that to a folder, and write the folder in base_model_name_or_path",
+    ),
     "another method": (
         {"peft_type": "IA3"},
         r"does not apply an adapter of PEFT with peft_type 'IA3'; add it to its model",
