@@ -19,14 +19,15 @@ def further_sets(config: Config, data: Dataset) -> dict[str, Examples]:
     for name, section in config.validation.items():
         where, context = f"validation.{name}", context_length(config)
         if isinstance(section, PreparedData):
-            sets[name], folder = whole_folder(section, where, config)
+            sets[name], documents = whole_folder(section, where, config)
+            folder = documents.folder
             vocabulary = folder.manifest.vocabulary
             if other := difference(saved_form(data.tokenizer), folder.saved_tokenizer):
                 raise UserError(
                     f"{where} was made with another tokenizer than the data: {other}; prepare both with the same one"
                 )
         else:
-            sets[name], vocabulary = whole_text(section, where, context, data.tokenizer)
+            sets[name], vocabulary, _ = whole_text(section, where, context, data.tokenizer)
         if vocabulary > data.vocabulary:
             raise UserError(
                 f"{where} has {vocabulary} token ids, but the data has {data.vocabulary}; make both with the same tokenizer"

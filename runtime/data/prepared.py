@@ -167,8 +167,8 @@ def _check_answers(documents: Documents, fits: bool, remedy: str) -> None:
         )
 
 
-def whole_folder(section: PreparedData, where: str, config: Config) -> tuple[Examples, PreparedFolder]:
-    """Return all of a prepared folder as examples for validation, and the folder. Raises UserError."""
+def whole_folder(section: PreparedData, where: str, config: Config) -> tuple[Examples, Documents]:
+    """Return all of a prepared folder as examples for validation, and its documents. Raises UserError."""
     documents, context = Documents.read(section.path, where), context_length(config)
     _check_pairs(documents, config)
     if documents.folder.manifest.pairs:
@@ -177,14 +177,14 @@ def whole_folder(section: PreparedData, where: str, config: Config) -> tuple[Exa
             raise UserError(
                 f"{where}: {section.path} has no pair ({pairs.note}); prepare more, or give a larger context"
             )
-        return pairs, documents.folder
+        return pairs, documents
     if documents.size < 2:
         raise UserError(
             f"{where}: {section.path} has {documents.size} tokens, too few for one to predict; prepare more text"
         )
     fits = section.packing == "fit"
     _check_answers(documents, fits, "packing: fit")
-    return documents.rows(context) if fits else documents.adjacent(context), documents.folder
+    return documents.rows(context) if fits else documents.adjacent(context), documents
 
 
 def packing_note(rows: PackedRows) -> str:

@@ -118,8 +118,8 @@ def text_to_evaluate(
 
 def whole_text(
     section: TextData | PythonSourceData | TokensData, where: str, context: int, tokenizer: Tokenizer | None
-) -> tuple[ValidationWindows, int]:
-    """Return all of a source as examples for validation, and the number of its token ids.
+) -> tuple[ValidationWindows, int, bytes]:
+    """Return all of a source as examples for validation, the number of its token ids, and the digest of its tokens.
 
     Args:
         section: the source. Its text is encoded by `tokenizer`.
@@ -144,7 +144,7 @@ def whole_text(
     source.check(tokens[:_SAMPLE])
     if len(tokens) < 2:
         raise UserError(f"{where}: too short: {len(tokens)} tokens; give a text in which there is a token to predict")
-    return ValidationWindows(tokens, context, source), vocabulary
+    return ValidationWindows(tokens, context, source), vocabulary, _fingerprint(tokens)
 
 
 def _from_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -41,14 +42,30 @@ class Validation:
     limit: int | None
 
 
-def data_of_run(config: Config, meta: JobMeta) -> Validation:
-    """Return the data of a job, as it is on this machine. `meta`: the checkpoint's. Raises UserError if it cannot be used."""
+def data_of_run(
+    config: Config,
+    meta: JobMeta,
+    note: Callable[[str], None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+) -> Validation:
+    """Return the data of a job, as it is on this machine.
+
+    Args:
+        config: the job.
+        meta: the checkpoint's metadata.
+        note: as for `load_data`.
+        on_progress: as for `load_data`.
+
+    Raises:
+        UserError: the data cannot be used.
+        UnavailableError: its bucket cannot be reached.
+    """
     try:
         files_of(config)
     except UserError as error:
         reason = str(error).partition("; ")[0]
         raise UserError(f"the data of the run is not here: {reason}; say where it is with --data PATH") from None
-    dataset = load_data(config)
+    dataset = load_data(config, note, on_progress)
     if dataset.fingerprint.hex() == meta["fingerprint"]:
         return Validation(dataset, _OF_RUN, True, _limit(config))
     if other := difference(meta.get("tokenizer"), saved_form(dataset.tokenizer)):
@@ -61,7 +78,14 @@ def data_of_run(config: Config, meta: JobMeta) -> Validation:
     )
 
 
-def data_at(path: str, config: Config, tokenizer: Path | None, meta: JobMeta | None) -> Validation:
+def data_at(
+    path: str,
+    config: Config,
+    tokenizer: Path | None,
+    meta: JobMeta | None,
+    note: Callable[[str], None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+) -> Validation:
     """Return the data at a path. If it is the run's own data, only its examples for validation; otherwise all of it.
 
     Of files of arrays, such as npz, only the examples that they contain for validation.
@@ -71,9 +95,12 @@ def data_at(path: str, config: Config, tokenizer: Path | None, meta: JobMeta | N
         config: the job.
         tokenizer: a tokenizer.json; None: the checkpoint's tokenizer.
         meta: the checkpoint's metadata; None for a published model.
+        note: as for `load_data`.
+        on_progress: as for `load_data`.
 
     Raises:
         UserError: the data cannot be used.
+        UnavailableError: its bucket cannot be reached.
     """
     section, fingerprint = config.data, meta["fingerprint"] if meta else ""
     if (Path(path) / MANIFEST).is_file():
@@ -87,8 +114,8 @@ def data_at(path: str, config: Config, tokenizer: Path | None, meta: JobMeta | N
         words, where = _tokenizer(tokenizer, meta), f"--data {path}"
         if words is None:
             raise UserError(f"{where}: the checkpoint has no tokenizer for a text; give one with --tokenizer FILE")
-        examples, vocabulary = whole_text(TextData(path=path), where, context_length(config), words)
-        return _of_job(path, Dataset(examples, examples, b"", vocabulary, words), meta)
+        examples, vocabulary, digest = whole_text(TextData(path=path), where, context_length(config), words)
+        return _of_job(path, Dataset(examples, examples, digest, vocabulary, words), meta)
     if isinstance(section, _ON_TOKENS):
         words = _tokenizer(tokenizer, meta)
         if words is None and not isinstance(section, TokensData):
@@ -101,7 +128,7 @@ def data_at(path: str, config: Config, tokenizer: Path | None, meta: JobMeta | N
     if before is None:
         raise UserError(f"--data {path}: the job has data {section.name}, which reads no files; leave --data out")
     moved = section.model_copy(update={"path": type(before)(path)})
-    dataset = load_data(config.model_copy(update={"data": moved}))
+    dataset = load_data(config.model_copy(update={"data": moved}), note, on_progress)
     is_own = dataset.fingerprint.hex() == fingerprint
     about = _OF_RUN if is_own else f"the validation data in {path}"
     return Validation(dataset, about, is_own, _limit(config) if is_own else None)
@@ -122,9 +149,11 @@ def _prepared(path: str, config: Config, file: Path | None, meta: JobMeta | None
     packing: Literal["fit", "concat"] = "fit" if has_segments(section) else "concat"
     if PreparedFolder(Path(path)).manifest.has_answers:
         packing = "fit"
-    examples, folder = whole_folder(PreparedData(path=path, packing=packing), where, config)
-    vocabulary, fits = folder.manifest.vocabulary, packing == "fit" and not folder.manifest.pairs
-    return _of_job(path, Dataset(examples, examples, b"", vocabulary, words, has_segments=fits), meta)
+    examples, documents = whole_folder(PreparedData(path=path, packing=packing), where, config)
+    manifest = documents.folder.manifest
+    fits = packing == "fit" and not manifest.pairs
+    dataset = Dataset(examples, examples, documents.digest, manifest.vocabulary, words, has_segments=fits)
+    return _of_job(path, dataset, meta)
 
 
 def _is_own(section: PreparedData, path: str, where: str, meta: JobMeta) -> bool:

@@ -43,7 +43,7 @@ from ..queries import Evaluation
 from ..safe_name import as_files, path_inside
 from ..state import Batch, StateDict, TrainState
 from ..storage.base import Storage
-from ..storage.bucket_client import Bucket, explained
+from ..storage.bucket_client import Bucket, BucketError, explained
 from ..storage.process_disk import ProcessDisk
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.blocked import pod_store
@@ -118,7 +118,11 @@ def _evaluate(
 ) -> None:
     job = _job(chosen, config)
     tokenizer = Path(wanted.tokenizer) if wanted.tokenizer else None
-    data = data_of_run(job, chosen.meta) if wanted.data is None else data_at(wanted.data, job, tokenizer, chosen.meta)
+    note = reporter.note if jax.process_index() == 0 else None
+    if wanted.data is None:
+        data = data_of_run(job, chosen.meta, note, reporter.record.part)
+    else:
+        data = data_at(wanted.data, job, tokenizer, chosen.meta, note, reporter.record.part)
     _check_same_data(data)
     strategy = make_evaluator(job, data)
     strategy.share_executables(Executables(pod_store(), jax.process_index(), cache, reporter.record, None))
@@ -195,8 +199,12 @@ def _download(url: str, step: Step, spool: Path, note: Callable[[str], None]) ->
         return folder
     except UserError as error:
         raise UserError(str(error).replace(str(spool), url)) from None
-    except OSError as error:
+    except BucketError as error:
         raise explained(error) from error
+    except OSError as error:
+        raise UserError(
+            f"the checkpoint cannot be downloaded to {spool}: {error.strerror or error}; make room there"
+        ) from error
 
 
 def _job(chosen: Chosen, config: Config) -> Config:

@@ -12,7 +12,9 @@ import jax
 import numpy as np
 import pytest
 
+from podrun.runtime.config import Config
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError, Workdir
+from podrun.runtime.evaluate.data import data_at
 from podrun.runtime.evaluate.evaluate import evaluate
 from podrun.runtime.models import make_language_model
 from podrun.runtime.models.pretrained import load_here
@@ -237,3 +239,17 @@ def test_what_cannot_be_evaluated(workdir: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             run(place, step, data)
         assert message in str(error.value)
+
+
+def test_other_data_has_another_fingerprint(tmp_path: Path) -> None:
+    """By it the hosts of a pod notice that they have different files under the same path."""
+    folders = [
+        prepared_folder(tmp_path / name, [text_documents(text(200), [size])]) for name, size in (("a", 9), ("b", 7))
+    ]
+    for seed in (1, 2):
+        (tmp_path / f"{seed}.txt").write_text(text(200, seed))
+    config = Config.model_validate({**WORDS, "data": {"name": "prepared", "path": str(folders[0])}})
+    meta: Any = {"fingerprint": "", "tokenizer": {"name": "byte"}}
+    places = [*folders, tmp_path / "1.txt", tmp_path / "2.txt"]
+    fingerprints = [data_at(str(place), config, None, meta).dataset.fingerprint for place in places]
+    assert all(fingerprints) and len({*fingerprints}) == len(places)

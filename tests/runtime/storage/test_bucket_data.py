@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
+from podrun.runtime.evaluate.data import data_of_run
+from podrun.runtime.evaluate.pod import _download
 from podrun.runtime.storage import bucket_cache, bucket_client
 from podrun.runtime.storage.bucket_cache import BucketCache
 from podrun.runtime.storage.bucket_client import Bucket, BucketError
@@ -179,6 +182,23 @@ def test_patterns(path: str, pattern: str, matches: bool) -> None:
 def test_mistakes_in_a_url(path: str, words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         job(name="text", path=path)
+
+
+def test_an_evaluation_reports_its_download(url: str) -> None:
+    """Otherwise its processes would be taken for stalled."""
+    Bucket(url).put("text.txt", b"some text " * 50)
+    meta: Any = {"fingerprint": "", "tokenizer": {"name": "byte"}}
+    advanced: list[bool] = []
+    data_of_run(job(name="text", path=f"{url}/text.txt"), meta, None, lambda: advanced.append(True))
+    assert advanced
+
+
+def test_a_checkpoint_that_has_no_room(url: str, tmp_path: Path) -> None:
+    """The message names the folder of the attempt, into which an evaluation downloads, and not the cache."""
+    Bucket(url).put(f"checkpoints/3/{CHECKPOINT_MANIFEST}", b"{}")
+    (tmp_path / "checkpoints").write_text("in the way")
+    with pytest.raises(UserError, match=f"the checkpoint cannot be downloaded to {tmp_path}: .*; make room there$"):
+        _download(url, None, tmp_path, lambda _: None)
 
 
 MODEL: dict[str, object] = {"name": "decoder", "context": 16}
