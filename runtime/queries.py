@@ -226,6 +226,8 @@ class GenerateQuery(TypedDict):
     """Texts at which a continuation ends."""
     tokenizer: str | None
     """Path of a tokenizer.json."""
+    devices: int | None
+    """Number of devices to use; None: all."""
 
 
 @dataclass(frozen=True)

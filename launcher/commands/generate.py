@@ -15,12 +15,14 @@ from podrun.runtime.queries import GenerateAnswer, GenerateQuery, SamplingFields
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.base_env import base_env
+from ..pod.pod import Pod
 from ..request.query_process import QueryError, QueryProcess, query_environment
 from ..view.printable import printable
 from ..view.waiting import waiting
 from .model_source import ModelSource, Step, model_here
 
 _MOST_PROMPTS = 10_000
+_GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
@@ -54,22 +56,32 @@ class GenerateRequest:
 def generate(request: GenerateRequest) -> int:
     """Print the texts. Return 0; 1 if the process failed. Raises UserError; UnavailableError if a bucket is unreachable."""
     prompts = _prompts(request)
-    devices = _devices(request.where)
+    pod = _devices(request.where)
     with model_here(request.target, request.step) as source:
-        return _generate(request, prompts, source, devices)
+        return _generate(request, prompts, source, pod)
 
 
-def _devices(where: PodRequest) -> dict[str, str]:
-    """Return the environment of a process that uses these devices. Raises UserError if they are not those of one machine."""
+def _devices(where: PodRequest) -> Pod | None:
+    """Return the machine whose devices are named; None: none are. Raises UserError if they are not those of one machine."""
     if not where.names_pod:
-        return {}
+        return None
     pod = find_pod(where)
     if len(pod.hosts) > 1:
         raise UserError(
             f"--slice {pod.slice.name} has {len(pod.hosts)} hosts, and podrun generate uses the devices of this machine: "
             "give a slice of one host"
         )
-    return {**base_env(pod, range(pod.slice.devices_per_host)), **pod.env}
+    return pod
+
+
+def environment_of(pod: Pod) -> dict[str, str]:
+    """Return the environment of a process that uses a pod's devices: of more GPUs only the first are opened."""
+    ids = range(pod.slice.devices_per_host)
+    env = {**base_env(pod, ids), **pod.env}
+    if pod.platform == "cuda":
+        given = env.get(_GPUS, os.environ.get(_GPUS, ",".join(map(str, ids))))
+        env[_GPUS] = ",".join(given.split(",")[: len(ids)])
+    return env
 
 
 def _prompts(request: GenerateRequest) -> list[str]:
@@ -98,7 +110,7 @@ def _prompts(request: GenerateRequest) -> list[str]:
     return lines
 
 
-def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource, devices: dict[str, str]) -> int:
+def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource, pod: Pod | None) -> int:
     query: GenerateQuery = {
         "folder": str(source.folder),
         "step": source.step,
@@ -108,10 +120,10 @@ def _generate(request: GenerateRequest, prompts: list[str], source: ModelSource,
         "seed": request.seed,
         "stops": list(request.stops),
         "tokenizer": str(request.tokenizer.absolute()) if request.tokenizer else None,
+        "devices": pod.slice.devices_per_host if pod else None,
     }
-    process = QueryProcess(
-        source.python, "podrun.runtime.generate", {**query_environment({}), **devices}, "wrote the text", source.cwd
-    )
+    environment = {**query_environment({}), **(environment_of(pod) if pod else {})}
+    process = QueryProcess(source.python, "podrun.runtime.generate", environment, "wrote the text", source.cwd)
     is_streamed = request.batch is None and not request.json
     output: _Stream | _JsonLines = _Stream(prompts[0]) if is_streamed else _JsonLines(prompts)
     try:

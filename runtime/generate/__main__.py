@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 def _answer(request: GenerateQuery, say: Say) -> str:
     from ..models.generation import Sampling
     from ..queries import GenerateAnswer
+    from .division import first_devices
     from .source import load
     from .text import Wish, write
 
     tokenizer = Path(request["tokenizer"]) if request["tokenizer"] else None
-    source, about = load(Path(request["folder"]), request["step"], tokenizer)
+    source, about = load(Path(request["folder"]), request["step"], tokenizer, first_devices(request["devices"]))
     wish = Wish(request["tokens"], Sampling(**request["sampling"]), request["seed"], tuple(request["stops"]))
     done = write(source, request["prompts"], wish, lambda number, text: say(json.dumps([number, text])))
     return json.dumps(asdict(GenerateAnswer(about, done.read, done.written, done.seconds, done.timed)))

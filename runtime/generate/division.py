@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 
 from ..config import Config
 from ..config.parallel import Jit, Mesh
+from ..contract import UserError
 from ..device_memory import usable_memory
 from ..devices import Devices
 from ..models.adapter import Model, name_of
@@ -22,6 +23,17 @@ from ..parallel.layout import MODEL, Layout, Partition
 
 _SHARE = 0.8
 """Share of a device's memory that parameters may take; the rest is for the cache of a text and for activations."""
+
+
+def first_devices(count: int | None) -> Devices:
+    """Return the first devices of this process, or all of them. Raises UserError if it has fewer than `count`."""
+    here = Devices.here()
+    if count is not None and here.count < count:
+        raise UserError(
+            f"--slice has {count} devices, but JAX has {here.count} of {here.kind} here; give a smaller slice, or see what "
+            "hides the others (CUDA_VISIBLE_DEVICES)"
+        )
+    return Devices(here.all[:count])
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from podrun.runtime.config import Config
+from podrun.runtime.contract import UserError
 from podrun.runtime.devices import Devices
-from podrun.runtime.generate.division import division_of
+from podrun.runtime.generate.division import division_of, first_devices
 from podrun.runtime.generate.source import load
 from podrun.runtime.generate.text import Source, Wish, write
 from podrun.runtime.models.generation import Sampling, writer_of
@@ -153,3 +154,11 @@ def test_a_model_of_the_users_own(rules: dict[str, int], sizes: tuple[int, int])
     division = division_of(config, model, params, Devices(tuple(jax.devices()[:4])))
     assert division is not None and (division.partition.fsdp, division.partition.model) == sizes
     assert any(division.sharding("layer.kernel", (256, 256)).spec)
+
+
+def test_the_first_devices() -> None:
+    """Those of a slice that is smaller than the machine; fewer than it needs are refused."""
+    assert [device.id for device in first_devices(2).all] == [0, 1]
+    assert first_devices(None) == Devices.here()
+    with pytest.raises(UserError, match=r"--slice has 99 devices, but JAX has \d+ of cpu here"):
+        first_devices(99)
