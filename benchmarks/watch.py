@@ -136,8 +136,10 @@ def window(run: RunDirectory, address: str, listeners: int, seconds: float) -> t
         time.sleep(1.0)  # those who have come have got what there is
         begin = time.time()
         time.sleep(seconds)
-        end = time.time()
-    steps = {step: at for step, at in steps_of(run, begin).items() if at <= end}
+        deadline = time.monotonic() + LIMIT
+        while len(steps := steps_of(run, begin)) < 2:  # a rate needs two
+            assert time.monotonic() < deadline and run.end() is None, "the run does not train"
+            time.sleep(0.2)
     first, last = min(steps), max(steps)
     late = [at - steps[step] for step, at in arrivals if step in steps]
     return (last - first) / (steps[last] - steps[first]), late

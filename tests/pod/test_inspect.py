@@ -163,7 +163,8 @@ def test_a_process_that_is_killed(small: Sandbox) -> None:
     assert first.startswith(
         "podrun: the process that compiled the step was ended by signal 9, probably because this machine"
     )
-    assert way.startswith("end other programs here, or take a machine with more memory, a smaller slice or")
+    assert way.startswith("end other programs here, raise the limit")
+    assert way.endswith("or take a machine with more memory, a smaller slice or a smaller model")
 
 
 @pytest.mark.parametrize("whole_group", [True, *nightly(False)])
