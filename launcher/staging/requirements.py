@@ -11,7 +11,6 @@ from ..agent.base.places import environment_python
 from ..agent.base.to_agent import EnvironmentRequest
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
-from .wheels import wheels_here
 
 # matches lines that refer to another local file, which the hosts do not have
 _LOCAL = re.compile(r"(-r|-c|--requirement|--constraint)[\s=]*(?!\S*://)\S|(-e|--editable)[\s=]*[./~]|\.{1,2}(/|$)")
@@ -65,8 +64,11 @@ def environment_key(requirements_text: str, python: str, wheels: str = "") -> st
 
 def _key_of(pod: Pod, text: str) -> str:
     """Return the key of the pod's environment. Raises UserError."""
-    wheels = wheels_here(pod.requirements) if pod.offline and pod.requirements else ""
-    return environment_key(text, pod.base_python, wheels)
+    if not pod.offline or pod.requirements is None:
+        return environment_key(text, pod.base_python)
+    from .wheels import wheels_here  # slow to import
+
+    return environment_key(text, pod.base_python, wheels_here(pod.requirements))
 
 
 def environment_request(pod: Pod) -> EnvironmentRequest | None:

@@ -672,7 +672,7 @@ def test_piecemeal_state_that_gains_arrays(fresh: Fresh, tmp_path: Path) -> None
 
 
 def test_piecemeal_arrays_that_are_gone_are_missed(fresh: Fresh, tmp_path: Path) -> None:
-    """What the first state had is no gain: a state without it is another one."""
+    """A state without an array that the first one had is another state."""
     podrun.init(tmp_path / "mine")
     podrun.checkpoint.save(1, {"w": np.zeros(2), "opt": {"m": np.zeros(2)}})
     fresh()

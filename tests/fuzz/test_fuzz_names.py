@@ -44,7 +44,7 @@ CLAIM = {
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_claims(number: int) -> None:
-    """A claim that counts has a name that can be printed, and an attempt that can be compared."""
+    """Names of claims that count can be printed, and their attempts compared."""
 
     def check(content: bytes) -> None:
         facts = _facts(content)

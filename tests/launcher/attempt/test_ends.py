@@ -61,7 +61,7 @@ def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: 
 
 
 def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Path) -> None:
-    """A program that finds no coordinator fails before it is certain that the agent there is gone, which is the cause."""
+    """The cause is the agent that is gone; a program without its coordinator fails before that is certain."""
     pids: dict[str, int] = {}
     seen = tmp_path / "seen"
     program = 'while test "$PODRUN_PROCESS_ID" = 1 && ! test -e "$0"; do sleep 0.05; done; exit 3'

@@ -109,7 +109,8 @@ def test_a_mistake_of_the_user() -> None:
 
 def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
     assert ask(start=str(tmp_path / "pids"), say="done") == "done"
-    assert not are_alive([*map(int, (tmp_path / "pids").read_text().split())])
+    pids = [*map(int, (tmp_path / "pids").read_text().split())]
+    wait_until(lambda: not are_alive(pids), "the end of what it started", 10)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])

@@ -122,6 +122,7 @@ def test_a_divided_model(server: tuple[str, dict[str, str]], faults: Faults, tmp
     jax.tree.map(np.testing.assert_array_equal, load(url), load(str(local)))
 
 
+@pytest.mark.usefixtures("faults")
 def test_mistakes(server: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     """A wrong bucket or folder, a shard that is missing or cut off: each says what, where, and what to do."""
     scheme, _ = server
