@@ -62,7 +62,7 @@ def generate(request: GenerateRequest) -> int:
 
 
 def _devices(where: PodRequest) -> Pod | None:
-    """Return the machine whose devices are named; None: none are. Raises UserError if they are not those of one machine."""
+    """Return the machine whose devices generate; None if no options name one. Raises UserError for several machines."""
     if not where.names_pod:
         return None
     pod = find_pod(where)

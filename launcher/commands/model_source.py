@@ -130,7 +130,7 @@ def _job_of_run(directory: RunDirectory, step: Step) -> JobSource:
 
 
 def _config_in_bucket(url: str) -> bytes:
-    """Return the config.yaml of a workdir in a bucket. Raises UserError if there is none; UnavailableError."""
+    """Return the config.yaml of a workdir in a bucket. Raises UserError if there is none, else UnavailableError."""
     from podrun.runtime.storage.bucket_client import Bucket, BucketError, explained
 
     try:

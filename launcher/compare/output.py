@@ -90,7 +90,7 @@ def _with_values(columns: list[list[str]]) -> tuple[list[list[str]], list[list[s
 
 
 def columns_with_values(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Return the numbers of the columns, without those of compile time and losses that no variant has.
+    """Return which columns to show: all but compile time and losses that no variant has.
 
     A program does not say when it compiles, and may give its losses other names.
     """

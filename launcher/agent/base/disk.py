@@ -1,4 +1,4 @@
-"""Measure disk space: what is free, before it is needed, and what a folder takes and has."""
+"""Measure disk space: what is free before it is needed, and how much a folder takes."""
 
 from __future__ import annotations
 
