@@ -65,6 +65,8 @@ class Failure:
     """True if the process failed after it was asked to stop, so this failure cannot be why the run ended."""
     dropped: bool = False
     """True if only the connection was lost while the host was prepared, so a new connection may succeed."""
+    unreachable: bool = False
+    """True if nothing answered at the host's address, or the host was restarted."""
 
     @property
     def consequence(self) -> bool:
@@ -217,10 +219,16 @@ def _describe_kill(when: str, frame: Exit) -> str:
     return f"was ended by SIGKILL{when} ({by})"
 
 
-def from_lost_agent(host: str, reason: str) -> Failure:
-    """Return the failure of a host whose agent has ended or does not answer. `reason`: what is known about it."""
+def from_lost_agent(host: str, reason: str, rebooted: bool = False) -> Failure:
+    """Return the failure of a host whose agent has ended or does not answer.
+
+    Args:
+        host: the host.
+        reason: what is known about it.
+        rebooted: the host was restarted.
+    """
     kind = FailureKind.UNHEARD if UNHEARD in reason else FailureKind.CAUSE
-    return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind)
+    return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind, unreachable=rebooted)
 
 
 def preempted_host(

@@ -18,7 +18,7 @@ from ..plan.base_env import multislice_coordinator
 from ..plan.plan import LaunchPlan
 from ..plan.program import coordinator_env
 from ..remote.delivery import Delivered, Lost, OutputRead
-from ..remote.session import NO_WORD
+from ..remote.session import NO_WORD, REBOOTED
 from ..rundir.adoption import Adoption, Reported
 from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event
 from . import cause, messages
@@ -634,7 +634,7 @@ class AttemptState:
             self._add(cause.silent_host(host.name, frame["silence"], frame["trouble"]))
         else:
             # The connection ended with the agent, long before that was certain; what failed meanwhile may be a consequence.
-            self._add(cause.from_lost_agent(host.name, reason), frame["ended"])
+            self._add(cause.from_lost_agent(host.name, reason, rebooted=REBOOTED in reason), frame["ended"])
 
     def _start_anew(self, host: HostState, why: str) -> bool:
         """Start another agent on a host whose agent has ended before any worker started.

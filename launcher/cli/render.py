@@ -32,6 +32,11 @@ def render() -> None:
 @click.option(
     "--accelerator", metavar="LABEL", help="GKE's label of the nodes' GPUs: nvidia-h100-80gb.  [default: any]"
 )
+@click.option(
+    "--exclude",
+    metavar="LIST",
+    help="Nodes that get no pod, such as those that failed: gke-a-1,gke-a-2 (names of Kubernetes).",
+)
 @click.option("--name", metavar="NAME", help="Name of the JobSet.  [default: that of train.yaml]")
 @click.option("--namespace", "-n", metavar="NAME", help="Namespace of Kubernetes.  [default: kubectl's]")
 @click.option("--submit", is_flag=True, help="Create the JobSet with kubectl.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..view.terminal import guarded_streams
-from . import compare, job, pods, render, runs, tpu
+from . import compare, hosts, job, pods, render, runs, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
 from .options import QUEUE_OPTIONS, complete_job, complete_slice, pod_options, with_joined_values
@@ -435,5 +435,13 @@ def completion(shell: str) -> None:
     )
 
 
-for command in (*runs.COMMANDS, *pods.COMMANDS, *tpu.COMMANDS, *compare.COMMANDS, *job.COMMANDS, *render.COMMANDS):
+for command in (
+    *runs.COMMANDS,
+    *hosts.COMMANDS,
+    *pods.COMMANDS,
+    *tpu.COMMANDS,
+    *compare.COMMANDS,
+    *job.COMMANDS,
+    *render.COMMANDS,
+):
     main.add_command(command)

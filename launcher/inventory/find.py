@@ -240,6 +240,7 @@ class _Search:
             ports=file.ports,
             spares=spares or tuple(host for host in self._described.spares if host.name not in {h.name for h in hosts}),
             min_hosts=file.min_hosts,
+            excludes_bad=file.exclude == "bad",
         )
 
 

@@ -22,7 +22,7 @@ Mistake = tuple[str, str]
 
 _STAGED = ("setup", "requirements", "offline", "container")
 """Keys that change what is installed on a host."""
-_REMOTE = ("ssh", "home", "spares", "min_hosts", *_STAGED)
+_REMOTE = ("ssh", "home", "spares", "min_hosts", "exclude", *_STAGED)
 """Keys that are only for other machines."""
 
 
@@ -73,6 +73,8 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
         yield "transport", what
     elif file.spares and not listed_elsewhere:
         yield "spares", "replace `hosts`, but there are none; a simulated pod needs no spares"
+    elif file.exclude and not listed_elsewhere:
+        yield "exclude", "is for hosts that are other machines; a simulated pod has none: remove it"
     elif file.hosts == () and not other_hosts:
         yield "hosts", "is empty; name at least one host"
     elif not listed_elsewhere and lists_hosts:

@@ -228,6 +228,10 @@ class PodFile(Section):
     min_hosts: Annotated[int, Field(ge=1)] | None = Field(
         None, description="Fewest hosts with which a restart may continue if others are lost."
     )
+    exclude: Literal["bad"] | None = Field(
+        None,
+        description="bad: leave out hosts that have failed in earlier runs (`podrun hosts`), if a run can do without.",
+    )
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
     python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")

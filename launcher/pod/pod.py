@@ -89,6 +89,8 @@ class Pod:
     """Spare hosts: they replace hosts that are lost, or not ready at the start."""
     min_hosts: int | None = None
     """Number of hosts with which the run continues if others are lost or not ready. None: all hosts are needed."""
+    excludes_bad: bool = False
+    """Hosts that have failed in earlier runs are left out, if spares replace them or fewer hosts are enough."""
 
     @property
     def traits(self) -> Traits:

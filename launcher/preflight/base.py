@@ -28,6 +28,8 @@ class Finding:
     """True if a run would fail or give wrong results."""
     about: str = ""
     """Row of the table that shows the finding."""
+    speaks_against: str = ""
+    """The `HostFailureKind` of a finding about broken hardware, which the record of hosts keeps; else empty."""
 
     def __str__(self) -> str:
         return f"{name_hosts(self.hosts)}: {self.what}"
@@ -78,7 +80,12 @@ def _others(hosts: tuple[str, ...], total: int) -> str:
 
 
 def judge_each(
-    facts: FactsByHost, fact: str, judge: Callable[[Any], tuple[str, str, bool] | None], *, about: str
+    facts: FactsByHost,
+    fact: str,
+    judge: Callable[[Any], tuple[str, str, bool] | None],
+    *,
+    about: str,
+    speaks_against: str = "",
 ) -> list[Finding]:
     """Apply `judge` to a fact of every host, and return the findings.
 
@@ -87,10 +94,11 @@ def judge_each(
         fact: name of the fact.
         judge: returns (problem, what to do, fatal) for a value, or None. Hosts with the same result share a finding.
         about: row of the table.
+        speaks_against: the `HostFailureKind` of the findings, if they are about broken hardware.
     """
     verdicts = {host: judge(host_facts.get(fact)) for host, host_facts in facts.items() if is_known(host_facts, fact)}
     return [
-        Finding(hosts, what=verdict[0], remedy=verdict[1], fatal=verdict[2], about=about)
+        Finding(hosts, verdict[0], verdict[1], verdict[2], about, speaks_against)
         for verdict, hosts in group(verdicts)
         if verdict is not None
     ]

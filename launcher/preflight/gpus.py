@@ -12,6 +12,7 @@ from ..agent.base.from_agent import Facts, Gpu, Gpus, GpuUser
 from ..agent.base.protocol import MISSING
 from ..pod.gpu_slices import declared_model
 from ..pod.pod import Pod
+from ..rundir.host_history import HostFailureKind
 from .base import FactsByHost, Finding, group, is_known, judge_each, minority_findings, set_variable
 
 DRIVERS = {"jax-cuda13-plugin": 580, "jax-cuda12-plugin": 525}
@@ -31,12 +32,18 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
         return []
     with_driver = {host: f for host, f in facts.items() if not is_known(f, "driver") or f["driver"]}
     return [
-        *judge_each(with_driver, "gpus", partial(_judge_list, pod.slice.devices_per_host), about="devices"),
+        *judge_each(
+            with_driver,
+            "gpus",
+            partial(_judge_list, pod.slice.devices_per_host),
+            about="devices",
+            speaks_against=HostFailureKind.HARDWARE,
+        ),
         *_models(pod, facts),
         *_declared(pod, facts),
         *_users(facts),
         *judge_each(facts, "gpus", partial(_judge_free, pod), about="GPU memory"),
-        *judge_each(facts, "gpus", _judge_errors, about="ECC"),
+        *judge_each(facts, "gpus", _judge_errors, about="ECC", speaks_against=HostFailureKind.ECC),
         *minority_findings(
             "ECC", _values(facts, ecc_text), "set the same mode: `nvidia-smi -e 1`", fatal=False, about="ECC"
         ),

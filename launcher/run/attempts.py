@@ -35,9 +35,11 @@ from ..rundir.saved import saved_on_record
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from ..view.terminal import write_in_handler
+from .bad_hosts import bad_hosts, describe_bad, describe_new_bad
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, restart_event
-from .host_assignment import can_do_without, describe_change, why_not_fewer
+from .host_assignment import assign_hosts, can_do_without, describe_change, to_leave_out, why_not_fewer
+from .host_failures import HostFailures
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 
 Prepare = Callable[[], Outcome | None]
 """Prepares the hosts of an attempt. Returns None if they are ready, otherwise the outcome of the attempt."""
+_PRINTED = 16384  # bytes at the end of a process's output that may name broken hardware
 _CERTAIN = 5.0  # seconds to wait for the reason why the hosts were taken away
 
 
@@ -146,8 +149,14 @@ class _Run:
         self._job_time = job_time
         self._renewal = renewal
         self._history = AttemptHistory()
-        self._observers = Observers(self._history, opened.view)
+        self._host_failures = HostFailures(self._note)
+        self._observers = Observers(self._history, self._host_failures, opened.view)
         """Observers of the events of all attempts; each attempt adds some of its own."""
+        self._avoided: tuple[str, ...] = ()
+        """Bad hosts that the next attempt can do without, as far as is known."""
+        self._of_bad_hosts: list[str] = []
+        """What the user is told of bad hosts when the next attempt starts."""
+        self._known_bad: set[str] = set()
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared. The run continues without them."""
         self._is_new_here = True  # this process has not run an attempt yet
@@ -163,6 +172,11 @@ class _Run:
         self._bundles = bundles
         hosts = self._open.directory.hosts(self._spec.pod) if adopt else None
         last = self._open.directory.attempt()
+        self._look_for_bad_hosts()
+        if adopt:
+            self._of_bad_hosts.clear()
+        elif self._avoided:
+            hosts = assign_hosts(self._spec.pod, self._spec.job, self._avoided)
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
         adoption = self._open.directory.adoption(plan) if adopt else None
         if last is not None:
@@ -191,6 +205,7 @@ class _Run:
             self._note(f"--inject: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
+        self._name_new_bad_hosts()
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._history.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._history.past, attempt], self._spec.pod)):
@@ -204,7 +219,7 @@ class _Run:
 
     @property
     def _preparation(self) -> Preparation:
-        return Preparation(self._transport, self._bundles, self._open.signals, self._tell)
+        return Preparation(self._transport, self._bundles, self._open.signals, self._tell, self._host_failures.suspect)
 
     def _prepare_first(self, plan: LaunchPlan) -> Outcome | None:
         """Prepare the hosts for the first time; wait for new machines until they accept logins. None if all are ready."""
@@ -238,10 +253,36 @@ class _Run:
                 self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
             self._note("another supervisor has taken the run over")
+        while self._of_bad_hosts:
+            self._note(self._of_bad_hosts.pop(0))
         try:
-            return (prepare() if prepare else None) or self._supervise(plan, adoption)
+            outcome = (prepare() if prepare else None) or self._supervise(plan, adoption)
         finally:
             self._open.view.stop()
+        self._host_failures.record(plan, outcome, time.time(), partial(self._printed, plan))
+        return outcome
+
+    def _printed(self, plan: LaunchPlan, host: str, process: int) -> str:
+        """Return the end of what a process has printed in this attempt."""
+        name = next(one.log_name(process) for one in plan.hosts if one.host.name == host)
+        start = self._open.directory.log_sizes().get(name, 0)
+        return self._open.logs.end_of(name, _PRINTED, start).decode(errors="replace")
+
+    def _look_for_bad_hosts(self) -> None:
+        """Choose the bad hosts that the next attempt can do without, and what the user is told of bad hosts at its start."""
+        pod = self._spec.pod
+        lines: list[str] = []
+        bad = bad_hosts(pod, lines.append)
+        self._avoided = to_leave_out(pod, self._spec.job, [*bad], self._unfit) if pod.excludes_bad else ()
+        if self._is_new_here or not bad.keys() <= self._known_bad:
+            self._of_bad_hosts = [*lines, *describe_bad(pod, bad, self._avoided)]
+        self._known_bad |= bad.keys()
+
+    def _name_new_bad_hosts(self) -> None:
+        """Name the hosts that have become bad in this run, at its end."""
+        bad = bad_hosts(self._spec.pod, lambda _: None)
+        if new := {name: history for name, history in bad.items() if name not in self._known_bad}:
+            self._note(describe_new_bad(self._spec.pod, new))
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
         """Decide what follows an attempt.
@@ -270,7 +311,8 @@ class _Run:
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:
             self._give_up(outcome)
-        host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit)
+        self._look_for_bad_hosts()
+        host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit, avoided=self._avoided)
         if (pod.can_replace or (plan.run.code and not self._agents.has_all_of(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
@@ -390,7 +432,8 @@ class _Run:
         pod = self._spec.pod
         if len(plan.hosts) == len(pod.hosts):
             return None
-        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in self._unfit]
+        dropped = {*self._unfit, *self._avoided}
+        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in dropped]
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
         away = partial(host_wait.away, stopped=self._is_stopped, quiet=True)
         return RejoinWatch(missing, away, self._note, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,6 +33,24 @@ def assign_hosts(pod: Pod, job: Job, away: Collection[str]) -> tuple[Host, ...] 
     fitting = (count for count in range(len(hosts), least - 1, -1) if not _misfit(pod, job, count))
     count = next(fitting, None)
     return None if count is None else tuple(hosts[:count])
+
+
+def to_leave_out(pod: Pod, job: Job, bad: Sequence[str], unfit: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the names of as many bad hosts as the run can do without if all others are reachable.
+
+    Args:
+        pod: the pod.
+        job: the job, which may need a minimum number of hosts.
+        bad: names of the bad hosts, the worst first.
+        unfit: names of hosts that may not be used at all.
+    """
+    usable = [name for name in bad if name not in unfit]
+    many = bisect_right(range(1, len(usable) + 1), False, key=lambda n: _lacks(pod, job, {*usable[:n], *unfit}))
+    return tuple(usable[:many])
+
+
+def _lacks(pod: Pod, job: Job, away: Collection[str]) -> bool:
+    return assign_hosts(pod, job, away) is None
 
 
 def can_do_without(pod: Pod, job: Job, failed: Collection[str], unfit: Collection[str]) -> bool:

@@ -29,7 +29,24 @@ Tell = Callable[[HostEvent | NoteEvent], None]
 class Preparation:
     """Prepares remote hosts, and checks this machine; simulated hosts need neither."""
 
-    def __init__(self, transport: Transport, bundles: Sequence[Bundle], signals: Signals, tell: Tell) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        bundles: Sequence[Bundle],
+        signals: Signals,
+        tell: Tell,
+        suspect: Callable[[str, str, str], None],
+    ) -> None:
+        """Prepare for one attempt.
+
+        Args:
+            transport: transport of the pod.
+            bundles: the code.
+            signals: signals by which the user stops the run.
+            tell: records an event.
+            suspect: called with (host, `HostFailureKind`, what) for a host whose hardware is broken.
+        """
+        self._suspect = suspect
         self._transport = transport
         self._bundles = bundles
         self._signals = signals
@@ -61,7 +78,7 @@ class Preparation:
         def work() -> list[Failure]:
             if plan.run.code is None:
                 return check_hosts(plan, self._transport, note)
-            return stage_hosts(plan, self._transport, self._bundles, tell, note)
+            return stage_hosts(plan, self._transport, self._bundles, tell, note, self._suspect)
 
         staging = InThread(work, "prepare")
         while not staging.wait(0.1):

@@ -34,12 +34,20 @@ _OF_SCIKIT_LEARN = ("digits", "make_classification")  # data sets
 Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from several threads."""
 
+Suspect = Callable[[str, str, str], None]
+"""Called with (host, `HostFailureKind`, what) for a host whose hardware is broken as far as its facts say."""
+
 Note = Callable[..., None]
 """Called with a message to the user about all hosts. Its argument `sent` lists what was sent to each host, if known."""
 
 
 def stage_hosts(
-    plan: LaunchPlan, transport: Transport, bundles: Sequence[Bundle], tell: Tell, note: Note
+    plan: LaunchPlan,
+    transport: Transport,
+    bundles: Sequence[Bundle],
+    tell: Tell,
+    note: Note,
+    suspect: Suspect = lambda host, kind, what: None,
 ) -> list[Failure]:
     """Stage code, data and environment. Returns the failures that prevent the start."""
     assert plan.run.code is not None
@@ -92,13 +100,16 @@ def stage_hosts(
         )
     facts = {host: p.facts for host, p in prepared.items() if p.facts is not None}
     findings = [*_findings(plan, pod, facts), *check_imports(pod, facts, imports)]
+    for finding in findings:
+        for host in finding.hosts if finding.speaks_against else ():
+            suspect(host, finding.speaks_against, finding.what)
     return _judge(findings, note) or _bring(plan, transport, tell, note)
 
 
 def _failures(answers: Mapping[str, object]) -> list[Failure]:
     """Return the failures of hosts, without those whose preparation was ended because another host failed."""
     return [
-        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped, unreachable=answer.unreachable)
         for host, answer in answers.items()
         if isinstance(answer, HostError) and not isinstance(answer, EndedError)
     ]

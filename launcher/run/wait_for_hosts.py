@@ -38,6 +38,7 @@ class HostWait:
         limit: float = LIMIT,
         unfit: Collection[str] = (),
         what: str = "restart",
+        avoided: Collection[str] = (),
     ) -> None:
         """Begin with all hosts unknown.
 
@@ -49,6 +50,7 @@ class HostWait:
             limit: seconds to wait.
             unfit: names of hosts that answer but could not be prepared; the next attempt does not use them.
             what: what waits for the hosts, for messages.
+            avoided: names of bad hosts, which the next attempt uses only if it cannot do without them.
         """
         self._pod = pod
         self._job = job
@@ -56,6 +58,7 @@ class HostWait:
         self._note = note
         self._limit = limit
         self._unfit = frozenset(unfit)
+        self._avoided = frozenset(avoided)
         self._what = what
         self._clock = SuspendClock(ASLEEP)
         self._told: set[str] = set()
@@ -77,16 +80,21 @@ class HostWait:
             if back := sorted(self._told - away.keys()):
                 self._note(f"{name_hosts(back)}: back")
             self._told &= away.keys()
-            if not away and not self._unfit:
+            if not away and not self._unfit and not self._avoided:
                 return None
             passed = self._clock.now() - start
             if not away or (self._pod.can_replace and passed > min(SHORT_LIMIT, self._limit)):
                 spares = self.away(self._fit(self._pod.spares), stopped)
                 if spares is None:
                     return None
-                if hosts := assign_hosts(self._pod, self._job, away.keys() | spares.keys() | self._unfit):
+                gone = away.keys() | spares.keys() | self._unfit
+                if hosts := assign_hosts(self._pod, self._job, gone | self._avoided):
                     self.hosts = hosts
                     return None
+                if self._avoided:
+                    self._note(f"{name_hosts(sorted(self._avoided))}: needed after all, so no longer left out")
+                    self._avoided = frozenset()
+                    continue
                 away = away or spares
             if passed > self._limit:
                 host, reason = next(iter(away.items()))
@@ -107,7 +115,7 @@ class HostWait:
         return stopped()
 
     def _fit(self, hosts: Sequence[Host]) -> list[Host]:
-        return [host for host in hosts if host.name not in self._unfit]
+        return [host for host in hosts if host.name not in self._unfit | self._avoided]
 
     def _tell(self, away: Mapping[str, str]) -> None:
         self.waited = True

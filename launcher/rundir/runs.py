@@ -9,7 +9,7 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -187,6 +187,14 @@ class RunDirectory:
         """Return the number of the last attempt. Raises UserError if its record is damaged."""
         begun = self._begun()
         return None if begun is None else begun["attempt"]
+
+    def log_sizes(self) -> Mapping[str, int]:
+        """Return the size in bytes that each log had before the last attempt; empty if that is unknown."""
+        try:
+            begun = self._begun()
+        except UserError:
+            return {}
+        return begun["log_sizes"] if begun else {}
 
     def hosts(self, pod: Pod) -> tuple[Host, ...]:
         """Return the hosts of the last attempt, which may be fewer than the pod's, or include spares. Raises UserError."""

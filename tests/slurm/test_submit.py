@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure
+from podrun.launcher.rundir.host_record import note_attempt
 from podrun.runtime.contract import ExitCode
 
 from ..conftest import make_sandbox
@@ -238,3 +240,29 @@ def test_programs_compiled_while_the_job_waits(login: LoginNode, monkeypatch: py
     notes = [event["message"] for event in login.events(run) if event["event"] == "note"]
     assert any(note.startswith("the step was compiled before the start") for note in notes), notes
     assert any("programs (5 files" in note for note in notes), notes
+
+
+def test_bad_nodes_are_left_out_of_a_job(login: LoginNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless too few others are left; the user is told in either case."""
+    monkeypatch.setenv("PODRUN_HOME", str(login.path / "home"))
+    for number, bad in enumerate([["h0", "h2"]] * 3 + [["h1", "h3"]]):
+        failed = {node: HostFailure("lost", "gone") for node in bad}
+        note_attempt(AttemptOfHosts(float(number), f"r{number}", "slurm", {node: node for node in bad}, failed))
+    run = login.submit("steps=3", options="time=10,signal=30,exclusive,exclude=bad")
+    done = login.podrun("attach", run)
+    assert done.returncode == 0, done.stderr + login.output(run)
+    assert [*next(event["hosts"] for event in login.events(run) if event["event"] == "start")] == ["h1", "h3"]
+    states = {row["host"]: (row["state"], row["runs"]) for row in json.loads(login.podrun("hosts", "--json").stdout)}
+    assert states == {"h0": ("bad", 3), "h2": ("bad", 3), "h1": ("ok", 2), "h3": ("ok", 2)}
+
+    options = (
+        "--slurm=time=10,signal=30,exclusive,exclude=bad",
+        "--slice=cpu-3x1",
+        "--dry-run",
+        "small.yaml",
+        "batch_size=9",
+    )
+    done = login.podrun(*options, f"--workdir={login.path / 'other'}")
+    assert done.returncode == 0, done.stderr
+    assert "--exclude" not in done.stdout
+    assert "not left out, since SLURM has too few other nodes: h0, which failed 3 times" in done.stderr

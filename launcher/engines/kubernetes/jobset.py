@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -57,6 +58,8 @@ class ClusterOptions:
     """A persistent volume claim, and the folder where it is mounted."""
     accelerator: str | None = None
     """GKE's node label of the GPUs, such as nvidia-h100-80gb; None: any."""
+    excluded: tuple[str, ...] = ()
+    """Names of nodes that get no pod of the JobSet."""
 
 
 def name_problem(name: str) -> str | None:
@@ -181,6 +184,8 @@ def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manif
     }
     if selector := _selector(slice, cluster):
         spec["nodeSelector"] = selector
+    if cluster.excluded:
+        spec["affinity"] = {"nodeAffinity": _without_nodes(cluster.excluded)}
     volumes, mounts = [], []
     if slice.kind == "gpu":  # NCCL's shared memory; the default is 64 MiB
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
@@ -192,6 +197,12 @@ def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manif
     if volumes:
         spec["volumes"], container["volumeMounts"] = volumes, mounts
     return spec
+
+
+def _without_nodes(names: Sequence[str]) -> Manifest:
+    excluding = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": list(names)}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [excluding]}]}
+    return {"requiredDuringSchedulingIgnoredDuringExecution": terms}
 
 
 def _limits(slice: Slice) -> dict[str, int]:

@@ -19,6 +19,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from ...plan.program import Program
 from ...pod.errors import Mistakes
 from ...pod.pod import Host, Pod
+from ...pod.ranges import expand, split_hosts
 from ...pod.run_id import new_run_id
 from ...pod.slices import Slice, parse_slice, several_slices
 from ...request.program_checks import check_kind
@@ -49,6 +50,8 @@ class JobSetRequest:
     volume: str | None = None
     """`CLAIM:/FOLDER`: a persistent volume claim, and where it is mounted."""
     accelerator: str | None = None
+    exclude: str | None = None
+    """Names of nodes that get no pod, separated by commas, with ranges."""
     submit: bool = False
     program: tuple[str, ...] = ()
     """Command line of a user program, in place of train.yaml."""
@@ -79,7 +82,8 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
     volume = mistakes.check(lambda: _volume(request.volume))
     named = request.name or Request(request.train, program=request.program).name
     name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
-    where = ClusterOptions(name, run_id, request.image, request.namespace, volume, request.accelerator)
+    excluded = mistakes.check(lambda: _nodes(request.exclude)) or ()
+    where = ClusterOptions(name, run_id, request.image, request.namespace, volume, request.accelerator, excluded)
     mistakes.add(*[what for what in (name_problem(name), text_problem(where)) if what])
     if job:
         given = job
@@ -123,6 +127,28 @@ def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
     if not colon or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", claim) or not folder.startswith("/"):
         raise UserError(f"--volume {text!r}: write CLAIM:/FOLDER, a persistent volume claim and where it is mounted")
     return claim, PurePosixPath(folder)
+
+
+def _nodes(text: str | None) -> tuple[str, ...]:
+    """Return the names of nodes. Raises UserError with all mistakes."""
+    names: list[str] = []
+    mistakes = Mistakes()
+    for entry in split_hosts(text or ""):
+        try:
+            names += expand(entry)
+        except ValueError as error:
+            mistakes.add(f"--exclude: {entry!r}: {error}")
+    mistakes.add(
+        *[
+            f"--exclude: {name!r} is not the name of a node: `kubectl get nodes` lists them"
+            for name in names
+            if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?", name)
+        ]
+    )
+    if text is not None and not names and not mistakes.texts:
+        mistakes.add("--exclude has no names; give those of nodes, as `kubectl get nodes` lists them, or leave it out")
+    mistakes.raise_any()
+    return tuple(dict.fromkeys(names))
 
 
 def _with_workdir(

@@ -20,6 +20,7 @@ from ...pod.home import podrun_home
 from ...rundir.runs import RunDirectory
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
+from .bad_nodes import without_bad_nodes
 from .batch import JOB_CACHE, SBATCH_TIMEOUT, cancel_pending, signal_script, submit
 from .batch_script import batch_options, batch_script
 from .job import SlurmError
@@ -39,7 +40,11 @@ def make_script(spec: RunSpec) -> str:
 def sbatch_arguments(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
     """Return the arguments of sbatch for a run. `name` becomes part of the job's name."""
     output = RunDirectory(podrun_home() / "runs" / spec.run_id).job_output
-    return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
+
+    def words(options: BatchOptions) -> list[str]:
+        return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
+
+    return words(without_bad_nodes(options, spec.pod, words, _tell))
 
 
 def preview(spec: RunSpec, words: Sequence[str]) -> tuple[Mapping[str, Any], str]:
@@ -107,6 +112,10 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
 def _report_wait() -> None:
     what = f"SLURM has not taken the job yet: its queue may be full; podrun tries for {SBATCH_TIMEOUT:g} s"
     print(f"podrun: {what}", file=sys.stderr, flush=True)
+
+
+def _tell(line: str) -> None:
+    print(f"podrun: {line}", file=sys.stderr, flush=True)
 
 
 def _remove(directory: RunDirectory) -> None:

@@ -56,6 +56,8 @@ POD_FILE = [
         "its own",
         TWO + "spares: a\n",
     ),
+    pod_file("exclude without hosts", "is for hosts", "exclude", "remove it", "slice: cpu-2x1\nexclude: bad\n"),
+    pod_file("exclude of a name", "'a'", "exclude", "bad", TWO + "exclude: a\n"),
     pod_file(
         "min_hosts that are more",
         "5 is more than the 2",

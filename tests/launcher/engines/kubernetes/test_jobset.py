@@ -222,3 +222,28 @@ def test_a_container_knows_its_place() -> None:
     made = worker_env(env, Path("/d"))
     assert (made["PODRUN_PROCESS_ID"], made["PODRUN_DIR"], made["WHO"]) == ("6", "/d", "6 of 8, $HOME")
     assert ENV_CONFIG not in made
+
+
+def test_nodes_that_get_no_pod(train: Path) -> None:
+    request = JobSetRequest(train, (), "i", "cpu-2x1", workdir="s3://bucket/t", exclude="gke-a-1, gke-b-[2-3] gke-a-1")
+    manifest = yaml.safe_load(yaml.safe_dump(make_manifest(request, "r")))
+    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    names = ["gke-a-1", "gke-b-2", "gke-b-3"]
+    assert required["nodeSelectorTerms"] == [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": names}]}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("a,B", "--exclude: 'B' is not the name of a node: `kubectl get nodes` lists them"),
+        ("a[", "--exclude: 'a[': has a bracket without its partner; write a range as n[0-3]"),
+        (" ,", "--exclude has no names; give those of nodes"),
+    ],
+)
+def test_nodes_that_no_cluster_has(train: Path, typed: str, told: str) -> None:
+    request = JobSetRequest(train, (), "i", "cpu-2x1", workdir="s3://bucket/t", exclude=typed)
+    with pytest.raises(UserError, match=re.escape(told)):
+        make_manifest(request, "r")

@@ -1,0 +1,99 @@
+"""Find the bad hosts of a pod in the record of earlier runs, and tell the user which of them are left out, and why.
+
+A bad host is left out where a spare replaces it or fewer hosts are enough. Otherwise the run uses it and says so: the record
+is only a suspicion, and a run that is refused costs more than one that may lose a host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from podrun.runtime.contract import UserError
+from podrun.runtime.wording import counted
+
+from ..pod.fold import fold
+from ..pod.pod import Pod
+from ..rundir.host_history import HostHistory, HostKey, worst_first
+from ..rundir.host_record import place_of, read_hosts
+from ..view.printable import in_one_line
+
+_NAMED = 3  # bad hosts that a message describes
+_LONGEST = 40  # characters of the hosts in a command that a message shows
+
+
+def bad_hosts(pod: Pod, note: Callable[[str], None]) -> dict[str, HostHistory]:
+    """Return the histories of the pod's bad hosts by name, the worst first. `note`: prints a message to the user."""
+    place = place_of(pod)
+    if place is None:
+        return {}
+    try:
+        histories, _ = read_hosts()
+    except UserError as error:
+        note(f"warning: which hosts are bad is unknown: {error}")
+        return {}
+    if not histories:
+        return {}
+    names = {HostKey(place, host.address): host.name for host in pod.all_hosts}
+    return {
+        names[one.key]: one for one in worst_first(histories[key] for key in names if key in histories) if one.is_bad
+    }
+
+
+def why_bad(history: HostHistory) -> str:
+    """Return why a host is bad: `failed 3 times in its last 7 runs (lost 2, hardware)`."""
+    runs = counted(len(history.recent), "run") if len(history.recent) > 1 else "run"
+    return in_one_line(f"failed {len(history.failures)} times in its last {runs} ({history.kinds})")
+
+
+def describe_bad(pod: Pod, bad: dict[str, HostHistory], left_out: Collection[str]) -> list[str]:
+    """Return what the user is told about the bad hosts at the start of a run, a line for each kind of treatment."""
+    without = [name for name in bad if name in left_out]
+    used = [name for name in bad if name not in left_out]
+    lines = []
+    if without:
+        lines.append(f"left out: {describe_left_out(without, bad)}; {how_to_clear(without)}")
+    if used and not pod.excludes_bad:
+        remedy = f"`exclude: bad` and `spares` in a pod file would leave {_them(used)} out; `podrun hosts` says why"
+        lines.append(f"warning: {_reasons(used, bad)}; {remedy}")
+    elif used:
+        lacking = "the other hosts are too few; add `spares` to the pod file" if without else _lacking(pod)
+        lines.append(f"warning: {_reasons(used, bad)}, and {_take(used)} part all the same: {lacking}")
+    return lines
+
+
+def how_to_clear(names: Sequence[str]) -> str:
+    """Return the clause that says how hosts are used again: `podrun hosts clear tpu-3` takes it back."""
+    folded = fold(names)
+    return f"`podrun hosts clear {folded if len(folded) <= _LONGEST else 'HOST...'}` takes {_them(names)} back"
+
+
+def describe_left_out(names: Sequence[str], bad: dict[str, HostHistory]) -> str:
+    """Return the names of bad hosts, each with the reason."""
+    return _reasons(names, bad, ", which")
+
+
+def describe_new_bad(pod: Pod, bad: dict[str, HostHistory]) -> str:
+    """Return what the user is told at the end of a run in which these hosts have become bad."""
+    them = _them([*bad])
+    use = f"leaves {them} out" if pod.excludes_bad else f"can leave {them} out (`exclude: bad` in the pod file)"
+    return f"{_reasons([*bad], bad)}: `podrun hosts` says why, and the next run {use}"
+
+
+def _lacking(pod: Pod) -> str:
+    if pod.can_replace:
+        return "the run cannot do without it; add `spares` to the pod file"
+    return "the pod has no `spares`, and no `min_hosts` with which fewer would be enough"
+
+
+def _reasons(names: Sequence[str], bad: dict[str, HostHistory], which: str = "") -> str:
+    rows = [f"{name}{which} {why_bad(bad[name])}" for name in names[:_NAMED]]
+    more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{'; '.join(rows)}{more}"
+
+
+def _take(names: Sequence[str]) -> str:
+    return "takes" if len(names) == 1 else "take"
+
+
+def _them(names: Sequence[str]) -> str:
+    return "it" if len(names) == 1 else "them"

@@ -1,0 +1,160 @@
+"""Decide which failures of an attempt speak against hosts, and record them.
+
+Most failures do not: an exception of the program, a lack of memory, a mistake, a preemption. A failure of more than half of
+the hosts at once has a common reason, such as the network, and speaks against none of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from podrun.runtime.contract import UserError
+from podrun.runtime.events import EventKind
+
+from ..attempt.cause import LAUNCHER, Failure, FailureKind
+from ..attempt.outcome import Outcome
+from ..plan.plan import LaunchPlan
+from ..rundir.events import Event, LateEvent
+from ..rundir.host_history import AttemptOfHosts, HostFailure, HostFailureKind
+from ..rundir.host_record import note_attempt, place_of
+
+SLOW_SECONDS, SLOW_SHARE = 60.0, 0.5
+"""A host is slow if the others waited for it for so long, and for this share of the time that they trained."""
+_OF_HARDWARE = re.compile(
+    # errors of the CUDA driver API (cuda.h) and texts of the NVIDIA driver that name the GPU, its memory or its links
+    r"CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED)|uncorrectable (ECC|NVLink) error"
+    r"|GPU has fallen off the bus|GPU is lost|NVRM: Xid",
+    re.IGNORECASE,
+)
+_OF_DISK = re.compile(r"\[Errno (5|117)\]|Input/output error|Structure needs cleaning")
+"""EIO and EUCLEAN: the disk, or its file system, is damaged. A full disk is not."""
+
+Printed = Callable[[str, int], str]
+"""Called with a host and a process; returns the end of what the process printed."""
+
+
+def failures_against(failures: Sequence[Failure], printed: Printed) -> dict[str, HostFailure]:
+    """Return the failures of an attempt that speak against a host, by its name; the first one of each host. PURE."""
+    against: dict[str, HostFailure] = {}
+    for failed in failures:
+        if failed.host != LAUNCHER and failed.host not in against and (kind := _kind(failed, printed)):
+            against[failed.host] = HostFailure(kind, failed.what.partition("\n")[0])
+    return against
+
+
+def _kind(failed: Failure, printed: Printed) -> HostFailureKind | None:
+    if failed.process is None:
+        is_lost = failed.kind in (FailureKind.SILENT, FailureKind.UNHEARD) or failed.dropped or failed.unreachable
+        return HostFailureKind.LOST if is_lost else None
+    if failed.consequence and failed.kind is not FailureKind.ABORTED:
+        return None
+    text = f"{failed.what}\n{failed.details}\n{printed(failed.host, failed.process)}"
+    if _OF_HARDWARE.search(text):
+        return HostFailureKind.HARDWARE
+    return HostFailureKind.DISK if _OF_DISK.search(f"{failed.what}\n{failed.details}") else None
+
+
+def without_common(against: Mapping[str, HostFailure], hosts: int) -> dict[str, HostFailure]:
+    """Return the failures whose kind did not hit more than half of the hosts. PURE.
+
+    A pod of one host has no others to compare it with: it may be lost because the network of the launcher is.
+    """
+    counts = Counter(failure.kind for failure in against.values())
+    common = {kind for kind, count in counts.items() if 2 * count > hosts > 1}
+    if hosts == 1:
+        common.add(HostFailureKind.LOST)
+    return {host: failure for host, failure in against.items() if failure.kind not in common}
+
+
+class LateTime:
+    """For how long the others waited for each host in an attempt, from its events.
+
+    The process with number 0 does not count: it saves and reports for all, so its work, and not its host, may be slow.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+        self._began: float | None = None
+        self._last = 0.0
+        self._late: LateEvent | None = None
+
+    def event(self, event: Event) -> None:
+        self._last = max(self._last, event["time"])
+        if event["event"] == EventKind.STEP and self._began is None:
+            self._began = event["time"]
+        elif event["event"] == EventKind.LATE:
+            self._close(event["time"])
+            self._late = event if event["behind"] and event["process"] else None
+
+    def slow(self) -> dict[str, HostFailure]:
+        """Return the hosts that were late for most of the time since the first step. Call it at the end of the attempt."""
+        self._close(self._last)
+        trained = self._last - self._began if self._began is not None else 0.0
+        return {
+            host: HostFailure(
+                HostFailureKind.SLOW, f"the others waited for it for {seconds:.0f} s of {trained:.0f} s of training"
+            )
+            for host, seconds in self._seconds.items()
+            if seconds >= max(SLOW_SECONDS, SLOW_SHARE * trained)
+        }
+
+    def _close(self, now: float) -> None:
+        if self._late is not None:
+            host, seconds = self._late["host"], max(0.0, now - self._late["since"])
+            self._seconds[host] = self._seconds.get(host, 0.0) + seconds
+            self._late = None
+
+
+class HostFailures:
+    """An observer of the attempts of a run, which records the hosts of each attempt and what speaks against them."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """Begin with the first attempt. `note`: prints a message to the user."""
+        self._note = note
+        self._late = LateTime()
+        self._suspects: dict[str, HostFailure] = {}
+        self._is_told = False
+
+    def event(self, event: Event) -> None:
+        if event["event"] == EventKind.START:
+            self._late, self._suspects = LateTime(), {}
+        self._late.event(event)
+
+    def suspect(self, host: str, kind: str, what: str) -> None:
+        """Note what the facts of a host say against it. Called while the hosts of an attempt are prepared."""
+        self._suspects.setdefault(host, HostFailure(kind, what))
+
+    def record(self, plan: LaunchPlan, outcome: Outcome, time: float, printed: Printed) -> None:
+        """Record an attempt that has ended. Faults that the user has injected speak against no host."""
+        place = place_of(plan.run.pod)
+        if place is None or plan.run.inject:
+            return
+        hosts = {host.host.name: host.host.address for host in plan.hosts}
+        failed: dict[str, HostFailure] = {}
+        if outcome.cause is None or outcome.cause.host != LAUNCHER:
+            failed = {
+                **self._late.slow(),
+                **self._suspects,
+                **failures_against([*([outcome.cause] if outcome.cause else []), *outcome.failures], printed),
+            }
+            failed = without_common({name: one for name, one in failed.items() if name in hosts}, len(hosts))
+        if outcome.unprepared:  # the other hosts have shown nothing
+            hosts = {name: hosts[name] for name in failed}
+        if not hosts:
+            return
+        attempt = AttemptOfHosts(
+            time,
+            plan.run.run_id,
+            place,
+            {address: name for name, address in hosts.items()},
+            {hosts[name]: failure for name, failure in failed.items()},
+        )
+        try:
+            note_attempt(attempt)
+        except (OSError, UserError) as error:
+            if not self._is_told:
+                why = getattr(error, "strerror", None) or str(error)
+                self._note(f"the hosts of this run are not in the record that `podrun hosts` shows: {why}")
+                self._is_told = True

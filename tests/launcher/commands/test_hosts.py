@@ -1,0 +1,115 @@
+"""`podrun hosts` says which hosts have failed, and why; `podrun hosts clear` forgives them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure
+from podrun.launcher.rundir.host_record import note_attempt, record_path
+
+from .conftest import Podrun
+
+NAMES = {"10.0.0.1": "tpu-1", "10.0.0.2": "tpu-2", "10.0.0.3": "tpu-3"}
+
+
+pytestmark = pytest.mark.usefixtures("sandbox")
+
+
+def fail(number: int, address: str = "", kind: str = "lost", what: str = "gone", place: str = "ssh") -> None:
+    failed = {address: HostFailure(kind, what)} if address else {}
+    note_attempt(AttemptOfHosts(1.7e9 + number, f"20260101-000001-r{number}", place, NAMES, failed))
+
+
+def test_nothing_is_on_record(podrun: Podrun) -> None:
+    done = podrun("hosts")
+    assert done.out == f"no hosts in {record_path()}; runs on other machines are recorded there\n"
+    assert podrun("hosts", "--json").json == []
+
+
+def test_a_bad_host_and_why(podrun: Podrun) -> None:
+    silence = "has not answered for 21 s (timed out: no answer from 10.0.0.3 port 22): it is down, or its network is"
+    for number in range(4):
+        fail(number, "10.0.0.3" if number else "", what=silence)
+    fail(5, "10.0.0.1", "ecc", "uncorrected ECC errors since the driver was loaded: GPU 3: 2")
+    done = podrun("hosts")
+    header, bad, other, title, *why, clear, well = done.out.splitlines()
+    assert header == "HOST   RUNS  FAILED  KINDS   LAST              STATE"
+    assert re.fullmatch(r"tpu-3     5       3  lost 3  2023-11-1\d \d\d:\d\d  bad", bad)
+    assert re.fullmatch(r"tpu-1     5       1  ecc     2023-11-1\d \d\d:\d\d  ok", other)
+    assert title == "tpu-3: 3 failures in its last 5 runs"
+    assert [re.sub(r"2023-11-1\d \d\d:\d\d", "T", line) for line in why] == [
+        f"  T  lost  1-r{n}  has not answered for 21 s (timed out: no answ..." for n in (1, 2, 3)
+    ]
+    assert clear == "`podrun hosts clear tpu-3` takes it back"
+    assert well == "1 host without failures"
+    assert max(map(len, done.out.splitlines())) <= 80
+    rows = podrun("hosts", "--json").json
+    assert [(row["host"], row["address"], row["state"], row["runs"]) for row in rows] == [
+        ("tpu-3", "10.0.0.3", "bad", 5),
+        ("tpu-1", "10.0.0.1", "ok", 5),
+        ("tpu-2", "10.0.0.2", "ok", 5),
+    ]
+    assert rows[0]["failures"][0] == {
+        "kind": "lost",
+        "what": silence,
+        "time": 1.7e9 + 1,
+        "run": "20260101-000001-r1",
+    }
+
+
+def test_hosts_are_cleared(podrun: Podrun) -> None:
+    for number in range(3):
+        fail(number, "10.0.0.3")
+    assert (
+        podrun("hosts", "clear", "tpu-3", "10.0.0.2").out == "tpu-3: 3 failures forgiven\ntpu-2: it has no failures\n"
+    )
+    assert podrun("hosts").out == "3 hosts without failures\n"
+    fail(4, "10.0.0.2")
+    fail(5, "10.0.0.3")
+    assert podrun("hosts", "clear", "tpu-[2-3]").out == "tpu-2: 1 failure forgiven\ntpu-3: 1 failure forgiven\n"
+
+
+def test_mistakes(podrun: Podrun) -> None:
+    """All at once, and nothing is cleared."""
+    fail(0, "10.0.0.3")
+    note_attempt(AttemptOfHosts(1.0, "other", "ssh", {"10.0.0.9": "tpu-3"}))
+    before = record_path().read_bytes()
+    done = podrun("hosts", "clear", "tpu-9", "tpu-3", "a[", "10.0.0.1")
+    assert done.code == 2
+    assert done.err.splitlines() == [
+        "podrun: 'a[': has a bracket without its partner; write a range as n[0-3]",
+        "there is no host tpu-9 in the record of hosts; did you mean tpu-3?",
+        "tpu-3 is the name of 2 hosts; give an address: 10.0.0.3, 10.0.0.9",
+    ]
+    assert record_path().read_bytes() == before
+    assert re.search("^10.0.0.3  +1  +1  lost", podrun("hosts").out, re.MULTILINE)
+    assert podrun("hosts", "clear").code == 2
+
+
+def test_a_damaged_record(podrun: Podrun) -> None:
+    """Nothing in it reaches the terminal as it is, and one line of it is one line of the table."""
+    evil = "a\x1b[2J\n\u202eb\ud800"
+    for number in range(3):
+        failed = {evil: HostFailure("lo\x1b]0;t\x07st", f"x\x1b[31m{evil}\r{'y' * 999}")}
+        note_attempt(AttemptOfHosts(2.4e11, f"r{number}\x1b[0m", "ssh", {evil: evil}, failed))
+    with record_path().open("ab") as file:
+        file.write(b"\x00\xff\n{}\n")
+    done = podrun("hosts")
+    assert done.err == f"podrun: 2 damaged lines of {record_path()} ignored\n"
+    assert "\x1b" not in done.out and "\u202e" not in done.out and "\r" not in done.out and "\x07" not in done.out
+    assert len(done.out.splitlines()) == 7
+    assert max(map(len, done.out.splitlines())) <= 80
+    podrun("hosts", "--json")
+    record_path().chmod(0o666)
+    done = podrun("hosts")
+    assert done.code == 2
+    assert "other users may write" in done.err and "chmod 600" in done.err
+
+
+def test_a_clock_that_was_wrong(podrun: Podrun, tmp_path: Path) -> None:
+    for time in (0.0, 2.4e11, 1.0):
+        note_attempt(AttemptOfHosts(time, f"r{time}", "ssh", {"a": "a"}, {"a": HostFailure("lost", "gone")}))
+    assert "a: 3 failures in its last 3 runs" in podrun("hosts").out

@@ -1,0 +1,98 @@
+"""Name a host that fails in several runs, leave it out, replace it, and take it back when the user says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ..pod.conftest import Run
+from .pod import PodSandbox
+from .processes import COUNT, wait_for_start, wait_until_gone
+
+HOSTS = ["h0", "h1"]
+
+
+def start(pod: PodSandbox, option: str) -> Run:
+    """Start a run of a program, and return it when its processes run."""
+    run = pod.run(option, "--", "python3", pod.add(COUNT), str(pod.enough))
+    wait_for_start(run, len(HOSTS))
+    return run
+
+
+def finish(pod: PodSandbox, run: Run) -> None:
+    pod.enough.touch()
+    assert run.end() == 0, run.stderr
+    pod.enough.unlink()
+
+
+def hosts_of(run: Run) -> list[str]:
+    """Return the hosts of the run's last attempt."""
+    return [*run.of("start")[-1]["hosts"]]
+
+
+def notes(run: Run, word: str) -> list[str]:
+    return [event["message"] for event in run.of("note") if word in event["message"]]
+
+
+@pytest.mark.long
+def test_a_host_that_fails_three_times(pod: PodSandbox) -> None:
+    option = pod.write_pod(HOSTS, spares=["h2"], exclude="bad")
+    finish(pod, start(pod, option))
+    for number in range(1, 4):
+        run = start(pod, option)
+        assert hosts_of(run) == HOSTS
+        pod.hosts.restart("h1")
+        assert run.end() == 69, run.stderr
+        why = "h1 failed 3 times in its last 4 runs (lost 3): `podrun hosts` says why, and the next run leaves it out"
+        assert notes(run, "failed") == ([why] if number == 3 else [])
+        wait_until_gone(pod.hosts, HOSTS, 60)
+    shown = pod.podrun("hosts")
+    assert shown.returncode == 0, shown.stderr
+    header, row, title, *failures, clear, well = shown.stdout.splitlines()
+    assert header.split() == ["HOST", "RUNS", "FAILED", "KINDS", "LAST", "STATE"]
+    assert row.split()[:5] == ["h1", "4", "3", "lost", "3"] and row.endswith("bad")
+    assert title == "h1: 3 failures in its last 4 runs"
+    assert len(failures) == 3 and all("the host was restarted" in line for line in failures)
+    assert (clear, well) == ("`podrun hosts clear h1` takes it back", "1 host without failures")
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+
+    run = start(pod, option)
+    assert hosts_of(run) == ["h0", "h2"]
+    told = "left out: h1, which failed 3 times in its last 4 runs (lost 3); `podrun hosts clear h1` takes it back"
+    assert notes(run, "left out") == [told]
+    finish(pod, run)
+    assert not notes(run, "says why")
+
+    alone = pod.write_pod(HOSTS, exclude="bad")  # no spare: the run goes on with it, and says so
+    run = start(pod, alone)
+    assert hosts_of(run) == HOSTS
+    assert notes(run, "warning: h1") == [
+        "warning: h1 failed 3 times in its last 4 runs (lost 3), and takes part all the same: the pod has no `spares`, "
+        "and no `min_hosts` with which fewer would be enough"
+    ]
+    finish(pod, run)
+
+    cleared = pod.podrun("hosts", "clear", "h1")
+    assert (cleared.returncode, cleared.stdout) == (0, "h1: 3 failures forgiven\n")
+    option = pod.write_pod(HOSTS, spares=["h2"], exclude="bad")
+    run = start(pod, option)
+    assert hosts_of(run) == HOSTS and not notes(run, "left out")
+    finish(pod, run)
+    rows = {row["host"]: row for row in json.loads(pod.podrun("hosts", "--json").stdout)}
+    assert {host: (row["state"], row["runs"]) for host, row in rows.items()} == {
+        "h0": ("ok", 7),
+        "h1": ("ok", 6),
+        "h2": ("ok", 1),
+    }
+    assert rows["h1"]["failures"] == []
+
+
+def test_errors_of_a_program_speak_against_no_host(pod: PodSandbox) -> None:
+    option = pod.write_pod(HOSTS)
+    run = pod.run(option, "--", "python3", "-c", "raise SystemExit(3)")
+    assert run.end() == 3
+    assert "hosts without failures" in pod.podrun("hosts").stdout
+    record = Path(pod.env["PODRUN_HOME"]) / "hosts.jsonl"
+    assert record.stat().st_mode & 0o777 == 0o600
