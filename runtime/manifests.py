@@ -19,7 +19,7 @@ Files = Dict[str, Tuple[int, str]]  # noqa: UP006  evaluated at run time by Pyth
 """Size in bytes and SHA-256 of each file in a checkpoint, by relative path."""
 _ALGORITHM = "sha256"
 _DIGEST = re.compile("[0-9a-f]{64}")
-_COVERED = ("state/", "meta/")
+_COVERED = ("state/", "frozen/", "meta/")
 """Folders of a checkpoint whose files must all be in the manifest."""
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
-from podrun.runtime.manifests import LIMIT, Files
+from podrun.runtime.manifests import LIMIT, Files, files_in, parse_manifest
 
 from ..pod.errors import HostError
 from ..remote.download import FileFailedError, Listing
@@ -22,6 +24,9 @@ _MOST = 0.95  # fraction of the free disk that may be filled
 _ROUNDS = 3  # listings, if checkpoints are removed during the download
 _GROWTH = 64 << 20  # bytes by which a file may have grown since it was listed
 _TRIES = 2  # attempts per file that arrives damaged
+
+_FROZEN = "frozen/"
+"""Folder of a checkpoint whose files may be those of another one."""
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]
@@ -68,9 +73,15 @@ class Transfer:
         self._say = say
         self._progress = progress
         self._downloaded = downloaded
+        self._frozen: dict[str, Path] = {}
+        """Files of frozen parameters that are here, by the digest in a manifest. Other checkpoints link to them."""
 
     def run(self, listing: Listing, selection: Selection) -> None:
         """Download the selected files of the listing. Raises HostError, OSError, FileFailedError, UserError."""
+        for step in find_steps(files_in(os.fspath(self._home.path))).complete:
+            base = checkpoint_path(step)
+            with suppress(OSError, ValueError):
+                self._remember_frozen(base, parse_manifest((self._home.final(base) / CHECKPOINT_MANIFEST).read_bytes()))
         finished: set[int] = set()
         for _ in range(_ROUNDS):
             steps = find_steps(listing.sizes)
@@ -93,7 +104,9 @@ class Transfer:
         """Raise UserError if the missing files do not fit on the disk. (A host may list files of any size.)"""
         folders = tuple(f"{checkpoint_path(step)}/" for step in steps)
         wanted = {*selection.files(listing.sizes), *(path for path in listing.sizes if path.startswith(folders))}
-        needed = sum(max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted)
+        missing = {path: max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted}
+        # Frozen parameters are the same files in all checkpoints.
+        needed = sum({(_of_any_step(path), listing.sizes[path]): size for path, size in missing.items()}.values())
         free = shutil.disk_usage(self._home.path).free
         if needed > _MOST * free:
             raise UserError(
@@ -183,7 +196,25 @@ class Transfer:
         (part / CHECKPOINT_MANIFEST).write_bytes(manifest)
         self._home.place(base)
         self._downloaded.checkpoints.append(step)
+        self._remember_frozen(base, files)
         self._say(f"checkpoint {step}  {size_text(total)}")
+        return True
+
+    def _remember_frozen(self, base: str, files: Files) -> None:
+        folder = self._home.final(base)
+        self._frozen |= {digest: folder / name for name, (_, digest) in files.items() if name.startswith(_FROZEN)}
+
+    def _link(self, part: Path, size: int, digest: str) -> bool:
+        """Make `part` a hard link to a file of another checkpoint. Returns False if there is none, or no hard links."""
+        other = self._frozen.get(digest)
+        try:
+            if other is None or other.stat().st_size != size or digest_of(other).hexdigest() != digest:
+                return False
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.unlink(missing_ok=True)
+            os.link(other, part)
+        except OSError:
+            return False
         return True
 
     def _leave_out(self, step: int, why: str) -> None:
@@ -195,6 +226,10 @@ class Transfer:
         part = self._home.part(path)
         if part.is_file() and part.stat().st_size == size and digest_of(part).hexdigest() == digest:
             return
+        if self._link(part, size, digest):
+            return
+        if part.is_file() and part.stat().st_nlink > 1:
+            part.unlink()  # writing to it would change the checkpoint to which it is linked
         if path not in listing.sizes:
             raise _DamagedError(f"{Path(path).name} is missing")
         if listing.sizes[path] != size:
@@ -222,6 +257,12 @@ class Transfer:
         if incoming.size > LIMIT:
             raise self._remote.refuse(f"announces {incoming.size} bytes of {path}")
         return b"".join(incoming.pieces())
+
+
+def _of_any_step(path: str) -> str:
+    """Return the path of a file of frozen parameters without its checkpoint's step; another path as it is."""
+    _, _, inside = path.split("/", 2) if path.count("/") > 1 else ("", "", "")
+    return inside if inside.startswith(_FROZEN) else path
 
 
 def _parse(manifest: bytes, base: str, listing: Listing) -> Files:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from ..array_names import Arrays
+from ..array_names import Arrays, Place
 from ..contract import UserError
 from ..events import Metrics
 from ..ranking import Ranking
@@ -31,7 +32,7 @@ from ..worker.workdir import damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, unreadable
 from .manifest import Verification
 from .memory import large_blocks_returned
-from .names import META, STATE
+from .names import FROZEN, META, STATE
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import Retention, best_step, remove_incomplete
 from .save import Saves
@@ -127,7 +128,18 @@ class CheckpointFolder:
         """Return the folder of a checkpoint."""
         return path_of(self.directory, step)
 
-    def write(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics | None = None) -> None:
+    def link_frozen(self, step: int) -> None:
+        """Let later saves link to the frozen parameters of a restored checkpoint, which must be those of the state."""
+        self._saves.frozen_in = self.path(step)
+
+    def write(
+        self,
+        step: int,
+        state: Arrays,
+        meta: Mapping[str, Any],
+        metrics: Metrics | None = None,
+        frozen: Arrays | None = None,
+    ) -> None:
         """Start a save, after waiting for an earlier save. Called on all processes.
 
         Args:
@@ -135,11 +147,13 @@ class CheckpointFolder:
             state: arrays to save.
             meta: metadata, as JSON.
             metrics: metrics of the evaluation at this step, by name; None if there was none.
+            frozen: arrays that are the same at every step. They are not written again if an earlier checkpoint has them and
+                the file system has hard links.
 
         Raises:
             SaveError: this save or the earlier one failed.
         """
-        self._saves.start(step, state, meta, metrics or {})
+        self._saves.start(step, state, meta, metrics or {}, frozen or {})
 
     def prepare(self) -> None:
         """Prepare for the first save in a background thread."""
@@ -160,6 +174,8 @@ class CheckpointFolder:
         """Restore a checkpoint on this process, as `target` describes. Raises as `read` does."""
 
         def use(meta: Any) -> T:
+            if meta.get("frozen") and not (self.path(step) / FROZEN).is_dir():
+                raise DamagedCheckpointError(step, self.path(step) / FROZEN, "No such folder")
             template = target.template(meta)
             target.accept(step, meta, template)
             return target.build(step, meta, self.read_state(step, template, target.is_part))
@@ -207,7 +223,29 @@ class CheckpointFolder:
             DamagedCheckpointError: the arrays are damaged.
             HostFaultError: this host cannot read them at the moment.
         """
-        folder = self.path(step) / STATE
+        if not (self.path(step) / FROZEN).is_dir():
+            return self._read_folder(step, STATE, template, is_part)
+        from .orbax_files import arrays_in
+
+        frozen = self._reading(step, FROZEN, arrays_in)
+        forms = flatten_dict(template, keep_empty_nodes=True)
+        arrays: dict[Place, Any] = {}
+        for name in (STATE, FROZEN):
+            wanted = {place: form for place, form in forms.items() if (place in frozen) is (name == FROZEN)}
+            if wanted:
+                read = self._read_folder(step, name, unflatten_dict(wanted), is_part)
+                arrays |= flatten_dict(read, keep_empty_nodes=True)
+        state: Arrays = unflatten_dict({place: arrays[place] for place in forms})
+        return state
+
+    def _read_folder(self, step: int, name: str, template: Arrays, is_part: bool) -> Arrays:
+        from .orbax_files import read_arrays
+
+        return self._reading(step, name, lambda folder: read_arrays(folder, template, is_part))
+
+    def _reading(self, step: int, name: str, read: Callable[[Path], T]) -> T:
+        """Return `read(folder)`, for a folder of arrays in a checkpoint. Raises as `read_state` does."""
+        folder = self.path(step) / name
         try:
             next(folder.iterdir(), None)
         except (FileNotFoundError, NotADirectoryError):
@@ -215,9 +253,7 @@ class CheckpointFolder:
         except OSError as error:
             raise unreadable(step, folder, error) from None
         try:
-            from .orbax_files import read_arrays
-
-            return read_arrays(folder, template, is_part)
+            return read(folder)
         except (MemoryError, jax.errors.JaxRuntimeError):  # not caused by the checkpoint
             raise
         except Exception as error:

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from ..contract import CHECKPOINT_MANIFEST, CHECKPOINT_METRICS, CHECKPOINT_PINNED
-from ..manifests import LIMIT, files_in, first_unlisted, parse_manifest
+from ..manifests import LIMIT, Files, files_in, first_unlisted, parse_manifest
 from .damage import DamagedCheckpointError, HostFaultError, unreadable
 
 _CHUNK = 1 << 20  # bytes per read; hashlib releases the GIL meanwhile
@@ -21,14 +21,22 @@ _NOT_NEEDED = {CHECKPOINT_METRICS}
 """Files that are not needed to resume from a checkpoint."""
 
 
-def write_manifest(folder: Path) -> None:
-    """Write the manifest of a checkpoint whose other files are complete, atomically. Raises OSError."""
+def write_manifest(folder: Path, linked: Files | None = None) -> None:
+    """Write the manifest of a checkpoint whose other files are complete, atomically. Raises OSError.
+
+    `linked`: entries of the files that are hard links to those of an earlier checkpoint, which are not read again.
+    """
+    known = linked or {}
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [name for path in paths if (name := path.relative_to(folder).as_posix()) not in _NOT_LISTED]
-    files = {name: [(folder / name).stat().st_size, digest(folder / name)] for name in names}
+    files = {name: known[name] if name in known else _facts(folder / name) for name in names}
     fresh = folder / f".{CHECKPOINT_MANIFEST}"
     fresh.write_text(json.dumps({"algorithm": "sha256", "files": files}), encoding="utf-8")
     fresh.replace(folder / CHECKPOINT_MANIFEST)
+
+
+def _facts(path: Path) -> tuple[int, str]:
+    return path.stat().st_size, digest(path)
 
 
 def flush(folder: Path) -> None:

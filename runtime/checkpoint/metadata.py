@@ -46,6 +46,8 @@ class JobMeta(TypedDict):
     fingerprint: str
     """Digest of the job's data, in hexadecimal."""
     shapes: Shapes
+    frozen: NotRequired[dict[str, str]]
+    """dtype of each parameter that is not trained, by name: these are in a folder of their own."""
     epoch_means: NotRequired[epochs.SavedMeans | None]
     """None unless the job counts epochs."""
     best: NotRequired[ranking.SavedBest | None]
@@ -99,6 +101,8 @@ def job_meta(meta: Any) -> JobMeta:
     bytes.fromhex(meta["fingerprint"])
     if not isinstance(meta["shapes"]["params"], dict):
         raise TypeError("shapes.params is not of type dict")
+    if not all(isinstance(text, str) for text in dict(meta.get("frozen", {})).values()):
+        raise TypeError("frozen does not name types")
     if meta.get("epoch_means") is not None:
         epochs.check_saved(meta["epoch_means"])
     if meta.get("best") is not None:

@@ -3,3 +3,6 @@
 from __future__ import annotations
 
 STATE, META, METRICS = "state", "meta", "metrics"
+FROZEN = "frozen"  # the parameters that are not trained, if there are any
+COMMITTED = "commit_success.txt"
+"""A file that orbax writes to each of these folders when it is complete."""

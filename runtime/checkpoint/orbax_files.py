@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,9 @@ import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore as ts
 
-from ..array_names import Arrays
+from ..array_names import Arrays, Place
 from ..events import Metrics
-from .names import META, METRICS, STATE
+from .names import FROZEN, META, METRICS, STATE
 from .placement import own_blocks, placed
 
 _GROUP = 16 << 20
@@ -41,15 +42,17 @@ class CheckpointWriter:
         together = ocp.options.MultiprocessingOptions(primary_host=0) if in_parts else _alone()
         # No compression: zstd saves a tenth of a trained state's size, but may need as much memory again as the state, and
         # more time (docs/checkpoints.md).
-        arrays = ocp.PyTreeCheckpointHandler(
-            use_compression=False,
-            multiprocessing_options=together,
-            type_handler_registry=_registry(_Writing(not in_parts or jax.process_index() == 0)),
-        )
+        leads = not in_parts or jax.process_index() == 0
+        how: dict[str, Any] = {
+            "use_compression": False,
+            "multiprocessing_options": together,
+            "type_handler_registry": _registry(_Writing(leads)),
+        }
         handler = ocp.CompositeCheckpointHandler(
             composite_options=ocp.CompositeOptions(multiprocessing_options=together),
             **{
-                STATE: arrays,
+                STATE: ocp.PyTreeCheckpointHandler(**how),
+                FROZEN: _Frozen(leads, **how),
                 META: ocp.JsonCheckpointHandler(multiprocessing_options=together),
                 METRICS: ocp.JsonCheckpointHandler(METRICS, multiprocessing_options=together),
             },
@@ -57,13 +60,32 @@ class CheckpointWriter:
         self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=together)
         logging.getLogger("absl").addFilter(_is_news)
 
-    def start(self, folder: Path, state: Arrays, meta: Mapping[str, Any], metrics: Metrics) -> None:
-        """Start to write a checkpoint to `folder`. Raises ValueError if it exists, and the errors of orbax."""
-        items = {
+    def start(
+        self,
+        folder: Path,
+        state: Arrays,
+        meta: Mapping[str, Any],
+        metrics: Metrics,
+        frozen: Arrays | None = None,
+        linked: Mapping[str, Path] | None = None,
+    ) -> None:
+        """Start to write a checkpoint. Raises ValueError if it exists, and the errors of orbax.
+
+        Args:
+            folder: the checkpoint's folder.
+            state: arrays to write.
+            meta: metadata, as JSON.
+            metrics: metrics of the evaluation at this step, by name.
+            frozen: arrays to write to the folder of frozen parameters.
+            linked: in place of `frozen`: files of an earlier checkpoint, which get hard links, by their name in that folder.
+        """
+        items: dict[str, Any] = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
             META: ocp.args.JsonSave(dict(meta)),
             METRICS: ocp.args.JsonSave({"loss": None, **metrics}),
         }
+        if frozen or linked is not None:
+            items[FROZEN] = _FrozenSave(frozen, ocdbt_target_data_file_size=_FILE, linked=linked)
         self._checkpointer.save(folder, args=ocp.args.Composite(**items))
 
     def wait(self) -> None:
@@ -75,6 +97,42 @@ class CheckpointWriter:
 
     def close(self) -> None:
         self._checkpointer.close()
+
+
+class _Frozen(ocp.PyTreeCheckpointHandler):
+    """Writes frozen parameters, or makes hard links to their files in an earlier checkpoint."""
+
+    def __init__(self, leads: bool, **options: Any) -> None:
+        """Take the options of orbax's handler. `leads`: whether this process makes the links; exactly one does."""
+        super().__init__(**options)
+        self._leads = leads
+        self._links = False
+
+    async def async_save(self, directory: Any, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
+        """Start to write the arrays or to make the links, and return the futures."""
+        self._links = args.linked is not None
+        if not self._links:
+            return await super().async_save(directory, item, save_args, args)
+        if not self._leads:
+            return []
+        return [ocp.future.CommitFutureAwaitingContractedSignals(_link(args.linked, Path(directory)), name="links")]
+
+    def finalize(self, directory: Any) -> None:
+        if not self._links:  # otherwise the files are complete already
+            super().finalize(directory)
+
+
+@ocp.args.register_with_handler(_Frozen, for_save=True, for_restore=True)
+@dataclass
+class _FrozenSave(ocp.args.PyTreeSave):
+    linked: Mapping[str, Path] | None = None
+    """Files of an earlier checkpoint by their name in the folder of frozen parameters, instead of arrays."""
+
+
+async def _link(files: Mapping[str, Path], directory: Path) -> None:
+    for name, file in files.items():
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, directory / name)
 
 
 class _Writing(ocp.type_handlers.NumpyHandler):
@@ -124,7 +182,7 @@ async def _write_array(value: Any, spec: ts.Spec, context: ts.Context) -> None:
 
 
 def read_arrays(folder: Path, template: Arrays, is_part: bool = False) -> Arrays:
-    """Read the state in `folder`; with `is_part` only the arrays of the template.
+    """Read the arrays in `folder`; with `is_part` only those of the template.
 
     The template gives the form of each array: a numpy array, or a JAX array with its sharding.
 
@@ -141,6 +199,16 @@ def read_arrays(folder: Path, template: Arrays, is_part: bool = False) -> Arrays
         return state
     finally:
         reader.close()
+
+
+def arrays_in(folder: Path) -> dict[Place, tuple[tuple[int, ...], np.dtype[Any]]]:
+    """Return shape and dtype of each array in `folder`, by path."""
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=_alone())
+    leaves = jax.tree.leaves_with_path(handler.metadata(folder).tree)
+    return {
+        tuple(jax.tree_util.keystr((key,), simple=True) for key in path): (tuple(leaf.shape), np.dtype(leaf.dtype))
+        for path, leaf in leaves
+    }
 
 
 @dataclass
@@ -191,19 +259,17 @@ def _registry(numpy_arrays: ocp.type_handlers.NumpyHandler) -> Any:
 
 
 class ArrayReader:
-    """Read the arrays of a state one by one, without a template. Raises orbax's errors for damaged files."""
+    """Read the arrays of a checkpoint one by one, without a template. Raises orbax's errors for damaged files."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the state in `folder`, and read the names, shapes and dtypes of its arrays."""
+    def __init__(self, checkpoint: Path) -> None:
+        """Read the names, shapes and dtypes of the checkpoint's arrays."""
+        folders = [checkpoint / STATE, *checkpoint.glob(FROZEN)]
+        inside = {folder: arrays_in(folder) for folder in folders}
+        self._folders = {place: folder for folder, arrays in inside.items() for place in arrays}
         alone = _alone()
         handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-        self._folder = folder
         self._reader = ocp.Checkpointer(handler, multiprocessing_options=alone)
-        leaves = jax.tree.leaves_with_path(self._reader.metadata(folder).item_metadata.tree)
-        self.arrays = {
-            tuple(jax.tree_util.keystr((key,), simple=True) for key in path): (tuple(leaf.shape), np.dtype(leaf.dtype))
-            for path, leaf in leaves
-        }
+        self.arrays = {place: form for arrays in inside.values() for place, form in arrays.items()}
 
     def read(self, place: tuple[str, ...]) -> np.ndarray[Any, Any]:
         """Read the array at `place`, its keys in the state's tree."""
@@ -213,7 +279,7 @@ class ArrayReader:
         for key in reversed(place):
             item, args = {key: item}, {key: args}
         request = ocp.args.PyTreeRestore(item=item, restore_args=args, partial_restore=True)
-        value: Any = self._reader.restore(self._folder, args=request)
+        value: Any = self._reader.restore(self._folders[place], args=request)
         for key in place:
             value = value[key]
         return np.asarray(value)

@@ -9,7 +9,9 @@ checkpoint is kept, in case the machine loses power.
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from ..array_names import Arrays
-from ..contract import SaveError
+from ..contract import CHECKPOINT_MANIFEST, SaveError
+from ..distributed import as_numpy, gather
 from ..events import Metrics
+from ..manifests import Files, parse_manifest
 from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
 from .damage import error_number, save_failure
 from .manifest import flush, write_manifest
+from .names import COMMITTED, FROZEN, STATE
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
 from .retention import Retention, remove_superseded
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
     from .orbax_files import CheckpointWriter
 
 _POLL = 0.02  # seconds
+_PROBE = ".podrun-link"
+"""Name in the folder of all checkpoints under which the first hard link is tried."""
 
 
 def writes_at_once() -> bool:
@@ -57,6 +64,10 @@ class Saves:
         """Step of the save in progress, and the thread that completes it."""
         self.tell: Callable[[int], None] = lambda step: None
         """Called with the step as soon as a checkpoint is complete, in the thread that completes it, on one process."""
+        self._linked: Files | None = None
+        """The manifest's entries of the files of the save in progress that are links; None without links."""
+        self.frozen_in: Path | None = None
+        """A checkpoint with the frozen parameters of the state: the last one that was saved or restored."""
         self._untold: OSError | None = None
         """Error of `tell`, which the next call of `completed` raises: the checkpoint is complete all the same."""
 
@@ -70,11 +81,13 @@ class Saves:
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
-    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics) -> None:
+    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics, frozen: Arrays) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         self.completed(wait=True)
+        self._linked = self._agree_on_links(frozen) if frozen else None
+        whole: Arrays = {STATE: state, FROZEN: frozen if self._linked is None else {}}
         if self._gathers:
-            state = gather_whole(state) or {}
+            whole = gather_whole(whole) or {}
         if not self._saves:
             return
         newest = next(iter(steps_in(self._directory)), None)
@@ -86,7 +99,13 @@ class Saves:
                 from .orbax_files import CheckpointWriter
 
                 self._writer = CheckpointWriter(self._in_parts)
-            self._writer.start(self._directory / str(step), state, meta, metrics)
+            if not (self._in_parts or self._gathers):
+                whole[FROZEN] = jax.tree.map(as_numpy, whole[FROZEN])
+            links = None
+            if self._linked is not None:
+                source = self.frozen_in or self._directory
+                links = {name.removeprefix(f"{FROZEN}/"): source / name for name in self._linked}
+            self._writer.start(self._directory / str(step), whole[STATE], meta, metrics, whole[FROZEN], links)
         except Exception as error:
             raise self.failure(step, error) from error
         saving = Background(lambda: self._complete(step, written))
@@ -94,6 +113,42 @@ class Saves:
         # orbax copies the shards of a divided state, and a gathered state is a copy.
         if writes_at_once() and not self._in_parts and not self._gathers:
             self._wait(step, saving, written)
+
+    def _agree_on_links(self, frozen: Arrays) -> Files | None:
+        """Decide whether the frozen parameters of a save are links to an earlier checkpoint's files. Process 0 decides.
+
+        Returns the manifest's entries of these files, without entries on the other processes; None to write the arrays.
+        """
+        linked = self._linkable() if self._primary else None
+        if not (self._in_parts or self._gathers):
+            return linked
+        jax.block_until_ready(frozen)  # on CPU, only one collective operation may be in flight
+        is_linked = bool(gather([linked is not None])[0, 0])
+        return (linked or {}) if is_linked else None
+
+    def _linkable(self) -> Files | None:
+        """Return the entries of an earlier checkpoint's frozen files; None if links cannot be made to all of them."""
+        if self.frozen_in is None:
+            return None
+        folder, probe = self.frozen_in, self._directory / _PROBE
+        try:
+            entries = parse_manifest((folder / CHECKPOINT_MANIFEST).read_bytes())
+            linked = {
+                name: entry
+                for name, entry in entries.items()
+                if name.startswith(f"{FROZEN}/") and name != f"{FROZEN}/{COMMITTED}"
+            }
+            for name, (size, _) in linked.items():
+                status = (folder / name).lstat()
+                if not stat.S_ISREG(status.st_mode) or status.st_size != size:
+                    return None
+            probe.unlink(missing_ok=True)
+            for name in list(linked)[:1]:
+                os.link(folder / name, probe)
+                probe.unlink()
+        except (OSError, ValueError):  # removed, damaged, or a file system without links, such as that of a bucket
+            return None
+        return linked or None
 
     def _complete(self, step: int, written: threading.Event) -> None:
         """Wait until a checkpoint is written, then finish it. Runs in a thread."""
@@ -141,7 +196,9 @@ class Saves:
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)  # without a manifest, missing data would not be noticed
             raise
-        write_manifest(folder)
+        write_manifest(folder, self._linked)
+        if (folder / FROZEN).is_dir():
+            self.frozen_in = folder
         self._storage.after_save(folder)
         try:
             self.tell(step)  # now: the process may end before it makes another step

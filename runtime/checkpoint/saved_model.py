@@ -67,7 +67,7 @@ class SavedModel:
         from .orbax_files import ArrayReader
 
         try:
-            reader = ArrayReader(self._state.absolute())
+            reader = ArrayReader(self._state.parent.absolute())
         except Exception as error:
             raise self._with_advice(unreadable(self.step, self._state, error)) from None
         if not any(place[0] == self.weights for place in reader.arrays):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from flax.traverse_util import empty_node, flatten_dict, unflatten_dict
+
+from ..array_names import Arrays, Place
 from ..config import Checkpoint, Config, saved_config
 from ..contract import UserError
 from ..data.saved_tokenizer import Saved
@@ -80,11 +85,13 @@ class Checkpoints(CheckpointFolder):
             metrics: metrics of the evaluation at this step, by name; None if there was none.
             counters: the job's other counters.
         """
+        rest, frozen = without_frozen(state, config.trained_names)
         meta: JobMeta = {
             "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
+            "frozen": _dtypes(frozen),
             "epoch_means": counters.epoch_means,
             "best": counters.best,
             "mixture": counters.mixture,
@@ -95,7 +102,7 @@ class Checkpoints(CheckpointFolder):
             "token_ids": self._inputs.token_ids,
             "tokenizer": self._inputs.tokenizer,
         }
-        self.write(step, state, meta, metrics)
+        self.write(step, rest, meta, metrics, frozen)
 
     def target(
         self, template: Callable[[], StateDict], config: Config, fingerprint: bytes
@@ -113,6 +120,9 @@ class Checkpoints(CheckpointFolder):
 
         def build(step: int, meta: JobMeta, state: StateDict) -> Restored:
             changed = changes(meta, config, self._inputs.tokenizer)
+            frozen = _dtypes(without_frozen(state, config.trained_names)[1])
+            if frozen and frozen == meta.get("frozen"):
+                self.link_frozen(step)
             # Later checkpoints must not lose them.
             tokenizer = self._inputs.tokenizer or meta.get("tokenizer")
             self._inputs = replace(self._inputs, tokenizer=tokenizer, published=meta.get("published"))
@@ -120,3 +130,23 @@ class Checkpoints(CheckpointFolder):
             return Restored(step, state, meta["position"], changed, counters, meta.get("tokenizer"))
 
         return Target(job_meta, accept, lambda _: template(), build)
+
+
+def without_frozen(state: StateDict, trained_names: str | None) -> tuple[StateDict, Arrays]:
+    """Return a state without the parameters that are not trained, and those, as a state has them.
+
+    `trained_names`: regular expression that matches the full names of the trained ones; None: all are.
+    """
+    if trained_names is None:
+        return state, {}
+    parts: tuple[dict[Place, Any], dict[Place, Any]] = {}, {}
+    for place, leaf in flatten_dict(state["params"], keep_empty_nodes=True).items():
+        is_frozen = leaf is not empty_node and re.fullmatch(trained_names, ".".join(place)) is None
+        parts[is_frozen][place] = leaf
+    trained, frozen = map(unflatten_dict, parts)
+    rest: StateDict = {**state, "params": trained}
+    return rest, {"params": frozen} if frozen else {}
+
+
+def _dtypes(frozen: Arrays) -> dict[str, str]:
+    return {".".join(place): str(leaf.dtype) for place, leaf in flatten_dict(frozen.get("params", {})).items()}

@@ -169,9 +169,15 @@ class Strategy(ABC):
     def savable(self, state: TrainState) -> StateDict:
         """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
 
+        Frozen parameters remain on the devices, because most checkpoints need no copy of them.
+
         Waits until the steps before it are computed. On CPU, numpy arrays are views of the devices' memory.
         """
-        return to_dict(self.global_state(state) if self.saves_in_parts else jax.tree.map(as_numpy, state))
+        if self.saves_in_parts:
+            return to_dict(self.global_state(state))
+        is_trained = trained(state.params, self.config.trained_names)
+        params = jax.tree.map(lambda x, keep: as_numpy(x) if keep else x, state.params, is_trained)
+        return to_dict(replace(jax.tree.map(as_numpy, replace(state, params=None)), params=params))
 
     @hook
     def global_state(self, state: TrainState) -> TrainState:

@@ -99,11 +99,14 @@ class BucketStorage(Storage):
             raise explained(error) from error
 
     def after_save(self, checkpoint: Path) -> None:
-        """Upload the checkpoint, after the metrics, so that the bucket has all metrics up to its newest checkpoint."""
+        """Upload the checkpoint, after the metrics, so that the bucket has all metrics up to its newest checkpoint.
+
+        Files that are hard links to those of an earlier checkpoint are copied within the bucket.
+        """
         self._raise_error()
         self._upload_changed()
         paths = [p for p in sorted(checkpoint.rglob("*")) if p.is_file() and p.name != CHECKPOINT_MANIFEST]
-        _call_concurrently(self._put, [(self._name(path), path) for path in paths])
+        _call_concurrently(self._put_or_copy, [(self._name(path), path) for path in paths])
         manifest = checkpoint / CHECKPOINT_MANIFEST
         self._put(self._name(manifest), manifest)
         self._remote.update(self._files(self._name(checkpoint)))
@@ -186,6 +189,25 @@ class BucketStorage(Storage):
         assert self._claim is not None
         self._claim.check()  # before each file: another run may have taken the workdir
         self._bucket.put_file(name, path)
+
+    def _put_or_copy(self, name: str, path: Path) -> None:
+        """Upload a file of a checkpoint, or copy the object of an earlier checkpoint's file to which it is a hard link."""
+        if path.stat().st_nlink > 1:
+            _, step, *inside = name.split("/")
+            for folder in path.parents[len(inside)].iterdir():
+                other = folder.joinpath(*inside)
+                before = self._remote.get(self._name(other))
+                if folder.name != step and before is not None and other.is_file() and other.samefile(path):
+                    assert self._claim is not None
+                    self._claim.check()
+                    try:
+                        self._bucket.copy(self._name(other), name)
+                        return
+                    except (
+                        BucketError
+                    ):  # somebody may have removed the object; uploading says if the bucket is unreachable
+                        break
+        self._put(name, path)
 
     def _download(self, name: str, item: Stored) -> None:
         """Download an object unless the spool has it. Raises UserError if a link could lead out of the spool."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -95,11 +96,17 @@ class FaultInjector:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def _damage(self) -> None:
-        """Cut the largest file of the newest complete checkpoint in half."""
+        """Replace the largest file of the newest complete checkpoint by its first half.
+
+        The file may be a hard link, and other checkpoints keep theirs.
+        """
         newest = _newest(self._checkpoints)
         assert newest is not None
         file = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
-        os.truncate(file, file.stat().st_size // 2)
+        half = file.with_name(f".{file.name}.half")
+        shutil.copyfile(file, half)
+        os.truncate(half, file.stat().st_size // 2)
+        half.replace(file)
         self._reporter.note(f"--inject: {file} is cut in half")
 
 

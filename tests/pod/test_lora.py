@@ -1,4 +1,4 @@
-"""LoRA on a pod: killed, resumed bit for bit, evaluated, and exported with its base and without."""
+"""LoRA on a pod: killed, resumed bit for bit, pulled, evaluated, and exported with its base and without."""
 
 from __future__ import annotations
 
@@ -63,6 +63,10 @@ def test_killed_and_exported(start: Callable[..., Run], sandbox: Sandbox) -> Non
     assert losses == sandbox.losses("runs/whole") and len(losses) == STEPS
     assert losses[STEPS] < losses[1] - 0.2
 
+    older, newer = (sandbox.path / "runs/lora/checkpoints" / str(step) / "frozen" for step in (20, 30))
+    links = [path for path in newer.rglob("*") if path.is_file() and path.name != "commit_success.txt"]
+    assert links and all(path.samefile(older / path.relative_to(newer)) for path in links)
+
     saved = SavedModel(find_checkpoint(sandbox.path / "runs/lora", None))
     family, section = family_of(config_of("llama")), saved.job.model
     base = flat(params_from(family, section, arrays_of("llama")))  # type: ignore[arg-type]
@@ -71,16 +75,19 @@ def test_killed_and_exported(start: Callable[..., Run], sandbox: Sandbox) -> Non
     assert averaged == trained.keys() - base and averaged and all("_lora." in name for name in averaged)
     for name, value in base.items():
         assert trained[name].tobytes() == value.tobytes(), name
+    assert sum(path.stat().st_size for path in links) > sum(value.nbytes for value in base.values())
 
-    evaluated = sandbox.podrun("evaluate", "runs/lora", "--json")
+    pulled = sandbox.podrun("pull", "--to", "pulled")
+    assert pulled.returncode == 0, pulled.stderr
+    evaluated = sandbox.podrun("evaluate", "pulled", "--json")
     metrics = json.loads(evaluated.stdout)["metrics"]
     expected = sandbox.metrics("runs/lora", "eval")[STEPS]
     assert metrics == {name: pytest.approx(expected[name], rel=1e-6) for name in metrics}
-    written = sandbox.podrun("generate", "runs/lora", "--prompt", "a green", "--temperature", "0", "-n", "8")
+    written = sandbox.podrun("generate", "pulled", "--prompt", "a green", "--temperature", "0", "-n", "8")
     assert written.returncode == 0, written.stderr
 
     for form in ("hf", "peft"):
-        made = sandbox.podrun("export", "runs/lora", "--format", form, "-o", f"made-{form}")
+        made = sandbox.podrun("export", "pulled", "--format", form, "-o", f"made-{form}")
         assert made.returncode == 0, made.stderr
     ema = flat(saved.trees(np.asarray)[0])
     merged = flat(load_here(sandbox.path / "made-hf")[1])

@@ -23,6 +23,8 @@ LOSS = "metrics/metrics"
 NAME = re.compile(r"([0-9]{1,18})(\.(aside|damaged)-[0-9]+)?", re.ASCII)
 _META = "meta/metadata"
 _CHUNK = 1 << 20
+Digests = Dict[Tuple[int, int, int], str]
+"""Digests by device, inode and size."""
 _SHOWN = 5  # most config changes shown for a checkpoint
 
 
@@ -38,6 +40,7 @@ def step_of(name: str) -> int:
 def list_checkpoints(folder: str) -> List[Checkpoint]:
     """Return a row for each checkpoint. Verifies its files by its manifest."""
     rows: List[Checkpoint] = []
+    digests: Digests = {}
     before: Any = None
     for name in names_of(folder):
         path = os.path.join(folder, name)
@@ -47,7 +50,7 @@ def list_checkpoints(folder: str) -> List[Checkpoint]:
         except OSError:
             continue  # a run has removed it meanwhile
         try:
-            verified, problem = verify(path)
+            verified, problem = verify(path, digests)
         except Exception as error:  # list the other checkpoints nevertheless
             verified, problem = False, "its files cannot be compared: %s" % type(error).__name__
         rows.append(
@@ -85,8 +88,10 @@ def _read(path: str, file: str, key: str) -> Any:
         return None
 
 
-def verify(path: str) -> Tuple[bool, Optional[str]]:
+def verify(path: str, digests: Optional[Digests] = None) -> Tuple[bool, Optional[str]]:
     """Verify all files of a checkpoint by its manifest.
+
+    `digests`: digests of files that are hard links in several checkpoints, which are read once.
 
     Returns (True, None) if all match, (False, first problem) if not, and (False, None) if there is no manifest.
     """
@@ -102,13 +107,18 @@ def verify(path: str) -> Tuple[bool, Optional[str]]:
         return False, "%s cannot be read: %s" % (MANIFEST, error.strerror)
     except ValueError as why:
         return False, "%s %s" % (MANIFEST, why)
+    known = {} if digests is None else digests
     for name, (size, sha) in files.items():
         try:
             with open(open_inside(path, name), "rb") as file:
-                now = os.fstat(file.fileno()).st_size
-                if now != size:
-                    return False, "%s has %d bytes, not %d" % (name, now, size)
-                if _digest(file, size) != sha:
+                status = os.fstat(file.fileno())
+                if status.st_size != size:
+                    return False, "%s has %d bytes, not %d" % (name, status.st_size, size)
+                inode = (status.st_dev, status.st_ino, size)
+                now = known.get(inode) or _digest(file, size)
+                if status.st_nlink > 1:
+                    known[inode] = now
+                if now != sha:
                     return False, "%s has changed" % name
         except FileNotFoundError:
             return False, "%s is missing" % name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -39,6 +40,45 @@ def test_all_of_it(pulling: Pulling) -> None:
         12 + 1000 + len('{"step": 30}'),
     )
     assert contents(pulling.home).items() > contents(pulling.workdir).items()  # checkpoint 10 stays here
+
+
+def add_frozen(checkpoint: Path, data: bytes) -> None:
+    """Add a file of frozen parameters to what looks like a checkpoint."""
+    (checkpoint / "frozen").mkdir()
+    (checkpoint / "frozen" / "data").write_bytes(data)
+    manifest = checkpoint / "podrun-manifest.json"
+    facts = json.loads(manifest.read_bytes())
+    facts["files"]["frozen/data"] = [len(data), hashlib.sha256(data).hexdigest()]
+    manifest.write_text(json.dumps(facts))
+
+
+def test_frozen_parameters(pulling: Pulling) -> None:
+    """They are sent once for all checkpoints, which share the file here as well, also with one of an earlier pull."""
+    checkpoints, here = pulling.workdir / "checkpoints", pulling.home / "checkpoints"
+    for step in (10, 20):
+        add_frozen(checkpoints / str(step), bytes(2_000_000))
+    pulled = pulling.pull()
+    assert pulled.downloaded.checkpoints == [20, 10] and pulled.downloaded.received < 3_000_000
+    make_checkpoint(pulling.workdir, 30)
+    add_frozen(checkpoints / "30", bytes(2_000_000))
+    assert pulling.pull().downloaded.received < 400_000
+    assert contents(pulling.home).items() >= contents(checkpoints.parent).items()
+    assert (here / "10" / "frozen" / "data").samefile(here / "30" / "frozen" / "data")
+
+
+def test_a_link_of_an_interrupted_pull_is_not_written_to(pulling: Pulling) -> None:
+    """The checkpoint whose file it is stays as it is, if the host now has another file of the name."""
+    add_frozen(pulling.workdir / "checkpoints" / "10", b"1" * 1000)
+    pulling.pull("10")
+    shutil.rmtree(pulling.workdir / "checkpoints" / "20")
+    add_frozen(make_checkpoint(pulling.workdir, 20), b"2" * 5000)
+    whole = pulling.home / "checkpoints" / "10" / "frozen" / "data"
+    part = pulling.home / ".podrun-pull" / "parts" / "checkpoints" / "20" / "frozen" / "data"
+    part.parent.mkdir(parents=True)
+    os.link(whole, part)
+    assert pulling.pull("20").problems == []
+    assert whole.read_bytes() == b"1" * 1000
+    assert (pulling.home / "checkpoints" / "20" / "frozen" / "data").read_bytes() == b"2" * 5000
 
 
 def test_what_a_program_wrote_beside_its_code(pulling: Pulling, tmp_path: Path) -> None:

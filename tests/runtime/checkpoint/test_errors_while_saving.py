@@ -27,7 +27,7 @@ class SlowWriter:
         self.may_end = threading.Event()
         self._error = error
 
-    def start(self, folder: Path, state: Any, meta: Any, loss: float | None) -> None:
+    def start(self, folder: Path, *_: Any) -> None:
         folder.mkdir()
 
     def wait(self) -> None:

@@ -21,6 +21,7 @@ from podrun.runtime.config import Checkpoint
 from ...conftest import Sandbox
 from .. import strategies
 from ..strategies import SECTIONS, copies, strategy
+from . import freezing, saving
 
 ROOT = Path(__file__).parents[3]
 NAMES = [*SECTIONS, "ensemble"]
@@ -54,12 +55,12 @@ def named(state: Any) -> dict[str, Any]:
 
 
 def opened(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """The arrays of each checkpoint, read by the lines of the documentation."""
+    """The arrays in each folder, read by the lines of the documentation."""
     snippet = documented()
     assert len([line for line in snippet.splitlines() if line]) <= 5
     parts = []
     for folder in folders.values():
-        lines, changed = re.subn(r'"/shared/[^"]*"', repr(str(folder / "state")), snippet)
+        lines, changed = re.subn(r'"/shared/[^"]*"', repr(str(folder)), snippet)
         assert changed == 1
         parts.append(lines + STORE.format(out=f"{folder}.npz"))
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
@@ -82,12 +83,16 @@ def test_every_strategy(tmp_path: Path, names: list[str]) -> None:
         checkpoints = Checkpoints(tmp_path / name / "checkpoints", Checkpoint(), one.saves_in_parts)
         checkpoints.save(step, state, 0, strategies.job(name), b"", None)
         checkpoints.close()
-        folders[name] = tmp_path / name / "checkpoints" / str(step)
+        folders[name] = tmp_path / name / "checkpoints" / str(step) / "state"
     program = {"w": [np.arange(6, dtype=np.float32), np.float32(2)], "step": 3}
     users = ProgramCheckpoints(tmp_path / "users", program, Retention(1))
     users.save(1, program)
     users.close()
-    folders["users"] = tmp_path / "users" / "1"
+    folders["users"] = tmp_path / "users" / "1" / "state"
+    with saving.opened(tmp_path / "frozen") as checkpoints:
+        freezing.save(checkpoints, 10)
+    folders["frozen"] = tmp_path / "frozen" / "checkpoints" / "10" / "frozen"
+    expected["frozen"] = {"params.base.kernel": freezing.BASE}
     expected["users"] = {"w.0": np.arange(6, dtype=np.float32), "w.1": np.array(2.0, np.float32), "step": np.array(3)}
     arrays = opened(folders)
     for name, state in expected.items():
@@ -108,7 +113,7 @@ def test_states_that_several_processes_have_saved(sandbox: Sandbox) -> None:
     ):
         done = sandbox.podrun("--slice", slice, "--simulate", "-w", name, "train.yaml", f"parallel={parallel}")
         assert done.returncode == 0, done.stdout + done.stderr
-        folders[name] = sandbox.path / name / "checkpoints" / "4"
+        folders[name] = sandbox.path / name / "checkpoints" / "4" / "state"
     arrays = opened(folders)
     for key, value in arrays["one"].items():
         np.testing.assert_allclose(arrays["fsdp"][key], value, rtol=1e-4, atol=1e-6, err_msg=key)
