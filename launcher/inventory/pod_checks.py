@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from podrun.runtime.contract import UserError
@@ -85,6 +85,8 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
         for key in _STAGED:
             if getattr(file, key):
                 yield key, "is for hosts that are reached by SSH; a simulated pod uses what is installed here"
+    if file.container:
+        yield from _mounts(file.container.mounts)
     if file.container and file.requirements:
         yield "requirements", "a container has the packages of its image; install them there, and remove this"
     if file.offline and not (file.requirements or described.broken & {"requirements"}):
@@ -92,6 +94,16 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
             "offline",
             "sends the packages of `requirements`, and there is none; name a requirements.txt, or remove this",
         )
+
+
+def _mounts(mounts: Sequence[str]) -> Iterator[Mistake]:
+    first: dict[str, str] = {}
+    for mount in mounts:
+        source, _, inside = mount.partition(":")
+        target = os.path.normpath(inside.partition(":")[0] or source)
+        if other := first.get(target):
+            yield "container.mounts", f"{other} and {mount} are both mounted at {target}; remove one, or mount it elsewhere"
+        first.setdefault(target, mount)
 
 
 def _files(described: ParsedPodFile) -> Iterator[Mistake]:

@@ -75,6 +75,13 @@ POD_FILE = [
     pod_file("no image", "not given", "container.image", "required", TWO + "container: {engine: apptainer}\n"),
     pod_file("an engine", "enroot", "container.engine", "pyxis", TWO + "container: {engine: enroot, image: a}\n"),
     pod_file(
+        "two mounts at one path",
+        "/data/a:/data and /data:/data:ro are both mounted at /data",
+        "container.mounts",
+        "remove one",
+        TWO + "container: {engine: docker, image: a, mounts: ['/data/a:/data', '/data:/data:ro']}\n",
+    ),
+    pod_file(
         "pyxis by SSH",
         "plug-in of SLURM",
         "container.engine",
