@@ -606,9 +606,6 @@ class AttemptState:
         if frame["kept"]:
             event["kept"] = frame["kept"]
         self._tell(event)
-        if frame["kept"]:
-            pull = f"`podrun pull {self.plan.run.run_id} files` brings it here"
-            self._note(f"what the program wrote on {name} stays in {frame['kept']}; {pull}")
         if frame["missing"]:
             host.incomplete = True
             self._note(

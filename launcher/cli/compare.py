@@ -26,7 +26,7 @@ from .options import complete_job, pod_options
     type=click.IntRange(min=1),
     default=1,
     metavar="N",
-    help="Run each variant N times, interleaved; the interval of the speed-up is then over the runs.",
+    help="Run each variant N times, interleaved; the speed-up then has an interval over the runs.",
 )
 @click.option(
     "--best",

@@ -198,7 +198,7 @@ def pull(words: tuple[str, ...], to: Path | None) -> None:
     RUN is the name of a run, or a part of its id; without it, the newest run. The run may still be going.
     URL is a workdir in a bucket, of any run: gs://BUCKET/PATH or s3://BUCKET/PATH.
     Every digest is verified. A further call downloads only what is missing, also after an interruption.
-    files: what a program wrote beside its code on each host, to files/HOST.
+    files: what a program wrote beside its code on each host, to files/HOST; before restarts, to files/HOST.earlier-1 ...
     The folder can be used as a workdir: the same job with --workdir DIR resumes from its newest checkpoint.
 
     \b

@@ -11,7 +11,7 @@ from podrun.runtime.events import metrics_of
 
 from ..plan.spec import RunSpec
 from ..pod.errors import HostError
-from ..report.curves import MEASURED
+from ..report.curves import MEASURED, VALIDATION_LOSSES
 from ..report.records import finite
 from ..report.verdict import cause_of
 from ..rundir import run_summary
@@ -24,9 +24,9 @@ from .variants import Variant
 
 _STATES = {run_summary.RunStatus.DONE: VariantState.DONE, run_summary.RunStatus.INTERRUPTED: VariantState.INTERRUPTED}
 
-_SHOWN_ANYWAY = frozenset(("loss", "grad_norm", "seconds_per_step"))
+_SHOWN_ANYWAY = frozenset(("loss", "seconds_per_step"))
 """Metrics of a program that the table and the page show in other columns."""
-_VALIDATION_LOSSES = ("val/loss", "valid/loss", "validation/loss", "eval/loss", "loss")
+_VALIDATION_LOSSES = (*VALIDATION_LOSSES, "loss")
 """Names of the validation loss in a report of an evaluation; the last one that is there counts."""
 
 

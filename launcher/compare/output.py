@@ -210,7 +210,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     columns = column_texts(rows)
     compiles, train, validation = (_has_value(columns[n]) for n in (_COMPILE, _TRAIN, _VALIDATION))
     losses = ", ".join([*["TRAIN LOSS"] * train, *["VALIDATION LOSS"] * validation])
-    interval = "95 % of it by bootstrap over the steps" if count == 1 else f"95 % of it over the {count} runs"
+    interval = f" (95 % of it over the {count} runs)" if count > 1 else ""
     notes = [f"each number is the median of {count} runs"] * (count > 1)
     notes += [
         *["COMPILE: from the start of compiling to the end of the first step, nothing cached"] * compiles,
@@ -223,16 +223,15 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
         "reports, at least 5 (a quarter, if they are fewer than 20)",
         *[f"{'VALIDATION LOSS, metrics' if validation else 'Metrics'} of evaluations: of the last evaluation"]
         * is_program,
-        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps ({interval}), "
+        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps{interval}, "
         "BY TOTAL that of the totals; below 1 is slower",
     ]
     if any(speed_up(row).endswith("(unclear)") for row in rows):
-        remedy = "use a larger --repeat" if count > 1 else "run more steps"
-        notes.append(f"unclear: that interval is too wide to tell anything; {remedy}")
-    if count == 1 and any(row.speedup_interval for row in rows):
+        notes.append("unclear: that interval is too wide to tell anything; use a larger --repeat")
+    if count == 1 and any(row.speedup for row in rows[1:]):
         notes.append(
-            "each variant has run once, so the intervals do not include how busy the machine was during each run; "
-            "--repeat 3 measures how much runs differ"
+            "each variant has run once: a speed-up may come from a machine that was busier during one of the runs; "
+            "--repeat 3 gives it an interval"
         )
     if silent := [row.measured.variant.name for row in rows if row.measured.is_program and not row.steps]:
         notes.append(
@@ -312,7 +311,7 @@ def _flat(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:
     """Write all steps and evaluations of all variants, with all metrics; missing values are empty cells. Returns True."""
     runs = [run for row in rows for run in row.runs]
-    names = [*dict.fromkeys(name for run in runs for name in run.metrics)]
+    names = [*dict.fromkeys(name for run in runs for name in run.metrics if name != "grad_norm")]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         columns = ["loss", "grad_norm", "seconds", "validation_loss", *(f"metrics.{name}" for name in names)]

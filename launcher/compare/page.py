@@ -227,7 +227,7 @@ def charts_of(rows: Sequence[Row]) -> list[Chart]:
     losses = [_curve(run, [(s.step, s.loss) for s in run.steps], number, most) for run, number in runs]
     evaluated = [_validation(run, number) for run, number in runs]
     norms = [_curve(run, [(s.step, s.grad_norm) for s in run.steps], number, most) for run, number in runs]
-    names = dict.fromkeys(name for run, _ in runs for name in run.metrics)
+    names = dict.fromkeys(name for run, _ in runs for name in run.metrics if name != "grad_norm")
     charts = [
         Chart("loss", "Loss: lines in training, dots in validation", "", _present([*losses, *evaluated]), smooth=True),
         Chart("grad_norm", "Gradient norm", "", _present(norms)),

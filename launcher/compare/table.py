@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,6 @@ from enum import StrEnum
 from itertools import pairwise
 
 from .variants import Variant
-
-_RESAMPLES = 2000
 
 
 class VariantState(StrEnum):
@@ -118,8 +115,7 @@ class Row:
     speedup: float | None
     """Ratio of the first variant's median step time to this one's, per trained model."""
     speedup_interval: tuple[float, float] | None
-    """95 % interval of that ratio: over the runs, or by bootstrap over the steps of a single run; None for the first
-    variant."""
+    """95 % interval of that ratio over the runs; None for the first variant, and for variants that have run once."""
     speedup_by_total: float | None
     """Ratio of the first variant's total time to this one's, per trained model, if both are done."""
 
@@ -203,9 +199,6 @@ def _speedup(
     ratios = [more * _ratio([*before.values()], [*times.values()]) for before, times in pairs]
     if runs[0] is first[0]:
         return 1.0, None
-    if len(runs) == 1:
-        before, times = pairs[0]
-        return ratios[0], _interval([*before.values()], [*times.values()], more)
     return _over_runs(ratios)
 
 
@@ -229,19 +222,3 @@ def _over_runs(ratios: Sequence[float]) -> tuple[float, tuple[float, float] | No
 
 def _ratio(before: Sequence[float], after: Sequence[float]) -> float:
     return statistics.median(before) / statistics.median(after)
-
-
-def _interval(before: Sequence[float], after: Sequence[float], factor: float) -> tuple[float, float]:
-    """Return the interval of the middle 95 % of the ratios of medians, over random resamples of the steps.
-
-    The rank of a resample's median among the n sorted values has a beta distribution, so no resampling is needed.
-    """
-    chance = random.Random(0)
-    first, second = sorted(before), sorted(after)
-    ratios = sorted(factor * _any_median(first, chance) / _any_median(second, chance) for _ in range(_RESAMPLES))
-    return ratios[_RESAMPLES // 40], ratios[-_RESAMPLES // 40]
-
-
-def _any_median(ordered: Sequence[float], chance: random.Random) -> float:
-    half = (len(ordered) + 1) / 2
-    return ordered[min(int(len(ordered) * chance.betavariate(half, half)), len(ordered) - 1)]

@@ -102,7 +102,10 @@ def _mounts(mounts: Sequence[str]) -> Iterator[Mistake]:
         source, _, inside = mount.partition(":")
         target = os.path.normpath(inside.partition(":")[0] or source)
         if other := first.get(target):
-            yield "container.mounts", f"{other} and {mount} are both mounted at {target}; remove one, or mount it elsewhere"
+            yield (
+                "container.mounts",
+                f"{other} and {mount} are both mounted at {target}; remove one, or mount it elsewhere",
+            )
         first.setdefault(target, mount)
 
 

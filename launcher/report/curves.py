@@ -85,12 +85,19 @@ def _of_job(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list
 
 
 def _of_program(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list[Mark]) -> list[Chart]:
-    names = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
-    names |= dict.fromkeys(name for row in evaluations for name in metrics_of(row))
+    in_training = dict.fromkeys(name for record in steps for name in metrics_of(record.values))
+    in_evaluations = dict.fromkeys(name for row in evaluations for name in metrics_of(row))
+    validation_loss = "loss"
+    if "loss" in in_training and "loss" not in in_evaluations:
+        others = (name for name in VALIDATION_LOSSES if name in in_evaluations and name not in in_training)
+        validation_loss = next(others, "loss")
     charts = []
-    for name in names:
+    for name in in_training | in_evaluations:
+        if name == validation_loss != "loss":
+            continue  # dots in the chart of the loss
         trained = _loss(steps) if name == "loss" else _column(steps, name, "training")
-        series = _present(trained, _series(evaluations, name, "validation", "dots", 1.0))
+        evaluated = validation_loss if name == "loss" else name
+        series = _present(trained, _series(evaluations, evaluated, "validation", "dots", 1.0))
         if series:
             group = name.rpartition("/")[0]
             charts.append(Chart(key_of(name), name, _unit(name), series, smooth=True, group=group))
@@ -110,6 +117,8 @@ def _loss(steps: Sequence[StepRecord]) -> Series | None:
     return Series(loss.name, loss.x, loss.y, [low for low, _ in bounds], [high for _, high in bounds])
 
 
+VALIDATION_LOSSES = ("val/loss", "valid/loss", "validation/loss", "eval/loss")
+"""Names of the validation loss in a program's report of an evaluation, which may also call it `loss`."""
 MEASURED = frozenset(
     ("loss", "accuracy", "learning_rate", "grad_norm", "tokens_per_second", "examples_per_second", "seconds_per_step")
 ) | {"step_seconds_p50", "step_seconds_p95", "mfu", "tokens_seen"}

@@ -43,12 +43,15 @@ def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
 
 def _first_step(attempt: list[Event]) -> int | None:
     """Return the step that an attempt started from; None if the attempt ended before it trained."""
-    for event in attempt:
-        if event["event"] == EventKind.RESUME:
-            return event["step"]
-        if event["event"] == EventKind.STEP or (event["event"] == EventKind.PHASE and event["phase"] == Phase.COMPILE):
-            return 0
-    return None
+    # Of one process; another one may have reported before that it compiles.
+    resumed = next((event["step"] for event in attempt if event["event"] == EventKind.RESUME), None)
+    if resumed is not None:
+        return resumed
+    trains = any(
+        event["event"] == EventKind.STEP or (event["event"] == EventKind.PHASE and event["phase"] == Phase.COMPILE)
+        for event in attempt
+    )
+    return 0 if trains else None
 
 
 def _save_ends(attempt: list[Event], step: int) -> Iterable[float]:

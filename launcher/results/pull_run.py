@@ -133,20 +133,29 @@ def _no_files(directory: RunDirectory, spec: RunSpec) -> str:
 
 
 def _download_files(transport: Transport, directory: RunDirectory, spec: RunSpec, target: _Target) -> None:
-    """Download what the program wrote beside its code on each host, to `files/HOST/`. Raises HostError, UserError."""
-    hosts = {host.name: host for host in directory.hosts(spec.pod)}
-    for name, kept in directory.kept_files().items():
+    """Download what the program wrote beside its code on each host, to `files/HOST/`.
+
+    That of earlier attempts, each of which begins with a new copy of the code, goes to `files/HOST.earlier-1/` and so on.
+
+    Raises HostError, UserError.
+    """
+    hosts = {host.name: host for host in spec.pod.all_hosts}
+    for kept in directory.kept_files():
+        name = kept.host
         if name not in hosts:
+            target.downloaded.problems.append(f"{name}:{kept.folder}: the pod has no such host")
             continue
         try:
-            remote = RemoteFolder(transport, spec.pod, hosts[name], kept)
-        except FileFailedError as error:
-            target.downloaded.problems.append(f"{name}:{kept}: {error}")
+            remote = RemoteFolder(transport, spec.pod, hosts[name], kept.folder)
+        except (FileFailedError, HostError) as error:
+            if isinstance(error, HostError) and not kept.earlier:  # the host of an earlier attempt may be gone for good
+                raise
+            target.downloaded.problems.append(f"{name}:{kept.folder}: {error}")
             continue
         try:
             place = location(remote.path, spec.pod.transport, name)
             origin = _Origin(place, name, _source(spec), None)
-            below = Below(remote, f"{FILES}/{name}")
+            below = Below(remote, f"{FILES}/{name}{f'.earlier-{kept.earlier}' if kept.earlier else ''}")
             _download(below, origin, Selection(as_they_are=True), target)
         finally:
             remote.close()

@@ -75,15 +75,18 @@ def _resume(outcome: Outcome) -> str:
 
 def report(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory, view: View) -> None:
     """Print the paths of the results. After a failure print the first cause, its evidence, and the cause again."""
+    files = _files(plan, directory)
     if outcome.cause is None:
         if outcome.interrupted_by is None:
             view.say(_result_paths(outcome, plan, directory))
+        for line in files:
+            view.say(line)
         view.say(f"podrun: {last_line(outcome, plan)}")
         _print_left_behind(outcome.left_behind, plan)
         return
     lines = _evidence(outcome, outcome.cause, plan, directory)
     _print_left_behind(outcome.left_behind, plan)
-    text = "\n".join([*lines, f"podrun: {last_line(outcome, plan)}"])
+    text = "\n".join([*lines, *files, f"podrun: {last_line(outcome, plan)}"])
     print(Mask(plan.secrets.values()).text(text), file=sys.stderr, flush=True)
 
 
@@ -103,6 +106,16 @@ def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -
     if not plan.pod.traits.files_are_here or bucket_url.url(workdir.path):
         lines.append(f"             `podrun pull {plan.run.run_id}` brings them here")
     return "\n".join([*lines, logs, *_next_commands(plan, plan.run.job)])
+
+
+def _files(plan: LaunchPlan, directory: RunDirectory) -> list[str]:
+    """Return a line about the files that a program wrote beside its code on the hosts; none if there are none."""
+    kept = directory.kept_files()
+    if not kept:
+        return []
+    others = f" and in {counted(len(kept) - 1, 'more folder')}" if len(kept) > 1 else ""
+    place = f"{kept[0].host}:{kept[0].folder}{others}"
+    return [f"files        {place}; `podrun pull {plan.run.run_id} files` brings what the program wrote there"]
 
 
 def _page_of(plan: LaunchPlan, directory: RunDirectory) -> str:

@@ -39,6 +39,17 @@ _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
 @dataclass(frozen=True)
+class KeptFiles:
+    """What a program wrote beside its code on a host, in one attempt."""
+
+    host: str
+    folder: str
+    """On the host."""
+    earlier: int
+    """Number of attempts that followed."""
+
+
+@dataclass(frozen=True)
 class RunDirectory:
     """Files of one run on the launcher's machine."""
 
@@ -261,15 +272,20 @@ class RunDirectory:
             if event := parse_event(line):
                 yield event
 
-    def kept_files(self) -> dict[str, str]:
-        """Return the folders with what the program wrote beside its code in the last attempt, by host."""
-        kept: dict[str, str] = {}
-        for event in self.newest_events():
-            if event["event"] == EventKind.START:
-                break
-            if event["event"] == EventKind.HOST and "kept" in event:
-                kept[event["host"]] = event["kept"]
-        return kept
+    def kept_files(self) -> list[KeptFiles]:
+        """Return the folders with what the program wrote beside its code, those of the last attempt first."""
+        kept: list[KeptFiles] = []
+        earlier = 0
+        for line in lines_backwards(self.events):
+            if b'"start"' not in line and b'"kept"' not in line:  # most are steps, which are not worth parsing
+                continue
+            event = parse_event(line)
+            if event and event["event"] == EventKind.START:
+                earlier += 1
+            if event and event["event"] == EventKind.HOST and "kept" in event:
+                kept.append(KeptFiles(event["host"], event["kept"], earlier))
+        kept.reverse()  # within an attempt in the order in which the hosts have stopped
+        return sorted(kept, key=lambda one: one.earlier)
 
     def end(self) -> EndEvent | None:
         """Return the event of the run's end; None if it has not ended."""

@@ -37,7 +37,7 @@ def superseded(
     Args:
         costs: for each complete checkpoint by step a number that is lower if its evaluation is better; None if unknown.
         keep: number of the newest checkpoints to keep.
-        keep_best: number of checkpoints with the lowest cost to keep in addition; of equal ones the newer one.
+        keep_best: number of checkpoints with the lowest cost to keep in addition; of equal ones the older one.
         pinned: steps that the user has pinned.
     """
     steps = sorted(costs)
@@ -51,9 +51,9 @@ def best_step(folders: Mapping[int, Path], ranking: Ranking) -> int | None:
 
 
 def _by_cost(costs: Mapping[int, float | None]) -> list[int]:
-    """Return the steps whose cost is known, the lowest first; of equal ones the newer one."""
+    """Return the steps whose cost is known, the lowest first; of equal ones the older one."""
     known = {step: cost for step, cost in costs.items() if cost is not None and math.isfinite(cost)}
-    return sorted(known, key=lambda step: (known[step], -step))
+    return sorted(known, key=lambda step: (known[step], step))
 
 
 def _costs(folders: Mapping[int, Path], ranking: Ranking) -> dict[int, float | None]:

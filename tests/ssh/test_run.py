@@ -160,8 +160,8 @@ def test_a_program_that_writes_beside_its_code(pod: PodSandbox) -> None:
     for _ in range(2):
         done = pod.podrun(option, "--", "python3", "write.py")
         assert done.returncode == 0, done.stderr
-        (line,) = [line for line in done.stdout.splitlines() if "stays in" in line]
-        place = line.rpartition("stays in ")[2].partition(";")[0]
+        (line,) = [line for line in done.stdout.splitlines() if line.startswith("files ")]
+        place = line.partition("h0:")[2].partition(";")[0]
         folder = Path(pod.hosts.home_of("h0"), *Path(place).parts[-6:])
         assert [p.name for p in folder.iterdir()] == ["made"]
     pulled = pod.podrun("pull", "files", "--to", "here")

@@ -604,11 +604,10 @@ def test_a_machine_that_is_needed_elsewhere(attempt: Attempt) -> None:
 
 
 def test_what_a_stop_leaves_on_a_host(attempt: Attempt) -> None:
-    """Files of the program, output that did not come, and processes: the user is told, and the agent ends."""
+    """Output that did not come, and processes: the user is told, and the agent ends."""
     attempt.apply(StopBegun(by_user=True, unopened=()))
     attempt.stopped(0, left=[7, 8], kept="/tmp/kept", missing=5)
     assert attempt.notes == [
-        f"what the program wrote on host-0 stays in /tmp/kept; `podrun pull {JOB.run.run_id} files` brings it here",
         f"5 bytes of what host-0 printed did not arrive; they stay on the host, in {JOB.hosts[0].spec['dir']}",
     ]
     assert attempt.host(0).incomplete and not attempt.host(0).is_reusable

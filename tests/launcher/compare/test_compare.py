@@ -415,20 +415,8 @@ def test_a_slower_variant_is_never_called_faster() -> None:
     two = measured("2", [None, *[0.18] * 100])
     row = compare_variants([one, two])[1]
     assert row.speedup == 0.1 / 0.18
-    assert row.speedup_interval == (0.1 / 0.18, 0.1 / 0.18)
-    assert "0.56x (0.56-0.56)" in as_text([*compare_variants([one, two])])
-
-
-def test_the_spread_of_a_speed_up() -> None:
-    """The interval holds 1 if the steps of two variants overlap; it is narrower the more steps there are."""
-    few, many = ([None, *[0.1 + 0.001 * (n * 37 % 100) for n in range(count)]] for count in (20, 500))
-    widths = []
-    for times in (few, many):
-        row = compare_variants([measured("1", times), measured("2", times[:1] + times[:0:-1])])[1]
-        low, high = row.speedup_interval or (0, 0)
-        assert low < 1 < high
-        widths.append(high - low)
-    assert widths[1] < widths[0] / 2
+    assert row.speedup_interval is None  # one run of each
+    assert "0.56x " in as_text([*compare_variants([one, two])])
 
 
 def test_an_ensemble_trains_several_models() -> None:
@@ -465,7 +453,7 @@ def test_a_first_variant_without_times() -> None:
 def test_the_table_names_its_numbers() -> None:
     """It says what is compared with what, how, and without which times."""
     text = as_text(compare_variants([measured("1", [None, 0.002, 0.004]), measured("2", [None, 0.001])]))
-    assert "SPEED-UP against a=1: BY MEDIAN is the ratio of the median steps (95 % of it by bootstrap over the" in text
+    assert "SPEED-UP against a=1: BY MEDIAN is the ratio of the median steps, BY TOTAL that of the totals" in text
     assert "without evaluation and checkpoints" in text
     assert "different numbers of steps" in text
 

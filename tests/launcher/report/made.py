@@ -56,7 +56,9 @@ def run_with_restart() -> RunDirectory:
     restart = {"message": "host-1: was ended by SIGKILL", "ending": "failed", "code": 137, "what": "x", "trained": True}
     restart |= {"saved": 4, "seconds": 8.0, "silent_program": False}
     record(directory, event("restart", time=BEGIN + 18, **restart), start(1, 20), *phase("restore", 24))
-    record(directory, event("resume", 0, time=BEGIN + 25, step=4), *phase("compile", 26), *phase("train", 28))
+    # Only host-0 has read the checkpoint, and its report came after the next of host-1.
+    resume = event("resume", 0, time=BEGIN + 25, step=4)
+    record(directory, *reversed(phase("compile", 26)), resume, *phase("train", 28))
     record(directory, *steps(5, 12, 28), *phase("save", 36), event("checkpoint", 0, time=BEGIN + 39, step=12))
     usage = {"cpu": 0.5, "memory": 10**9, "memory_total": 4 * 10**9, "received": 1e6, "sent": 0.0, "devices": []}
     record(directory, *(event("usage", host="host-0", time=BEGIN + at, **usage) for at in (12, 22, 32)))

@@ -66,7 +66,10 @@ def test_metrics_of_any_name() -> None:
 
 
 def test_metrics_of_a_program_keep_their_names() -> None:
-    """`val/accuracy` is no dot in a chart called Accuracy, and a time of the program's is none of podrun's."""
+    """`val/accuracy` is no dot in a chart called Accuracy, and a time of the program's is none of podrun's.
+
+    `val/loss` is dots in the chart of the loss, as on the page of a comparison.
+    """
     steps = [record(n, loss=1.0, accuracy=0.5, seconds_per_step=2.0, **{"train/loss": 1.0}) for n in (1, 2)]
     evaluations = [evaluation(2, accuracy=0.75, **{"val/accuracy": 0.5, "val/loss": 2.0})]
     charts = curves(steps, evaluations, [], program=True)
@@ -75,7 +78,11 @@ def test_metrics_of_a_program_keep_their_names() -> None:
         (True, "accuracy", ""),
         (False, "seconds_per_step", ""),
     ]
-    assert [chart.title for chart in charts[3:]] == ["train/loss", "val/accuracy", "val/loss"]
+    assert [chart.title for chart in charts[3:]] == ["train/loss", "val/accuracy"]
+    assert [(one.name, one.y) for one in charts[0].series] == [("training", [1.0, 1.0]), ("validation", [2.0])]
+    for both in (evaluation(2, loss=3.0, **{"val/loss": 2.0}), evaluation(2, **{"val/loss": 2.0, "eval/loss": 3.0})):
+        drawn = [y for chart in curves(steps, [both], [], program=True) for one in chart.series for y in one.y]
+        assert 2.0 in drawn and 3.0 in drawn  # each in some chart
     assert [(one.name, one.y) for one in charts[1].series] == [("training", [0.5, 0.5]), ("validation", [0.75])]
 
 

@@ -18,6 +18,7 @@ from podrun.launcher.remote.download import Incoming, RemoteFolder
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.contract import UserError
 
+from ..rundir.made import event, record
 from .conftest import Pulling, contents, make_checkpoint
 
 
@@ -82,20 +83,19 @@ def test_a_link_of_an_interrupted_pull_is_not_written_to(pulling: Pulling) -> No
 
 
 def test_what_a_program_wrote_beside_its_code(pulling: Pulling, tmp_path: Path) -> None:
-    """From every host, as it is, also what looks like a checkpoint; a second time nothing is sent."""
-    for host in ("host-0", "host-1"):
-        kept = tmp_path / host / "code"
-        make_checkpoint(kept, 5, manifest=False)
-        (kept / "predictions.txt").write_text(host)
-        with pulling.directory.events.open("a") as file:
-            event = {"event": "host", "time": 1.0, "host": host, "phase": "stopped", "left": [], "kept": str(kept)}
-            file.write(json.dumps(event) + "\n")
+    """From every host and attempt, as it is, also what looks like a checkpoint; a second time nothing is sent."""
+    places = {"host-0.earlier-1": "host-0", "host-0": "host-0", "host-1": "host-1"}
+    for number, (place, host) in enumerate(places.items()):
+        kept = tmp_path / place / "code"
+        make_checkpoint(kept, 5 + number, manifest=False)
+        (kept / "predictions.txt").write_text(place)
+        record(pulling.directory, event("host", host=host, phase="stopped", left=[], kept=str(kept)))
+        if number == 0:
+            record(pulling.directory, event("start", attempt=1))
     pulled = pulling.pull("files")
     assert pulled.problems == []
     assert contents(pulling.home) == {
-        f"files/{host}/{name}": data
-        for host in ("host-0", "host-1")
-        for name, data in contents(tmp_path / host / "code").items()
+        f"files/{place}/{name}": data for place in places for name, data in contents(tmp_path / place / "code").items()
     }
     assert pulling.pull("files").downloaded.received == 0
     assert contents(pulling.workdir).items() <= {**contents(pulling.home), **contents(pulling.pull().folder)}.items()

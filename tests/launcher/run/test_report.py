@@ -23,6 +23,8 @@ from podrun.launcher.view.console import PlainConsole
 from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import ExitCode
 
+from ..rundir.made import begin, event, make, record
+
 
 def plan_of(job: Config) -> LaunchPlan:
     pod = simulated_pod(parse_slice("cpu-1x2"))
@@ -87,6 +89,23 @@ def test_a_model_that_writes_no_text(keys: dict[str, Any]) -> None:
     out = io.StringIO()
     report(Outcome(0), plan, RunDirectory(Path("/runs/r")), cast(View, PlainConsole(out)))
     assert out.getvalue().splitlines()[-2:] == ["evaluate     podrun evaluate r", "podrun: done"]
+
+
+def test_what_a_program_wrote_beside_its_code() -> None:
+    """One line for all hosts and attempts, with the command that brings the files."""
+    directory = make()
+    begin(directory, 0)
+    record(directory, event("host", host="host-0", phase="stopped", left=[], kept="/h/host-0.0/code"))
+    begin(directory, 1)
+    for n in range(2):
+        record(directory, event("host", host=f"host-{n}", phase="stopped", left=[], kept=f"/h/host-{n}.1/code"))
+    out = io.StringIO()
+    report(Outcome(0), make_plan(directory.spec(), 1), directory, cast(View, PlainConsole(out)))
+    (line,) = [line for line in out.getvalue().splitlines() if line.startswith("files")]
+    assert line == (
+        "files        host-0:/h/host-0.1/code and in 2 more folders; "
+        f"`podrun pull {directory.run_id} files` brings what the program wrote there"
+    )
 
 
 def test_results_on_a_host_say_so() -> None:

@@ -21,7 +21,7 @@ from podrun.runtime.ranking import LOWEST_LOSS, Ranking
         ({1: None, 2: None, 3: None}, 2, 0, (), [1]),
         ({3: None, 1: None, 2: None}, 1, 0, (), [1, 2]),
         ({1: 3.0, 2: 1.0, 3: 2.0, 4: 4.0}, 1, 1, (), [1, 3]),
-        ({1: 1.0, 2: 1.0, 3: 2.0}, 1, 1, (), [1]),
+        ({1: 1.0, 2: 1.0, 3: 2.0}, 1, 1, (), [2]),  # of equal ones the first is the best
         ({1: math.nan, 2: math.inf, 3: None, 4: None}, 1, 2, (), [1, 2, 3]),
         ({1: None, 2: None, 3: None}, 1, 0, (1,), [2]),
         ({1: 5.0, 2: None, 3: None}, 1, 1, (2, 9), []),
@@ -59,12 +59,12 @@ def test_the_best_by_another_metric(tmp_path: Path) -> None:
     for step, accuracy in ((1, 0.5), (2, 0.75), (3, 0.75)):
         metrics = {"loss": 1 / step, "accuracy": accuracy}
         (folders[step] / CHECKPOINT_METRICS).write_text(json.dumps(metrics))
-    assert best_step(folders, Ranking.parse("max accuracy")) == 3
+    assert best_step(folders, Ranking.parse("max accuracy")) == 2
     assert best_step(folders, Ranking.parse("min accuracy")) == 1
     assert best_step(folders, LOWEST_LOSS) == 4
     assert best_step(folders, Ranking.parse("max recall")) is None
     remove_superseded(folders, Retention(1, 1, Ranking.parse("max accuracy")))
-    assert {path.name for path in tmp_path.iterdir()} == {"3", "4"}
+    assert {path.name for path in tmp_path.iterdir()} == {"2", "4"}
 
 
 @pytest.mark.timeout(60)
