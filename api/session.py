@@ -362,7 +362,7 @@ class Session:
         self.claim()
         storage = self.storage_of(self.workdir.path)
         if self.env.process_id == 0 and (summary := storage.summary(self.workdir.path)):
-            self.reporter.note(summary)
+            self.reporter.note(summary, one_disk=storage.is_one_disk)
         return storage
 
     def storage_of(self, folder: Path) -> Storage:

@@ -162,6 +162,8 @@ class NoteEvent(_Timed):
     """The fault that was injected."""
     sent: NotRequired[dict[str, list[str]]]
     """Files that were sent to each host."""
+    one_disk: NotRequired[bool]
+    """True: the run's results are on the disk of this process's host, and the other hosts do not see them."""
 
 
 class ProfileEvent(OfWorker):

@@ -109,7 +109,7 @@ class Results:
     def restore(self, template: Callable[[], StateDict]) -> Restored | None:
         """Restore the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
         if self._leads and (summary := self._storage.summary(self._workdir.path)):
-            self._reporter.note(summary)
+            self._reporter.note(summary, one_disk=self._storage.is_one_disk)
         restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
         self.saved = restored.step if restored else None
         warn_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)

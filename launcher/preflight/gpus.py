@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from podrun.runtime.wording import first_names, in_bytes
@@ -32,13 +33,7 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
         return []
     with_driver = {host: f for host, f in facts.items() if not is_known(f, "driver") or f["driver"]}
     return [
-        *judge_each(
-            with_driver,
-            "gpus",
-            partial(_judge_list, pod.slice.devices_per_host),
-            about="devices",
-            speaks_against=HostFailureKind.HARDWARE,
-        ),
+        *_unusable(pod, with_driver),
         *_models(pod, facts),
         *_declared(pod, facts),
         *_users(facts),
@@ -48,6 +43,15 @@ def check_gpus(pod: Pod, facts: FactsByHost) -> list[Finding]:
             "ECC", _values(facts, ecc_text), "set the same mode: `nvidia-smi -e 1`", fatal=False, about="ECC"
         ),
         *_old_drivers(facts),
+    ]
+
+
+def _unusable(pod: Pod, facts: FactsByHost) -> list[Finding]:
+    """Return findings about GPUs that nvidia-smi does not list. One that only answers late may be on a busy host."""
+    judge = partial(_judge_list, pod.slice.devices_per_host)
+    findings = judge_each(facts, "gpus", judge, about="devices")
+    return [
+        replace(finding, speaks_against=HostFailureKind.HARDWARE) if finding.fatal else finding for finding in findings
     ]
 
 

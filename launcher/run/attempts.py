@@ -31,7 +31,7 @@ from ..rundir.adoption import Adoption
 from ..rundir.events import HostEvent
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory, start_event
-from ..rundir.saved import saved_on_record
+from ..rundir.saved import host_of_checkpoints, saved_on_record
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from ..view.terminal import write_in_handler
@@ -172,11 +172,11 @@ class _Run:
         self._bundles = bundles
         hosts = self._open.directory.hosts(self._spec.pod) if adopt else None
         last = self._open.directory.attempt()
-        self._look_for_bad_hosts()
+        hosts_without_bad = self._look_for_bad_hosts()
         if adopt:
             self._of_bad_hosts.clear()
-        elif self._avoided:
-            hosts = assign_hosts(self._spec.pod, self._spec.job, self._avoided)
+        else:
+            hosts = hosts_without_bad
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
         adoption = self._open.directory.adoption(plan) if adopt else None
         if last is not None:
@@ -268,15 +268,23 @@ class _Run:
         start = self._open.directory.log_sizes().get(name, 0)
         return self._open.logs.end_of(name, _PRINTED, start).decode(errors="replace")
 
-    def _look_for_bad_hosts(self) -> None:
-        """Choose the bad hosts that the next attempt can do without, and what the user is told of bad hosts at its start."""
+    def _look_for_bad_hosts(self) -> tuple[Host, ...] | None:
+        """Choose the bad hosts that the next attempt can do without, and what the user is told of bad hosts at its start.
+
+        Returns its hosts if all others can be reached; None if it is to have those of the pod.
+        """
         pod = self._spec.pod
         lines: list[str] = []
         bad = bad_hosts(pod, lines.append)
-        self._avoided = to_leave_out(pod, self._spec.job, [*bad], self._unfit) if pod.excludes_bad else ()
+        needed = host_of_checkpoints(self._spec, self._open.directory) if bad and pod.excludes_bad else None
+        others = [name for name in bad if name != needed]
+        self._avoided = to_leave_out(pod, self._spec.job, others, self._unfit) if pod.excludes_bad else ()
+        hosts = assign_hosts(pod, self._spec.job, self._avoided) if self._avoided else None
         if self._is_new_here or not bad.keys() <= self._known_bad:
-            self._of_bad_hosts = [*lines, *describe_bad(pod, bad, self._avoided)]
+            known = hosts if self._is_new_here and hosts else ()  # before a restart, any host may be lost
+            self._of_bad_hosts = [*lines, *describe_bad(pod, bad, self._avoided, known, needed)]
         self._known_bad |= bad.keys()
+        return hosts
 
     def _name_new_bad_hosts(self) -> None:
         """Name the hosts that have become bad in this run, at its end."""

@@ -6,13 +6,13 @@ is only a suspicion, and a run that is refused costs more than one that may lose
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import counted
 
 from ..pod.fold import fold
-from ..pod.pod import Pod
+from ..pod.pod import Host, Pod
 from ..rundir.host_history import HostHistory, HostKey, worst_first
 from ..rundir.host_record import place_of, read_hosts
 from ..view.printable import in_one_line
@@ -45,13 +45,30 @@ def why_bad(history: HostHistory) -> str:
     return in_one_line(f"failed {len(history.failures)} times in its last {runs} ({history.kinds})")
 
 
-def describe_bad(pod: Pod, bad: dict[str, HostHistory], left_out: Collection[str]) -> list[str]:
-    """Return what the user is told about the bad hosts at the start of a run, a line for each kind of treatment."""
+def describe_bad(
+    pod: Pod,
+    bad: Mapping[str, HostHistory],
+    left_out: Collection[str],
+    hosts: Sequence[Host] = (),
+    needed: str | None = None,
+) -> list[str]:
+    """Return what the user is told about the bad hosts at the start of a run, a line for each kind of treatment.
+
+    Args:
+        pod: the pod.
+        bad: the histories of its bad hosts, by name.
+        left_out: names of those that the run does without.
+        hosts: the hosts of the attempt; empty if they are not known yet.
+        needed: name of the host on whose disk alone the run's checkpoints are; None if there is none.
+    """
     without = [name for name in bad if name in left_out]
-    used = [name for name in bad if name not in left_out]
+    used = [name for name in bad if name not in left_out and (name != needed or not pod.excludes_bad)]
     lines = []
     if without:
-        lines.append(f"left out: {describe_left_out(without, bad)}; {how_to_clear(without)}")
+        lines.append(f"left out: {describe_left_out(without, bad)}{_instead(pod, hosts)}; {how_to_clear(without)}")
+    if needed is not None and needed in bad and pod.excludes_bad:
+        why = "the checkpoints of this workdir are on its disk alone"
+        lines.append(f"warning: {_reasons([needed], bad)}, and takes part all the same: {why}")
     if used and not pod.excludes_bad:
         remedy = f"`exclude: bad` and `spares` in a pod file would leave {_them(used)} out; `podrun hosts` says why"
         lines.append(f"warning: {_reasons(used, bad)}; {remedy}")
@@ -67,12 +84,21 @@ def how_to_clear(names: Sequence[str]) -> str:
     return f"`podrun hosts clear {folded if len(folded) <= _LONGEST else 'HOST...'}` takes {_them(names)} back"
 
 
-def describe_left_out(names: Sequence[str], bad: dict[str, HostHistory]) -> str:
+def describe_left_out(names: Sequence[str], bad: Mapping[str, HostHistory]) -> str:
     """Return the names of bad hosts, each with the reason."""
     return _reasons(names, bad, ", which")
 
 
-def describe_new_bad(pod: Pod, bad: dict[str, HostHistory]) -> str:
+def _instead(pod: Pod, hosts: Sequence[Host]) -> str:
+    """Return a clause about the spares that take part, and about a smaller number of hosts; empty without either."""
+    spares = [host.name for host in hosts if host not in pod.hosts]
+    instead = f"; in place: {fold(spares)}" if spares else ""
+    return (
+        f"{instead}; {len(hosts)} of {len(pod.hosts)} hosts take part" if 0 < len(hosts) < len(pod.hosts) else instead
+    )
+
+
+def describe_new_bad(pod: Pod, bad: Mapping[str, HostHistory]) -> str:
     """Return what the user is told at the end of a run in which these hosts have become bad."""
     them = _them([*bad])
     use = f"leaves {them} out" if pod.excludes_bad else f"can leave {them} out (`exclude: bad` in the pod file)"
@@ -85,7 +111,7 @@ def _lacking(pod: Pod) -> str:
     return "the pod has no `spares`, and no `min_hosts` with which fewer would be enough"
 
 
-def _reasons(names: Sequence[str], bad: dict[str, HostHistory], which: str = "") -> str:
+def _reasons(names: Sequence[str], bad: Mapping[str, HostHistory], which: str = "") -> str:
     rows = [f"{name}{which} {why_bad(bad[name])}" for name in names[:_NAMED]]
     more = f"; and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{'; '.join(rows)}{more}"

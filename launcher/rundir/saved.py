@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from itertools import islice
 
 from podrun.runtime.config import bucket_url
@@ -20,8 +21,39 @@ def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
     HOST is the host of process 0, on whose disk the checkpoint may be. Returns an empty string for a workdir on this machine
     or in a bucket, which does not depend on the hosts.
     """
+    for run in _runs_of_workdir(spec, directory):
+        for event in run.newest_events():
+            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+                return f"{event['step']} {event['host']} {run.run_id}"
+    return ""
+
+
+def host_of_checkpoints(spec: RunSpec, directory: RunDirectory) -> str | None:
+    """Return the host on whose disk alone is the newest checkpoint on record of the workdir.
+
+    Returns None if there is no checkpoint, or all hosts see it.
+    """
+    for run in _runs_of_workdir(spec, directory):
+        has_saved = False
+        for event in run.newest_events():
+            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+                has_saved = True
+            elif has_saved and event["event"] == EventKind.NOTE and event.get("one_disk"):
+                return event.get("host")
+            elif has_saved and event["event"] == EventKind.START:
+                return None
+        if has_saved:
+            return None
+    return None
+
+
+def _runs_of_workdir(spec: RunSpec, directory: RunDirectory) -> Iterator[RunDirectory]:
+    """Yield the runs on these hosts with the same workdir, the newest first.
+
+    Yields none for a workdir on this machine or in a bucket, which does not depend on the hosts.
+    """
     if spec.pod.traits.files_are_here or bucket_url.url(spec.workdir):
-        return ""
+        return
     hosts = {host.name for host in spec.pod.all_hosts}
     older = (run for run in all_runs() if run.run_id < directory.run_id)
     for run in (directory, *islice(older, _RUNS)):
@@ -30,10 +62,7 @@ def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
             continue
         if run is not directory and hosts.isdisjoint(start["hosts"]):  # the run's own may be other nodes each time
             continue
-        for event in run.newest_events():
-            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
-                return f"{event['step']} {event['host']} {run.run_id}"
-    return ""
+        yield run
 
 
 def resumed_by(directory: RunDirectory) -> tuple[str, int] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ..contract import Phase
-from ..events import SHOWN, EventKind, StepEvent, WorkerEvent, stamped
+from ..events import SHOWN, EventKind, NoteEvent, StepEvent, WorkerEvent, stamped
 from ..lines import describe_step, log_line
 from .progress_record import ProgressRecordFile
 
@@ -133,8 +133,12 @@ class Reporter:
         if self.faults is not None:
             self.faults.begin_step(step)
 
-    def note(self, message: str) -> None:
-        self.event({"event": EventKind.NOTE, "message": message})
+    def note(self, message: str, one_disk: bool = False) -> None:
+        """Print a message. `one_disk`: it says that the results are on the disk of this process's host alone."""
+        note: NoteEvent = {"event": EventKind.NOTE, "message": message}
+        if one_disk:
+            note["one_disk"] = True
+        self.event(note)
 
     def nothing_left(self, step: int, steps: int) -> None:
         """Report that all steps were done by earlier runs in this workdir, and what the user can do."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+
+from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure
+from podrun.launcher.rundir.host_record import note_attempt
 
 from ..pod.conftest import Run
 from .pod import PodSandbox
@@ -60,8 +64,9 @@ def test_a_host_that_fails_three_times(pod: PodSandbox) -> None:
 
     run = start(pod, option)
     assert hosts_of(run) == ["h0", "h2"]
-    told = "left out: h1, which failed 3 times in its last 4 runs (lost 3); `podrun hosts clear h1` takes it back"
-    assert notes(run, "left out") == [told]
+    assert notes(run, "left out") == [
+        "left out: h1, which failed 3 times in its last 4 runs (lost 3); in place: h2; `podrun hosts clear h1` takes it back"
+    ]
     finish(pod, run)
     assert not notes(run, "says why")
 
@@ -96,3 +101,50 @@ def test_errors_of_a_program_speak_against_no_host(pod: PodSandbox) -> None:
     assert "hosts without failures" in pod.podrun("hosts").stdout
     record = Path(pod.env["PODRUN_HOME"]) / "hosts.jsonl"
     assert record.stat().st_mode & 0o777 == 0o600
+
+
+def kinds(pod: PodSandbox) -> dict[str, list[str]]:
+    """Return the kinds of the failures of each host on record."""
+    rows = json.loads(pod.podrun("hosts", "--json").stdout)
+    return {row["host"]: [failure["kind"] for failure in row["failures"]] for row in rows}
+
+
+@pytest.mark.long
+def test_a_host_that_is_down_at_the_start(pod: PodSandbox) -> None:
+    """The others did nothing in the attempt that did not start; a login that is refused speaks against no host."""
+    refused = pod.write_pod(HOSTS, ssh={"user": "nobody", "key": str(pod.hosts.key), "known_hosts": "/dev/null"})
+    done = pod.podrun(refused, "--", "true")
+    assert done.returncode == 69
+    assert kinds(pod) == {}
+    option = pod.write_pod(HOSTS, spares=["h2"])
+    pod.hosts.kill("h1")
+    run = start(pod, option)
+    assert hosts_of(run) == ["h0", "h2"]
+    finish(pod, run)
+    assert kinds(pod) == {"h1": ["lost"], "h0": [], "h2": []}
+
+
+@pytest.mark.long
+def test_the_only_disk_with_the_checkpoints(pod: PodSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad host stays in the run that resumes from its disk, and is left out of another."""
+    folder = f"{pod.hosts.home_inside()}/runs"
+    shutil.rmtree(pod.hosts.home_of("h0") / "runs", ignore_errors=True)
+    option = pod.write_pod(HOSTS, spares=["h2"], exclude="bad", workdir=folder)
+    job = ("small.yaml", "checkpoint.every=2")
+    done = pod.podrun(option, *job, "steps=2")
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("PODRUN_HOME", pod.env["PODRUN_HOME"])
+    for number in range(3):
+        gone = {"h0": HostFailure("lost", "gone")}
+        note_attempt(AttemptOfHosts(float(number), f"r{number}", "ssh", {"h0": "h0"}, gone))
+    run = pod.run(option, *job, "steps=4")
+    assert run.end(240) == 0, run.stderr
+    assert hosts_of(run) == HOSTS
+    assert notes(run, "warning: h0") == [
+        "warning: h0 failed 3 times in its last 4 runs (lost 3), and takes part all the same: the checkpoints of this "
+        "workdir are on its disk alone"
+    ]
+    assert [event["step"] for event in run.of("resume")] == [2]
+    other = pod.run(option, *job, "steps=2", "--workdir=other")
+    assert other.end(240) == 0, other.stderr
+    assert hosts_of(other) == ["h2", "h1"]

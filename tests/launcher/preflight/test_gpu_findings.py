@@ -131,3 +131,12 @@ def test_remedies_for_a_run_on_this_machine_need_no_pod_file(case: str) -> None:
 )
 def test_what_is_not_told_is_no_finding(slice: str, changes: dict[str, dict[str, Any]]) -> None:
     assert apply_rules(*changed(slice, changes), program=False) == []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_broken_hardware_speaks_against_a_host(case: str) -> None:
+    """A process, a model, a driver or a late answer does not."""
+    slice, changes, *_ = CASES[case]
+    (finding,) = apply_rules(*changed(slice, changes), program=False)
+    broken = {"a lost GPU": "hardware", "no GPU by nvidia-smi": "hardware", "ECC errors": "ecc"}
+    assert finding.speaks_against == broken.get(case, "")

@@ -216,9 +216,27 @@ def test_a_run_with_fewer_hosts_does_not_wait_for_a_bad_one(tmp_path: Path, monk
 
     monkeypatch.setattr(attempts, "RejoinWatch", Watch)
     pod = replace(POD, min_hosts=2)
-    hosts, _ = attempts_of(monkeypatch, tmp_path, pod, [lost("h2"), Outcome(0)], away=["h2"])
+    hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [lost("h2"), Outcome(0)], away=["h2"])
+    assert notes[0] == (
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); 3 of 4 hosts take part; `podrun hosts clear h1` "
+        "takes it back"
+    )
     assert hosts == [["h0", "h2", "h3"], ["h0", "h3"]]
     assert watched == [[], [H[2]]]
+
+
+def test_the_host_that_alone_has_the_checkpoints_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, training would begin with step 1."""
+    fail(H[0], H[1])
+    pod = replace(POD, spares=tuple(S))
+    monkeypatch.setattr(attempts, "host_of_checkpoints", lambda spec, directory: "h0")
+    hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [Outcome(0)])
+    assert hosts == [["h0", "s0", "h2", "h3"]]
+    assert notes == [
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); in place: s0; `podrun hosts clear h1` takes it back",
+        "warning: h0 failed 3 times in its last 3 runs (lost 3), and takes part all the same: the checkpoints of this "
+        "workdir are on its disk alone",
+    ]
 
 
 def test_a_host_that_becomes_bad_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

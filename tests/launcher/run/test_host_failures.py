@@ -22,14 +22,18 @@ from podrun.launcher.attempt.cause import (
 from podrun.launcher.attempt.outcome import Outcome
 from podrun.launcher.plan.plan import LaunchPlan, make_plan
 from podrun.launcher.plan.program import Program
-from podrun.launcher.plan.spec import RunSpec
+from podrun.launcher.plan.spec import Code, RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.preflight.base import Finding
 from podrun.launcher.remote.session import NO_WORD, REBOOTED
+from podrun.launcher.run import stage
 from podrun.launcher.run.host_failures import HostFailures, LateTime, failures_against, without_common
+from podrun.launcher.run.stage import stage_hosts
 from podrun.launcher.rundir.events import Event
 from podrun.launcher.rundir.host_history import HostFailure, HostKey
 from podrun.launcher.rundir.host_record import read_hosts
+from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
 
@@ -204,3 +208,25 @@ class TestRecord:
         for _ in range(2):
             hosts.record(self.plan(), Outcome(0), 1.0, lambda host, process: "")
         assert notes == ["the hosts of this run are not in the record that `podrun hosts` shows: Is a directory"]
+
+
+def test_what_the_facts_of_the_hosts_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broken hardware is passed on, whether it prevents the start or is only a warning."""
+    findings = [
+        Finding(("h0", "h2"), "uncorrected ECC errors", "reset it", False, "ECC", "ecc"),
+        Finding(("h1",), "7 of 8 GPUs can be used", "restart it", True, "devices", "hardware"),
+        Finding(("h1",), "jax 0.9", "install another", True, "jax"),
+    ]
+    monkeypatch.setattr(stage, "prepare_hosts", lambda pod, **arguments: {})
+    monkeypatch.setattr(stage, "_findings", lambda *arguments: findings)
+    hosts = tuple(Host(f"h{n}", f"10.0.0.{n}") for n in range(3))
+    pod = Pod(parse_slice("cpu-3x1"), hosts, "ssh", "cpu")
+    code = Code("~/p", ".", "~/podrun", "python3")
+    spec = RunSpec("r", pod, Program(("a",), Launch()), Path("/w"), Path("/c"), code)
+    suspects: list[tuple[str, str, str]] = []
+    ignore = lambda *arguments, **fields: None  # noqa: E731
+    failures = stage_hosts(
+        make_plan(spec, 0), LocalTransport(pod), (), ignore, ignore, lambda *suspect: suspects.append(suspect)
+    )
+    assert [failed.host for failed in failures] == ["h1", "h1"]
+    assert [(host, kind) for host, kind, _ in suspects] == [("h0", "ecc"), ("h2", "ecc"), ("h1", "hardware")]

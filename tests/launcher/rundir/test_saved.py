@@ -13,7 +13,7 @@ from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory, start_event
-from podrun.launcher.rundir.saved import saved_on_record
+from podrun.launcher.rundir.saved import host_of_checkpoints, saved_on_record
 
 from .made import event, record, spec_of
 
@@ -55,6 +55,21 @@ def test_of_the_newest_run_that_has_saved() -> None:
 def test_nothing_was_saved(workdir: str) -> None:
     run(spec(1, workdir=workdir), *([saved(5, "a")] if workdir != "/w" else []))
     assert saved_on_record(spec(2), RunDirectory.create(spec(2))) == ""
+
+
+def test_the_host_that_alone_has_the_checkpoints() -> None:
+    """It counts what the newest run with a checkpoint has said of its storage, in the attempt that had one."""
+    alone = {"host": "a", "process": 0, "one_disk": True}
+    run(spec(1), event("note", **alone), saved(50, "a"))
+    now = RunDirectory.create(spec(3))
+    assert host_of_checkpoints(spec(3), now) == "a"
+    run(spec(2), saved(60, "a"))  # moved to a folder that all see
+    assert host_of_checkpoints(spec(3), now) is None
+    record(now, start_event(make_plan(spec(3), 0, {}), now.logs, 0.0), event("note", **alone))
+    assert host_of_checkpoints(spec(3), now) is None  # it has saved nothing yet
+    record(now, saved(3, "a"), event("step", 0, step=4))
+    assert host_of_checkpoints(spec(3), now) == "a"
+    assert host_of_checkpoints(spec(3, workdir="/other"), now) is None
 
 
 def test_where_it_does_not_matter_which_host_is_the_first() -> None:
