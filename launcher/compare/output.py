@@ -209,22 +209,22 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     is_program = any(row.measured.is_program for row in rows)
     columns = column_texts(rows)
     compiles, train, validation = (_has_value(columns[n]) for n in (_COMPILE, _TRAIN, _VALIDATION))
-    losses = ", ".join([*["TRAIN LOSS"] * train, *["VALIDATION LOSS"] * validation])
+    losses = ", ".join([*["training loss"] * train, *["validation loss"] * validation]).capitalize()
     interval = f" (95 % of it over the {count} runs)" if count > 1 else ""
     notes = [f"each number is the median of {count} runs"] * (count > 1)
     notes += [
-        *["COMPILE: from the start of compiling to the end of the first step, nothing cached"] * compiles,
-        "MEDIAN STEP, TOTAL: all steps after the first, without evaluation and checkpoints"
+        *["Compile: from the start of compiling to the end of the first step, nothing cached"] * compiles,
+        "Median step, total: all steps after the first, without evaluation and checkpoints"
         if not is_program
-        else "MEDIAN STEP, TOTAL: the time between reports after the first, with all that the program does in it",
+        else "Median step, total: the time between reports after the first, with all that the program does in it",
         f"{losses}{', further metrics' if losses else 'Metrics'}: of the last step or evaluation that has them"
         if not is_program
-        else f"{'TRAIN LOSS, further metrics' if train else 'Metrics'} of training: the mean over the last tenth of the "
+        else f"{'Training loss, further metrics' if train else 'Metrics'} of training: the mean over the last tenth of the "
         "reports, at least 5 (a quarter, if they are fewer than 20)",
-        *[f"{'VALIDATION LOSS, metrics' if validation else 'Metrics'} of evaluations: of the last evaluation"]
+        *[f"{'Validation loss, metrics' if validation else 'Metrics'} of evaluations: of the last evaluation"]
         * is_program,
-        f"SPEED-UP against {first}: BY MEDIAN is the ratio of the median steps{interval}, "
-        "BY TOTAL that of the totals; below 1 is slower",
+        f"Speed-up against {first}: by median is the ratio of the median steps{interval}, "
+        "by total that of the totals; below 1 is slower",
     ]
     if any(speed_up(row).endswith("(unclear)") for row in rows):
         notes.append("unclear: that interval is too wide to tell anything; use a larger --repeat")
@@ -238,7 +238,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
             f"no metrics of {', '.join(silent)}: a program reports them with podrun.report (docs/own_programs.md)"
         )
     notes += [
-        f"{row.measured.variant.name} trains {row.measured.models} models in each step: its SPEED-UP is that of one model"
+        f"{row.measured.variant.name} trains {row.measured.models} models in each step: its speed-up is that of one model"
         for row in rows
         if row.measured.models > 1
     ]

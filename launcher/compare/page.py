@@ -22,9 +22,12 @@ _EQUAL = 1e-4
 _UNKNOWN = (0.0, math.inf)
 """Interval of a speed-up of which a single round was measured."""
 _COLUMNS = (
-    *("Variant", "Steps", "Compile, s", "Median step, ms", "Total, s", "Training loss", "Validation loss"),
-    *("Speed-up by median", "Speed-up by total", "State"),
+    *("Steps", "Compile, s", "Median step, ms", "Total, s", "Training loss", "Validation loss"),
+    *("Speed-up by median", "Speed-up by total"),
 )
+"""Heads of the columns between variant and state, in the order of `column_texts`."""
+_ORDER = (4, 5, 0, 1, 2, 3, 6, 7)
+"""The order in which the page has them: losses first, because a phone shows only the first columns at once."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +50,13 @@ def page_of(rows: Sequence[Row], about: About) -> str:
         "verdict": _verdict(rows, about.best),
         "tiles": tiles_of(_tiles(rows)),
         "metrics": figures("Metrics", charts, controls=True),
-        "times": _times(rows),
         "results": section(
             "Results",
             _results(rows),
             _further(rows),
             *(f'<p class="quiet">{text_of(note)}</p>' for note in notes_of(rows)),
         ),
+        "times": _times(rows),
         "differs": section("What differs", _differs(rows)),
         "compared": section("What was compared", _compared(rows, about)),
     }
@@ -125,13 +128,13 @@ def _tiles(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _results(rows: Sequence[Row]) -> str:
-    first, *middle, last = _COLUMNS
     columns = column_texts(rows)
-    shown = columns_with_values(columns)
-    numbers = "".join(f'<th class="number">{middle[n]}</th>' for n in shown)
-    head = f"<th>{first}</th>{numbers}<th>{last}</th>"
+    with_values = columns_with_values(columns)
+    shown = [n for n in _ORDER if n in with_values]
+    numbers = "".join(f'<th class="number">{_COLUMNS[n]}</th>' for n in shown)
+    head = f"<th>Variant</th>{numbers}<th>State</th>"
     body = "".join(
-        f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
+        f"<tr><td>{_named(number, row.measured.variant.name)}</td>"
         + "".join(f'<td class="number">{text_of(columns[n][number])}</td>' for n in shown)
         + f"<td>{text_of(row.measured.state)}</td></tr>"
         for number, row in enumerate(rows)
@@ -145,8 +148,7 @@ def _further(rows: Sequence[Row]) -> str:
     if not metrics:
         return ""
     names = "".join(
-        f'<th class="number">{_swatch(number)}{text_of(row.measured.variant.name)}</th>'
-        for number, row in enumerate(rows)
+        f'<th class="number">{_named(number, row.measured.variant.name)}</th>' for number, row in enumerate(rows)
     )
     body = "".join(
         f"<tr><td>{text_of(name)}</td>"
@@ -161,7 +163,7 @@ def _differs(rows: Sequence[Row]) -> str:
     keys = [key for key, _ in rows[0].measured.variant.values]
     head = "".join(f"<th>{text_of(key)}</th>" for key in ("Variant", *keys))
     body = "".join(
-        f"<tr><td>{_swatch(number)}{text_of(row.measured.variant.name)}</td>"
+        f"<tr><td>{_named(number, row.measured.variant.name)}</td>"
         + "".join(f"<td><code>{text_of(value)}</code></td>" for _, value in row.measured.variant.values)
         + "</tr>"
         for number, row in enumerate(rows)
@@ -176,8 +178,9 @@ def _compared(rows: Sequence[Row], about: About) -> str:
     return f'<table class="facts"><tbody>{body}</tbody></table>'
 
 
-def _swatch(number: int) -> str:
-    return f'<i class="swatch" data-colour="c{number % _COLOURS}"></i>'
+def _named(number: int, name: str) -> str:
+    """Return the name of variant `number`, after its colour."""
+    return f'<span class="name"><i class="swatch" data-colour="c{number % _COLOURS}"></i>{text_of(name)}</span>'
 
 
 # --- step times -----------------------------------------------------------------------------------------------------
@@ -207,13 +210,15 @@ def _times(rows: Sequence[Row]) -> str:
 
 
 def _time_row(number: int, row: Row, spread: Spread | None, end: float) -> str:
-    name = text_of(row.measured.variant.name)
+    name = row.measured.variant.name
+    named = _named(number, name)
     if spread is None:
-        return f'<tr><td>{_swatch(number)}{name}</td><td class="quiet">no step times</td><td></td><td></td></tr>'
-    label = f"{name}: median {1000 * spread.median:.4g} ms, 90 % from {1000 * spread.low:.4g} to {1000 * spread.high:.4g} ms"
+        return f'<tr><td>{named}</td><td class="quiet">no step times</td><td></td><td></td></tr>'
+    median, low, high = (f"{1000 * seconds:.4g}" for seconds in (spread.median, spread.low, spread.high))
+    label = f"{text_of(name)}: median {median} ms, 90 % from {low} to {high} ms"
     return (
-        f"<tr><td>{_swatch(number)}{name}</td><td>{box_svg(spread, end, label)}</td>"
-        f'<td class="number">{1000 * spread.median:.4g}</td><td class="number">{text_of(speed_up(row))}</td></tr>'
+        f"<tr><td>{named}</td><td>{box_svg(spread, end, label)}</td>"
+        f'<td class="number">{median}</td><td class="number">{text_of(speed_up(row))}</td></tr>'
     )
 
 

@@ -43,6 +43,11 @@ function clock(seconds) {
   return hours ? hours + ":" + pad(minutes) + ":" + pad(s % 60) : minutes + ":" + pad(s % 60);
 }
 
+// The title of a time axis up to some seconds.
+function timeTitle(seconds) {
+  return "time since the start, " + (seconds >= 3600 ? "h:mm:ss" : "m:ss");
+}
+
 // The index of the first x that is not below the value.
 function firstFrom(x, value) {
   let low = 0, high = x.length;
@@ -97,13 +102,14 @@ function placesOn(axis, steps, run) {
 const ENOUGH = 20;
 
 // The ends of the axis without outliers: values far from 96 % of all do not flatten the rest. They are not changed.
+// Low values that are not negative stay: an axis from zero has them all, such as a warm-up or a pause.
 function withoutOutliers(values, low, high) {
   if (values.length < ENOUGH) return [low, high];
   const sorted = Float64Array.from(values).sort(), at = (share) => sorted[Math.round(share * (sorted.length - 1))];
   const least = at(0.02), most = at(0.98), span = most - least;
   if (!(span > 0)) return [low, high];
   const near = sorted.filter((value) => value >= least - 3 * span && value <= most + 3 * span);
-  return [low < least - 3 * span ? near[0] : low, high > most + 3 * span ? near[near.length - 1] : high];
+  return [low < 0 && low < least - 3 * span ? near[0] : low, high > most + 3 * span ? near[near.length - 1] : high];
 }
 
 // Curves that the reader has hidden by a click on the legend.
@@ -177,6 +183,7 @@ class Chart {
     for (const [text, name, key] of entries) {
       const item = document.createElement("span"), swatch = document.createElement("i");
       swatch.dataset.colour = name;
+      swatch.style.background = colour(name);
       item.append(swatch, text);
       if (key) {
         item.setAttribute("role", "button");
@@ -232,7 +239,7 @@ class Chart {
     if (low === 0 && high === 0) return [0, 1];
     if (this.log) return [Math.max(low, 1e-38) / 1.1, Math.max(high, 1e-37) * 1.1];
     if (this.spec.most) return [0, Math.max(high, this.spec.most)];
-    if (!this.all) {
+    if (!this.all && this.spec.axis === "step") {
       [low, high] = withoutOutliers(values, low, high);
       const beyond = values.filter((value) => value < low || value > high).length;
       if (beyond) this.note = beyond + (beyond === 1 ? " value is" : " values are") + " beyond the axis";
@@ -322,15 +329,17 @@ class Chart {
       line(pen, x, bottom, x, bottom + 4);
       pen.fillText(text, Math.min(x, right + 10 - half), bottom + 6);
     }
-    pen.fillText(isTime ? "time since the start, h:mm:ss" : this.axis === "tokens" ? "tokens" : "step", (left + right) / 2, bottom + 21);
+    pen.fillText(isTime ? timeTitle(this.range[1]) : this.axis === "tokens" ? "tokens" : "step", (left + right) / 2, bottom + 21);
     line(pen, left, bottom + 0.5, right, bottom + 0.5);
   }
 
   drawMarks(pen) {
     const { top, bottom } = this.box;
-    for (const [step, kind] of this.marks) {
+    // A run often evaluates at the steps that it saves: the shorter mark is drawn over the longer one.
+    for (const [step, kind] of this.marks.sort((a, b) => (a[1] === "evaluate") - (b[1] === "evaluate"))) {
       pen.strokeStyle = pen.fillStyle = colour(kind === "restart" ? "down" : kind);
       const at = this.toX(placesOn(this.axis, [step], this.markRun)[0]);
+      pen.lineWidth = kind === "restart" ? 1 : 2;
       if (kind === "restart") {
         pen.setLineDash([4, 3]);
         line(pen, at, top, at, bottom);

@@ -76,7 +76,8 @@ def _of_job(steps: Sequence[StepRecord], evaluations: Sequence[Row], marks: list
             "Step time",
             "ms",
             _present(
-                _column(steps, "step_seconds_p50", "median", 1000), _column(steps, "step_seconds_p95", "95 %", 1000)
+                _column(steps, "step_seconds_p50", "median", 1000),
+                _column(steps, "step_seconds_p95", "95th percentile", 1000),
             ),
         ),
         Chart("mfu", "Share of the devices' peak (MFU)", "%", _present(_column(steps, "mfu", "MFU", 100)), most=None),
@@ -135,11 +136,21 @@ def _of_others(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[
         is_drawn = name not in in_training and name.endswith(("/loss", "/accuracy"))
         if name in MEASURED or is_drawn:
             continue
-        series = _present(_column(steps, name, "training"), _series(evaluations, name, "validation", "dots", 1.0))
+        title, unit, scale = _title(name)
+        series = _present(
+            _column(steps, name, "training", scale), _series(evaluations, name, "validation", "dots", scale)
+        )
         if series:
             group, slash, _ = name.rpartition("/")
-            charts.append(Chart(key_of(name), name, _unit(name), series, smooth=True, group=group if slash else ""))
+            charts.append(Chart(key_of(name), title, unit, series, smooth=True, group=group if slash else ""))
     return sorted(charts, key=lambda chart: chart.group)  # a stable sort: within a group as they were reported
+
+
+def _title(name: str) -> tuple[str, str, float]:
+    """Return the title of a metric's chart, its unit, and the factor for its values. Shares of the time are in percent."""
+    if name.startswith(("share_in_", "share_waiting_")):
+        return f"Time {name.removeprefix('share_').replace('_', ' ')}", "%", 100.0
+    return name, _unit(name), 1.0
 
 
 def key_of(name: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from podrun.runtime.contract import UserError, Workdir
-from podrun.runtime.events import EvalEvent, EventKind
+from podrun.runtime.events import EvalEvent, EventKind, metrics_of
 from podrun.runtime.lines import out_of
 
 from ..plan.spec import RunSpec
@@ -27,13 +27,14 @@ from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
 from .samples import last_samples
 from .step_times import lags_of, lateness_of, named_late, step_times_of
-from .timeline import lanes_of, shares_of, strips_of
+from .timeline import lanes_of, samples_text, shares_of, strips_of
 from .verdict import straggler, verdict_of
 from .what_was_run import tables_of
 
 _MOST_LOGS, _LINES = 16, 30  # processes whose last lines are shown, and lines of each
 _MOST_ROWS = 32  # rows of the table of step times
 _MOST_MARKS = 400
+_MOST_NAMED = 4  # metrics of evaluations, such as `val/f1`, that have tiles
 
 
 def page_of_run(directory: RunDirectory) -> Page:
@@ -126,7 +127,7 @@ def _page(
     until = _end(summary, events, begin)
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
-    shares = shares_of(lanes, is_program=records.is_program) if lanes else []
+    shares = shares_of(lanes, is_program=records.is_program, is_sampling=samples_text(events)) if lanes else []
     step_times = step_times_of(records, lags, named_late(events, until))
     # Several runs may have made the steps of a workdir.
     since, marks = (begin, marks_of(records.events)) if marks is None else (None, marks)
@@ -137,7 +138,8 @@ def _page(
     strips = [*([strips_of(lanes, begin, until)] if lanes else []), *([late] if late else [])]
     label = spec.label if spec else None
     mask = Mask(secrets_at_hand(spec.pod) if spec else ())
-    logs = sorted(log_files(directory), key=lambda file: end is None or file.host != end["host"])
+    failed = {end["host"], f"{end['host']}.{end.get('process')}"} if end is not None and end["code"] else set()
+    logs = sorted(log_files(directory), key=lambda file: (file.name not in failed, file.host not in failed))
     return Page(
         title=(label.name if label else "") or Path(_script(summary.job) if summary.program else summary.job).name,
         subtitle=f"run {summary.run} on {summary.slice}, started {date_and_time(summary.started)}"
@@ -159,7 +161,7 @@ def _page(
         step_times=sorted(step_times, key=lambda row: (-row.late, -(row.behind or 0.0)))[:_MOST_ROWS],
         step_times_note=_left_out(_MOST_ROWS, len(step_times), "those that the others wait for most"),
         tables=[*tables_of(directory.run_id, spec, read_work_tree(directory.work_tree), events), *_profiles(directory)],
-        logs=[Log(file.name, mask.lines(tail(file.path, _LINES))) for file in logs[:_MOST_LOGS]],
+        logs=[Log(file.name, mask.lines(tail(file.path, _LINES)), file.name in failed) for file in logs[:_MOST_LOGS]],
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         samples=last_samples(events),
         made=date_and_time(time.time()),
@@ -250,11 +252,7 @@ def step_tiles(
     tiles = [("step", out_of(last["step"], total))]
     if is_running and (left := finite(last.get("seconds_left"))) is not None:
         tiles.append(("time left", duration(left)))
-    if (loss := finite(last.get("loss"))) is not None:
-        tiles.append(("loss", f"{loss:.4g}"))
-    losses = [loss for row in evaluations if (loss := finite(row.get("loss"))) is not None]
-    if losses:
-        tiles.append(("validation loss", f"{losses[-1]:.4g}"))
+    tiles += last_metrics(steps, evaluations)
     for unit in ("tokens", "examples"):
         if (rate := finite(last.get(f"{unit}_per_second"))) is not None:
             tiles.append((f"{unit}/s", f"{rate:,.0f}"))
@@ -264,6 +262,16 @@ def step_tiles(
     if (seen := finite(last.get("tokens_seen"))) is not None:
         tiles.append(("tokens seen", f"{seen:,.0f}"))
     return tiles
+
+
+def last_metrics(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return (name, value) pairs of the last losses and of metrics like `val/f1`. A value may be `nan`."""
+    trained = metrics_of(steps[-1].values) if steps else {}
+    evaluated = {name: value for row in evaluations for name, value in metrics_of(row).items()}
+    named = [name for name in evaluated if "/" in name][:_MOST_NAMED]
+    values = [("loss", trained.get("loss")), ("validation loss", evaluated.get("loss"))]
+    values += [(name, evaluated[name]) for name in named]
+    return [(name, f"{value:#.4g}") for name, value in values if value is not None]
 
 
 def marks_of(events: list[Event]) -> list[Mark]:

@@ -142,6 +142,8 @@ class Log:
 
     name: str
     lines: list[str]
+    has_failed: bool = False
+    """True: it is the process that has ended the run by its failure."""
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,10 @@ document.addEventListener("change", (event) => {
   for (const chart of charts) chart.placeCurves();
   drawCharts();
 });
+// Not every browser opens what a link leads into.
+document.addEventListener("click", (event) => {
+  if (event.target.getAttribute("href") === "#failed") document.getElementById("failed").closest("details").open = true;
+});
 function toggle(target) {
   const key = target.closest?.("[data-curve]")?.dataset.curve;
   if (key === undefined) return;

@@ -98,7 +98,7 @@ class Strip {
       line(pen, x, top, x, top + 4);
       pen.fillText(text, Math.max(half, Math.min(x, right + 10 - half)), top + 6);
     }
-    pen.fillText("time since the start, h:mm:ss", (this.left + right) / 2, top + 21);
+    pen.fillText(timeTitle(span), (this.left + right) / 2, top + 21);
   }
 
   hover(event) {

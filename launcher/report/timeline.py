@@ -23,14 +23,16 @@ KINDS: dict[str, str] = {
     "restore": "restoring a checkpoint",
     "evaluate": "evaluating",
     "save": "saving checkpoints",
-    "other": "sampling text, waiting for the end",
+    "other": "waiting for the end",
     "unknown": "not known: the program does not report what it does",
     "lost": "lost: trained, but not saved",
-    "down": "down: after a failure, before the restart",
+    "down": "down: after a failure",
 }
 """Labels by kind of work. Each moment of a process has one kind, so the shares add up to 1."""
-_OF_PROGRAM = {"compile": "the first step, and what it compiles", "other": "waiting for the end"}
-"""Labels that differ for user programs, which need not compile and sample no text."""
+_OF_PROGRAM = {"compile": "the first step, and what it compiles"}
+"""Labels that differ for user programs, which need not compile."""
+_OF_SAMPLING = {"other": "sampling text, waiting for the end"}
+"""Labels that differ for jobs that sample text."""
 _OF_PHASE: dict[str, str] = {
     Phase.CONNECT: "start",
     Phase.SETUP: "start",
@@ -199,11 +201,16 @@ def _add_seconds(lane: Lane, spans: list[Span], starved: float, weight: float) -
         lane.seconds[kind] += weight * seconds
 
 
-def shares_of(lanes: list[Lane], *, is_program: bool = False) -> list[Share]:
+def samples_text(events: Iterable[Event]) -> bool:
+    """Return True if a process has sampled text."""
+    return any(event["event"] == EventKind.PHASE and event["phase"] == Phase.SAMPLE for event in events)
+
+
+def shares_of(lanes: list[Lane], *, is_program: bool = False, is_sampling: bool = False) -> list[Share]:
     """Return the share of each kind that occurs, as a mean over the processes, in the order of KINDS."""
     totals = {kind: sum(lane.seconds[kind] for lane in lanes) for kind in KINDS}
     wall = sum(totals.values())
-    labels = {**KINDS, **_OF_PROGRAM} if is_program else KINDS
+    labels = {**KINDS, **(_OF_PROGRAM if is_program else {}), **(_OF_SAMPLING if is_sampling else {})}
     return [
         Share(kind, label, totals[kind], totals[kind] / wall if wall else 0.0)
         for kind, label in labels.items()

@@ -42,7 +42,7 @@ def tables_of(run_id: str, spec: RunSpec | None, tree: WorkTree | None, events: 
         rows.append(("hosts", fold(hosts)))
         rows += [("program", start["program"] or ""), ("workdir", start["workdir"])]
     versions = {event["python"] for event in events if event["event"] == EventKind.HOST and "python" in event}
-    rows.append(("Python of the agents", ", ".join(sorted(map(str, versions)))))
+    rows.append(("Python on the hosts", ", ".join(sorted(map(str, versions)))))
     tables = [Table("What was run", [(name, text) for name, text in rows if text])]
     if spec is not None and isinstance(spec.job, Config):
         tables.append(Table("Config, where it differs from the defaults", list(_changed(spec.job))))

@@ -122,6 +122,7 @@ _MANY = 8
 """Number of charts beyond which a page has a field to search them."""
 _FEW_COLUMNS = 3
 """Number of columns of numbers that fit a phone."""
+_GOODPUT = "Goodput is the share of the time in training whose steps were kept."
 _SEARCH = '<label>Search <input id="find" type="search" placeholder="metric"></label>'
 _ONLY_HERE = "; connect-src 'self'"
 """Addition to the content policy of a page that polls its server."""
@@ -131,7 +132,7 @@ def parts_of(page: Page) -> dict[str, str]:
     """Return the HTML of all parts that have content, by key, in page order. The server can update each part alone."""
     late = [one for one in page.strips if one.key == "late"]
     parts = {
-        "verdict": _verdict(page.verdict),
+        "verdict": _verdict(page.verdict, next((log for log in page.logs if log.has_failed), None)),
         "tiles": tiles_of(page.tiles),
         "metrics": figures("Metrics", [chart for chart in page.charts if chart.axis == "step"], controls=True),
         "samples": _samples(page.samples),
@@ -171,12 +172,15 @@ def _header(title: str, subtitle: str) -> str:
     )
 
 
-def _verdict(verdict: Verdict) -> str:
+def _verdict(verdict: Verdict, log: Log | None) -> str:
+    """Return the verdict. `log`: that of the process that has failed."""
     parts = [f"<h2>{text_of(verdict.title)}</h2>"]
     if verdict.text:
         parts.append(f'<p class="cause">{_lines(verdict.text)}</p>')
     if verdict.evidence:
         parts.append(f"<pre>{_lines(chr(10).join(verdict.evidence))}</pre>")
+    if log:
+        parts.append(f'<p><a href="#failed">Last lines of the log of {text_of(log.name)}</a></p>')
     if verdict.history:
         rows = "".join(f"<li><time>{text_of(when)}</time> {_lines(why)}</li>" for when, why in verdict.history)
         parts.append(f"<p>Restarts, by the time since the start:</p><ol>{rows}</ol>")
@@ -188,8 +192,16 @@ def _lines(text: str) -> str:
 
 
 def tiles_of(tiles: Sequence[tuple[str, str]]) -> str:
-    rows = "".join(f"<div><dt>{text_of(name)}</dt><dd>{text_of(value)}</dd></div>" for name, value in tiles)
+    rows = "".join(
+        # a number that is too long is broken at its slash, not within its digits
+        f"<div><dt{_explained(name)}>{text_of(name)}</dt><dd>{text_of(value).replace('/', '/<wbr>')}</dd></div>"
+        for name, value in tiles
+    )
     return f'<dl class="tiles">{rows}</dl>'
+
+
+def _explained(name: str) -> str:
+    return f' title="{_GOODPUT}"' if name == "goodput" else ""
 
 
 def figures(title: str, charts: Sequence[Chart], *, controls: bool) -> str:
@@ -304,7 +316,8 @@ def _time(page: Page) -> str:
     strips = [one for one in page.strips if one.key == "time"]
     if not strips or not page.shares:
         return ""
-    return section("Time", _shares(page.shares), *map(_strip, strips))
+    has_goodput = any(name == "goodput" for name, _ in page.tiles)
+    return section("Time", _shares(page.shares), _quiet(_GOODPUT if has_goodput else ""), *map(_strip, strips))
 
 
 def _shares(shares: Sequence[Share]) -> str:
@@ -331,7 +344,7 @@ def _step_times_table(step_times: Sequence[StepTimes]) -> str:
     columns = {
         "Last step": [str(row.steps) for row in step_times],
         "Median, ms": [_milliseconds(row.p50) for row in step_times],
-        "95 %, ms": [_milliseconds(row.p95) for row in step_times],
+        "95th percentile, ms": [_milliseconds(row.p95) for row in step_times],
         "Waits, ms a step": [_milliseconds(row.waits) for row in step_times],
         "Others wait for it, ms a step": [_milliseconds(row.behind) for row in step_times],
         "Share of a step": ["-" if row.share is None else f"{100 * row.share:.1f} %" for row in step_times],
@@ -368,5 +381,6 @@ def _logs(page: Page) -> list[str]:
 
 
 def _log(log: Log, is_open: bool) -> str:
-    text = f"<summary>{text_of(log.name)}</summary><pre>{_lines(chr(10).join(log.lines))}</pre>"
+    place = ' id="failed"' if log.has_failed else ""
+    text = f"<summary>{text_of(log.name)}</summary><pre{place}>{_lines(chr(10).join(log.lines))}</pre>"
     return f"<details{' open' if is_open else ''}>{text}</details>"

@@ -6,6 +6,7 @@ import os
 import time
 
 from ..report.encode import drawn_data
+from ..report.records import finite
 from ..report.verdict import cause_of
 from ..report.write_html import document, section, text_of
 from ..rundir.run_summary import RunStatus, Summary, status_of, summarize
@@ -86,7 +87,8 @@ def _row(run: RunDirectory, summary: Summary) -> str:
     values = sample_metric(run.events, metric)
     name = text_of(run.run_id)
     step = "" if summary.step is None else f"{summary.step}/{summary.steps}" if summary.steps else str(summary.step)
-    code = f" {summary.code}" if summary.code else ""
+    value = "" if summary.value is None else text_of(f"{metric} {summary.value:#.4g}")
+    order = "" if (number := finite(summary.value)) is None else number  # runs without a number come last
     lasted = (summary.ended or time.time()) - summary.started
     tags = "".join(f' <span class="tag">{text_of(tag)}</span>' for tag in summary.tags)
     link = f'<a href="run/{name}">{text_of(summary.name or summary.job)}</a>'
@@ -95,10 +97,10 @@ def _row(run: RunDirectory, summary: Summary) -> str:
         for order, cell in (
             (None, f'<input type="checkbox" name="run" value="{name}" aria-label="{name}">'),
             (None, link + tags + _cause(run, summary)),
-            (None, f'<span class="state {summary.state}">{text_of(f"{summary.state}{code}")}</span>'),
+            (None, f'<span class="state {summary.state}">{summary.state}</span>'),
             (summary.step or 0, step),
-            (values[-1] if values else "", text_of(f"{metric} {values[-1]:.4g}") if values else ""),
-            (values[-1] if values else "", _sparkline(metric, values)),
+            (order, value),
+            (order, _sparkline(metric, values)),
             (None, text_of(summary.slice)),
             (summary.started, text_of(moment(summary.started))),
             (lasted, text_of(duration(lasted))),

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from podrun.runtime.lines import out_of
+
 from ..report.curves import curves
 from ..report.encode import drawn_data
-from ..report.make_page import begin_of, evaluations_of, step_tiles
+from ..report.make_page import begin_of, evaluations_of, last_metrics
 from ..report.model import Chart, Series
 from ..report.records import StepRecord
 from ..report.write_html import document, figures, section, text_of
@@ -27,7 +29,6 @@ _PACE, _SHARE = 2.0, 50
 _POINTS = 1500  # points per run; each shows the lowest and highest loss of the steps it represents
 _MOST_KEYS = 60
 _LEFT_OUT = ("learning_rate", "mfu")
-_LAST = ("step", "loss", "validation loss")  # last values in the table of the runs
 
 
 class OverlaySource:
@@ -87,21 +88,27 @@ class OverlaySource:
         """Return a table of the runs with their last values; the swatches are the colours of their curves."""
         summaries = [summarize(follower.directory) for follower in self._followers]
         last = [
-            dict(step_tiles(follower.records.steps, evaluations_of(follower.records.events), summary.steps))
-            for follower, summary in zip(self._followers, summaries, strict=True)
+            dict(last_metrics(follower.records.steps, evaluations_of(follower.records.events)))
+            for follower in self._followers
         ]
-        columns = [name for name in _LAST if any(name in values for values in last)]
-        head = "".join(f'<th class="number">{name.capitalize()}</th>' for name in columns)
+        columns = dict.fromkeys(name for values in last for name in values)
+        head = "".join(f'<th class="number">{text_of(name)}</th>' for name in ("Step", *map(_title, columns)))
         rows = ""
         for number, (summary, values) in enumerate(zip(summaries, last, strict=True)):
             run = text_of(summary.run)
             link = f'{_swatch(number)}<a href="run/{run}">{text_of(_name(self._followers[number].directory))}</a>'
             state = f'<span class="state {summary.state}">{summary.state}</span>'
-            rows += f"<tr><td>{link}</td><td>{state}</td>"
+            step = "-" if summary.step is None else out_of(summary.step, summary.steps)
+            rows += f'<tr><td>{link}</td><td>{state}</td><td class="number">{step}</td>'
             rows += "".join(f'<td class="number">{text_of(values.get(name, "-"))}</td>' for name in columns)
-            rows += f'<td>{text_of(summary.job)}</td><td class="quiet">{run}</td></tr>'
+            rows += f'<td class="job">{text_of(summary.job)}</td><td class="quiet">{run}</td></tr>'
         head = f"<thead><tr><th>Name</th><th>State</th>{head}<th>Job</th><th>Run</th></tr></thead>"
         return section("Runs", f'<div class="wide"><table>{head}<tbody>{rows}</tbody></table></div>')
+
+
+def _title(name: str) -> str:
+    """Return the head of a column: a metric that a program has named is as it was named."""
+    return name if "/" in name else name.capitalize()
 
 
 def _swatch(number: int) -> str:

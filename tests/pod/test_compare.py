@@ -110,6 +110,6 @@ def test_ctrl_c_ends_the_comparison_with_a_table(sandbox: Sandbox) -> None:
     assert "--- 2 of 2" not in rest
     states = [row["state"] for row in rows_of(sandbox, "runs/train-compare/compare.csv")]
     assert states == ["interrupted", "not run"]
-    assert "SPEED-UP against accumulate=1" in rest
+    assert "Speed-up against accumulate=1" in rest
     assert str(sandbox.path / "runs" / "train-compare" / "compare.csv") in rest
     assert processes_of(sandbox) == {}

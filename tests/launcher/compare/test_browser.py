@@ -42,4 +42,8 @@ def test_the_page_draws_all_variants_and_loads_nothing(tmp_path: Path, width: in
             one for name in names for one in (name, f"{name}, validation")
         }
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        # The losses of all variants are seen without scrolling to the side.
+        losses = page.locator("[data-part=results] th", has_text="loss").all()
+        assert [head.inner_text() for head in losses] == ["Training loss", "Validation loss"]
+        assert all(head.bounding_box()["x"] + head.bounding_box()["width"] <= width for head in losses)
     assert requests == [file.as_uri()] and trouble == []

@@ -48,7 +48,7 @@ def test_the_page_says_which_is_faster_and_which_is_better() -> None:
     assert "All 2 variants are done" in page
     assert "The lowest validation loss: single, 0.5." in page
     first, second = cells(page, "Results")
-    assert first[:4] == ["pmap", "40", "3.50", "20.0"] and second[3] == "10.0"
+    assert first[:6] == ["pmap", "0.02500", "1.0000", "40", "3.50", "20.0"] and second[5] == "10.0"
     assert (first[7], second[7]) == ("1.00x", "2.00x") and second[-1] == "done"
     assert cells(page, "What differs") == [["pmap", "pmap"], ["single", "single"]]
     assert cells(page, "Step times")[1][2:] == ["10", "2.00x"]

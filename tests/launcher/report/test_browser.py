@@ -157,6 +157,65 @@ def test_an_outlier_does_not_flatten_the_rest(opened: Open) -> None:
     assert page.locator("#chart-loss output").inner_text() == ""
 
 
+def test_a_warm_up_and_a_burst_on_the_network_are_no_outliers(opened: Open) -> None:
+    """Low values stay on an axis from zero; charts of hosts, which are mostly idle, show all values."""
+    directory = make()
+    rows = steps(1, 100, 0, hosts=1)
+    for row in rows:
+        row["learning_rate"] = 1e-3 * (1 - row["step"] / 1e5) if row["step"] > 1 else 1e-4
+    usage = {"cpu": 0.5, "memory": 10**9, "memory_total": 4 * 10**9, "sent": 0.0, "devices": []}
+    events = [
+        event("usage", host="host-0", time=BEGIN + at, received=1e6 if at == 50 else 0.0, **usage) for at in range(99)
+    ]
+    record(directory, start(0, 0, hosts=1), *phase("train", 0, 1), *rows, *events)
+    page = opened(directory)
+    for key, index, within in (("learning_rate", 0, 1e-4), ("network", 1, 1)):
+        chart = f"charts.find((chart) => chart.spec.key === '{key}')"
+        bounds = page.evaluate(f"{chart}.bounds({chart}.range)")
+        assert bounds[0] <= within <= bounds[1] and bounds[index] == pytest.approx(within, abs=0.1), key
+        assert page.evaluate(f"{chart}.note") == ""
+
+
+def test_the_verdict_leads_to_the_log(opened: Open) -> None:
+    """It is opened, and on the screen."""
+    directory = make()
+    record(directory, start(0, 0), *phase("train", 1), *steps(1, 40, 1))
+    for host in ("host-0", "host-1"):
+        (directory.logs / f"{host}.log").write_text(f"last words of {host}\n")
+    record(directory, event("error", 1, time=BEGIN + 8, kind="exception", message="boom", traceback="Traceback: boom"))
+    record(directory, event("end", time=BEGIN + 9, code=1, host="host-1", process=1, message="failed: boom"))
+    page = opened(directory)
+    log = page.locator("pre", has_text="last words of host-1")
+    assert not log.is_visible()
+    page.locator("#verdict a").click()
+    log.wait_for()
+    box = log.bounding_box()
+    assert box["y"] >= 0 and box["y"] + box["height"] <= 800
+    assert not page.locator("pre", has_text="last words of host-0").is_visible()
+
+
+def test_a_long_count_of_steps_is_broken_at_its_slash(opened: Open) -> None:
+    directory = make()
+    rows = steps(1_400_000, 1_400_002, 0, hosts=1)
+    for row in rows:
+        row |= {"steps": 2_000_000, "tokens_seen": 9e9}
+    record(directory, start(0, 0, hosts=1), *phase("train", 0, 1), *rows, event("eval", 0, step=1_400_002, loss=1.5))
+    value = opened(directory).locator(".tiles dd", has_text="2000000")
+    lines = """(value) => [...value.childNodes].filter((node) => node.data).map((node) => {
+      const range = document.createRange();
+      range.selectNode(node);
+      return range.getClientRects().length;
+    })"""
+    assert value.evaluate(lines) == [1, 1] and value.bounding_box()["height"] > 40
+
+
+def test_a_time_axis_says_its_unit(opened: Open) -> None:
+    page = opened(run_with_restart())
+    assert page.evaluate("[59, 3600].map(timeTitle)") == [
+        f"time since the start, {unit}" for unit in ("m:ss", "h:mm:ss")
+    ]
+
+
 def test_curves_over_time_and_tokens(opened: Open) -> None:
     """A step that a restart has repeated stands at the time of the repetition; evaluations and marks between steps."""
     directory = make()

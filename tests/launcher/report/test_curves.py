@@ -65,6 +65,17 @@ def test_metrics_of_any_name() -> None:
     assert len(keys) == 5 and all(re.fullmatch(r"metric-[0-9a-f]{8}", key) for key in keys)
 
 
+def test_shares_of_the_time_have_titles_and_percent() -> None:
+    """Other metrics keep their names."""
+    shares = {"share_waiting_for_data": 0.25, "share_in_evaluation": 0.5, "share_price": 2.0}
+    charts = curves([record(n, loss=1.0, **shares) for n in (1, 2)], [], [])
+    assert [(chart.title, chart.unit, chart.series[0].y[0]) for chart in charts[1:]] == [
+        ("Time waiting for data", "%", 25.0),
+        ("Time in evaluation", "%", 50.0),
+        ("share_price", "", 2.0),
+    ]
+
+
 def test_metrics_of_a_program_keep_their_names() -> None:
     """`val/accuracy` is no dot in a chart called Accuracy, and a time of the program's is none of podrun's.
 

@@ -81,7 +81,8 @@ def test_nothing_is_loaded_and_no_other_script_may_run() -> None:
 def test_texts_of_a_run_are_texts() -> None:
     """Whatever they hold: elements, ends of scripts, escapes of terminals, numbers that are none."""
     text, harmless = html(hostile_run()), html(run_with_restart())
-    assert set(Elements(text).names) <= {*Elements(harmless).names, "p", "pre"}
+    assert set(Elements(text).names) <= {*Elements(harmless).names, "p", "pre", "a"}
+    assert [value for name, value in Elements(text).attributes if name == "href"] == ["#failed"]
     assert text.count("<script") == text.count("</script") == 2
     assert "\x1b" not in text and "alert(1)" in text
     data = data_of(text)
@@ -153,7 +154,7 @@ def test_a_workdir_has_the_steps_of_all_its_runs(tmp_path: Path) -> None:
     lines = [*map(json.dumps, rows), '{"step": 20, "kind": "eval", "loss": 0.25}', "damaged", '{"step": 21, "ki']
     (workdir / "metrics.jsonl").write_text("\n".join(lines))
     page = page_of_workdir(workdir)
-    assert page.verdict.state == "none" and dict(page.tiles)["validation loss"] == "0.25"
+    assert page.verdict.state == "none" and dict(page.tiles)["validation loss"] == "0.2500"
     record(make(), start(0, 0, workdir=str(workdir)), event("end", time=BEGIN + 9, code=0))
     page = page_of_workdir(workdir)
     assert page.verdict.state == "done" and dict(page.tiles)["tokens seen"] == "140"
@@ -238,6 +239,37 @@ def test_a_running_run_says_how_long_it_will_take() -> None:
     assert "time left" not in tiles and tiles["lasted"] == "20s"
 
 
+def test_the_log_of_the_process_that_failed_comes_first() -> None:
+    """Of several on its host."""
+    directory = make()
+    record(directory, event("start", time=BEGIN, attempt=0, hosts={"host-0": [0, 1], "host-1": [2, 3]}))
+    for name in ("host-0.0", "host-0.1", "host-1.2", "host-1.3"):
+        (directory.logs / f"{name}.log").write_text("a line\n")
+    record(directory, event("end", time=BEGIN + 9, code=1, host="host-1", process=3, message="failed: boom"))
+    page = page_of_run(directory)
+    assert [(log.name, log.has_failed) for log in page.logs[:2]] == [("host-1.3", True), ("host-1.2", False)]
+
+
+def test_the_last_evaluation_of_a_program_is_on_the_first_screen() -> None:
+    """By the names that the program has given; a loss that is NaN is said, in place of the last finite one."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1, program="python own.py"))
+    for step, loss, f1 in ((1, 2.0, 0.5), (2, math.nan, 0.7)):
+        record(directory, event("step", 0, time=BEGIN + step, step=step, loss=loss))
+        record(directory, {**event("eval", 0, time=BEGIN + step, step=step), "val/f1": f1, "val/loss": loss})
+    tiles = dict(page_of_run(directory).tiles)
+    assert (tiles["loss"], tiles["val/f1"], tiles["val/loss"]) == ("nan", "0.7000", "nan")
+
+
+def test_goodput_is_explained_where_there_is_one() -> None:
+    text = html(run_with_restart())
+    assert text.count("Goodput is the share of the time") == 2  # at the number, and below the shares
+    directory = make()
+    silent = event("host", 0, time=BEGIN + 1, phase="started", pid=3)
+    record(directory, start(0, 0, hosts=1, program="python x.py"), silent, event("end", time=BEGIN + 9, code=0))
+    assert "oodput" not in html(directory)
+
+
 def test_a_table_has_no_empty_columns() -> None:
     """A single process has no waits for others."""
     directory = make()
@@ -259,5 +291,7 @@ def test_the_log_is_open_if_nothing_else_says_why_a_run_has_failed() -> None:
         ("", "host-0"),
     ]
     assert ("step", "3") in page.tiles
+    assert '<a href="#failed">Last lines of the log of host-1</a>' in html_of(page)
+    assert '<summary>host-1</summary><pre id="failed">' in html_of(page) and html_of(page).count('id="failed"') == 1
     record(directory, event("error", 1, time=BEGIN + 8, kind="exception", message="boom", traceback="Traceback: boom"))
     assert "<details open>" not in html_of(page_of_run(directory))

@@ -166,6 +166,16 @@ def test_a_program_with_a_loop_of_its_own_trains_from_its_first_step() -> None:
     assert dict(page.tiles)["goodput"] == f"{100 * seconds['train'] / 20:.1f} %"
 
 
+@pytest.mark.parametrize(
+    ("last", "label"), [("sample", "sampling text, waiting for the end"), ("done", "waiting for the end")]
+)
+def test_only_a_job_that_samples_text_has_time_for_it(last: str, label: str) -> None:
+    directory = make()
+    record(directory, start(0, 0, hosts=1), *phase("train", 1, 1), *steps(1, 3, 1, 1), *phase(last, 5, 1))
+    record(directory, event("end", time=BEGIN + 9, code=0))
+    assert {share.kind: share.label for share in page_of_run(directory).shares}["other"] == label
+
+
 def test_step_times_of_a_program() -> None:
     """The time between two reports is divided by the steps between them; a restart begins anew."""
     directory = make()

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 
 from ..browsers import WAIT, chromium
-from ..report.made import BEGIN
-from ..rundir.made import ID, event
+from ..report.made import BEGIN, start
+from ..rundir.made import ID, event, make, record
 from .conftest import LIMIT, Client, LiveRun, live_run
 
 pytestmark = pytest.mark.long
+
+
+FITS = "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
+"""Whether a table needs no scrolling to the side."""
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +65,12 @@ def test_new_steps_appear_without_a_reload(client: Client, run: LiveRun, page: A
     page.locator("#over").select_option("seconds")
     run.step(4, 2.0)
     wait_for(page, "charts[0].series[0].x.at(-1) === 5")  # the run began a second before its first step
+    # A mark that comes later has its colour at once.
+    swatches = (
+        "(mark([[4, 'save']]), [...document.querySelectorAll('#chart-loss .legend i')].map((i) => i.style.background))"
+    )
+    colours = page.evaluate(swatches)
+    assert len(colours) == 2 and all(colours)
     run.end()
     wait_for(page, "document.querySelector('#verdict h2').innerText === 'Done'")
     assert page.evaluate("window.mine && charts[0].log && document.querySelector('details').open")
@@ -124,10 +134,21 @@ def test_the_list_is_searched_and_sorted(client: Client, run: LiveRun, page: Any
         assert red == "rgb(179, 38, 30)" and red != quiet
         page.set_viewport_size({"width": 390, "height": 800})
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        assert page.evaluate(
-            "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
-        )
-        assert page.locator("tbody tr:not([hidden])").inner_text().count("failed 3") == 1
+        assert page.evaluate(FITS)
+        assert page.locator("tbody tr:not([hidden])").inner_text().count("failed") == 1
+
+
+def test_the_list_fits_a_screen(client: Client, page: Any) -> None:
+    """1280 pixels with a scroll bar: a failure with a long cause, a path as the name, many steps and a long time."""
+    directory = make("20260102-000000-abcdef")
+    began = start(0, 0, workdir=f"/data/{'experiments_' * 9}", slice="v5litepod-256")
+    step = {**event("step", 0, time=BEGIN + 1, step=101_000, loss=0.09301), "steps": 200_000}
+    end = event("end", time=BEGIN + 9e6, code=1, host="host-0", message=f"failed: boom {'long ' * 20}")
+    record(directory, began, step, end)
+    page.set_viewport_size({"width": 1265, "height": 800})
+    page.goto(client.server.url)
+    assert "104d 04h" in page.locator("tbody").inner_text()
+    assert page.evaluate(FITS)
 
 
 def test_a_run_is_hidden_by_its_name(client: Client, run: LiveRun, page: Any) -> None:
@@ -170,3 +191,18 @@ def test_the_values_of_many_runs_are_listed(client: Client, page: Any) -> None:
         assert chart["x"] <= box["x"] and box["x"] + box["width"] <= chart["x"] + chart["width"]
         page.mouse.move(0, 0)
         wait_for(page, "document.querySelector('.tip').hidden")
+
+
+def test_a_phone_shows_the_rows_of_runs_as_lines(client: Client, page: Any) -> None:
+    """Over each other: a long command does not make them high, and does not push their losses away."""
+    program = "python own.py " + "--learning-rate 0.001 " * 6
+    names = ["20260102-000000-0001", "20260102-000000-0002"]
+    for name in names:
+        evaluated = {**event("eval", 0, step=1), "val/f1": 0.5, "val/accuracy": 0.5, "val/loss": 1.0}
+        record(make(name), start(0, 0, program=program), event("step", 0, step=1, loss=1.0), evaluated)
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{client.server.url}overlay?run={names[0]}&run={names[1]}")
+    table = page.locator("[data-part=runs] tbody")
+    assert table.bounding_box()["height"] < 100 and program.strip() in table.inner_text()
+    loss = table.locator("td:nth-child(4)").first
+    assert loss.inner_text() == "1.000" and loss.bounding_box()["x"] + loss.bounding_box()["width"] <= 390

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def test_the_list_says_what_a_run_is(client: Client) -> None:
         ">host-0: &lt;boom&gt;</span>",
         ">sweep<",
         "&lt;b&gt;",
-        "failed 1",
+        ">failed</span>",
         "cpu-2x2",
         "1970",
         '<td data-order="90.0">1m 30s</td>',
@@ -130,7 +131,22 @@ def test_the_last_values_of_runs_over_each_other(client: Client, run: LiveRun) -
         table = client.ask(f"overlay?run={ID}&run={OTHER}").text.partition("<h2>Runs</h2>")[2].partition("</table>")[0]
         assert re.findall(r'<t[hd] class="number">(.*?)</t', table) == [
             *("Step", "Loss", "Validation loss"),
-            *("3/9", "2.5", "-", "1/9", "1.25", "1.75"),
+            *("3/9", "2.500", "-", "1/9", "1.250", "1.750"),
+        ]
+
+
+def test_a_loss_that_is_nan_is_said(client: Client, run: LiveRun) -> None:
+    """In the list and over each other, in place of the last finite one; sorted, the run comes last."""
+    run.step(1, 2.5)
+    run.step(2, math.nan)
+    run.record({**event("eval", 0, step=2), "val/f1": 0.5})
+    assert '<td data-order="">loss nan</td>' in rows(client.ask("").text)[ID]
+    with live_run(OTHER) as other:
+        other.step(1, 1.25)
+        table = client.ask(f"overlay?run={ID}&run={OTHER}").text.partition("<h2>Runs</h2>")[2].partition("</table>")[0]
+        assert re.findall(r'<t[hd] class="number">(.*?)</t', table) == [
+            *("Step", "Loss", "val/f1"),
+            *("2/9", "nan", "0.5000", "1/9", "1.250", "-"),
         ]
 
 

@@ -65,7 +65,7 @@ def test_new_steps_come_once_and_in_order(client: Client, run: LiveRun) -> None:
         run.step(step, 8.0 / step)
         message = first(news, losses)
         received += losses(message)
-        assert f"<dt>step</dt><dd>{step}/9</dd>" in message["parts"]["tiles"]
+        assert f"<dt>step</dt><dd>{step}/<wbr>9</dd>" in message["parts"]["tiles"]
     assert received == [(2, 4.0), (3, pytest.approx(8 / 3)), (4, 2.0)]
     assert losses({"data": data_of(client.ask(f"run/{ID}").text)}) == [(1, 4.0), *received]
 
