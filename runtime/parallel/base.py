@@ -175,9 +175,8 @@ class Strategy(ABC):
         """
         if self.saves_in_parts:
             return to_dict(self.global_state(state))
-        is_trained = trained(state.params, self.config.trained_names)
-        params = jax.tree.map(lambda x, keep: as_numpy(x) if keep else x, state.params, is_trained)
-        return to_dict(replace(jax.tree.map(as_numpy, replace(state, params=None)), params=params))
+        part = jax.tree.map(as_numpy, replace(state, params=self.trained(state.params)))
+        return to_dict(replace(part, params=merge(part.params, state.params)))
 
     @hook
     def global_state(self, state: TrainState) -> TrainState:

@@ -84,6 +84,25 @@ def test_two_runs_do_not_train_in_one_workdir(bucketed: tuple[Bucketed, str], un
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("bucketed", ["s3"], indirect=True)
+def test_frozen_parameters(bucketed: tuple[Bucketed, str]) -> None:
+    """They are divided over the hosts, and gathered and written once, also by a run that goes on."""
+    sandbox, workdir = bucketed
+    job = ("--simulate", "--slice", "cpu-2x2", "small.yaml", "trainable=head.*", "model={layers: 2, width: 256}")
+    job += ("parallel={name: jit, mesh: {fsdp: 4}}", "schedule.name=constant", "checkpoint={every: 2, keep: 9}")
+    for options in (("--workdir=here", "steps=8"), (workdir, "steps=4"), (workdir, "steps=8")):
+        done = sandbox.podrun(*job, *options)
+        assert done.returncode == 0, done.stderr
+    pulled = sandbox.podrun("pull", workdir.partition("=")[2], "--to", "pulled")
+    assert pulled.returncode == 0, pulled.stderr
+    assert sandbox.losses("pulled") == sandbox.losses("here")
+    for folder in (next(sandbox.path.glob("**/buckets/*/checkpoints")), sandbox.path / "pulled" / "checkpoints"):
+        assert sorted(path.name for path in folder.iterdir()) == ["2", "4", "6", "8"]
+        files = [path for path in folder.glob("*/frozen/**/d/*") if path.stat().st_size > 256 * 256 * 4]
+        assert len(files) == 4 and len({path.stat().st_ino for path in files}) == 1
+
+
+@pytest.mark.long
 def test_a_server_that_fails_now_and_then(tmp_path: Path, undisturbed: dict[int, float]) -> None:
     """benchmarks/chaos_bucket.py has more of them."""
     result = BucketCase(tmp_path, seed=3).execute(undisturbed)
