@@ -111,6 +111,7 @@ class _DefaultRun(click.Group):
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_usage(ctx.command_path, "[OPTIONS] train.yaml [key.path=value ...]")
+        formatter.write_usage(ctx.command_path, "[OPTIONS] [key.path=value ...] -- PROGRAM [ARGUMENT ...]", "       ")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         run_context = click.Context(self.commands["run"], info_name="run", parent=ctx)
@@ -185,7 +186,7 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     help="Show the version and exit.",
 )
 def main() -> None:
-    """Train a JAX model on all hosts of a TPU pod slice or GPU cluster, on this machine, or on a pod simulated here."""
+    """Train a JAX model, or run a program of yours, on a TPU pod slice or GPU cluster, this machine, or a simulated pod."""
 
 
 @main.command()
