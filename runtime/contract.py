@@ -254,6 +254,18 @@ class WorkerEnv:
             ) from None
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """`podrun evaluate` on a pod: which checkpoint of a workdir to evaluate, and on which data. Paths are those of hosts."""
+
+    step: int | str | None = None
+    """Step of the checkpoint; `best`: that of the best evaluation; None: the newest."""
+    data: str | None = None
+    """Path of other data than the run's."""
+    tokenizer: str | None = None
+    """Path of a tokenizer.json."""
+
+
 def bind_address(coordinator: str) -> str:
     """Return the address at which process 0 listens: the coordinator's if that is a loopback address, else all interfaces."""
     host, _, port = coordinator.rpartition(":")

@@ -97,18 +97,6 @@ class EvaluateQuery(TypedDict):
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """`podrun evaluate` on a pod: which checkpoint of a workdir to evaluate, and on which data. Paths are those of hosts."""
-
-    step: int | str | None = None
-    """Step of the checkpoint; `best`: that of the best evaluation; None: the newest."""
-    data: str | None = None
-    """Path of other data than the run's."""
-    tokenizer: str | None = None
-    """Path of a tokenizer.json."""
-
-
-@dataclass(frozen=True)
 class EvaluateAnswer:
     """Metrics of a model."""
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import bucket_url
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import Evaluation, ExitCode, UserError
 from podrun.runtime.events import EventKind
-from podrun.runtime.queries import EvaluateAnswer, EvaluateQuery, Evaluation
+from podrun.runtime.queries import EvaluateAnswer, EvaluateQuery
 
 from ..inventory.pod_request import PodRequest
 from ..plan.spec import Label, RunSpec

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dacite import Config as DaciteConfig
 from dacite import DaciteError, from_dict
 
-from podrun.runtime.queries import Evaluation
+from podrun.runtime.contract import Evaluation
 
 from ..pod.pod import Pod
 from ..pod.traits import TRAITS

@@ -28,7 +28,16 @@ from ..checkpoint.retention import Retention
 from ..checkpoint.saved_model import Place, Step, find_checkpoint, job_of, parse_meta
 from ..config import Config
 from ..config.attention import with_kernel
-from ..contract import CHECKPOINT_MANIFEST, CHECKPOINT_METRICS, Phase, RefusedError, UserError, Workdir, WorkerEnv
+from ..contract import (
+    CHECKPOINT_MANIFEST,
+    CHECKPOINT_METRICS,
+    Evaluation,
+    Phase,
+    RefusedError,
+    UserError,
+    Workdir,
+    WorkerEnv,
+)
 from ..data.base import Examples
 from ..data.pipeline import evaluation_batches
 from ..devices import Devices
@@ -39,7 +48,6 @@ from ..executables.pod_executables import Executables
 from ..measure.validation import validate
 from ..models.attention import resolve
 from ..parallel.base import Strategy
-from ..queries import Evaluation
 from ..safe_name import as_files, path_inside
 from ..state import Batch, StateDict, TrainState
 from ..storage.base import Storage

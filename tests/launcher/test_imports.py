@@ -98,6 +98,7 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
     ):
         modules = imported("import contextlib", *statements)
         assert "podrun.launcher.plan.spec" in modules
+        assert "podrun.runtime.queries" not in modules  # for commands that ask the runtime on this machine
         assert not {"pydantic", "yaml", "importlib.metadata"} & (modules - imported("pass"))
 
 
