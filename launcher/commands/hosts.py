@@ -23,6 +23,7 @@ from ..view.times import moment
 _WIDTH = 80  # columns, where there is no terminal
 _NAME, _KINDS = 20, 19  # characters of these columns, at most
 _KIND, _RUN = 10, 4  # characters of the kind of a failure, and of the end of its run's id
+_DESCRIBED = 8  # bad hosts whose failures are shown, the worst
 _SHOWN = 3  # failures of a host that are shown, the latest
 
 
@@ -42,8 +43,10 @@ def show_hosts(as_json: bool) -> int:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         print(_table(failed, histories))
         bad = [history for history in failed if history.is_bad]
-        for history in bad:
+        for history in bad[:_DESCRIBED]:
             print("\n".join(_why(history, max(40, width))))
+        if len(bad) > _DESCRIBED:
+            print(f"and {len(bad) - _DESCRIBED} more bad hosts; `podrun hosts --json` has their failures")
         if bad:
             print(how_to_clear([_shown(history) for history in bad]))
     if well:

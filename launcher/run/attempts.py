@@ -279,7 +279,7 @@ class _Run:
         needed = host_of_checkpoints(self._spec, self._open.directory) if bad and pod.excludes_bad else None
         others = [name for name in bad if name != needed]
         self._avoided = to_leave_out(pod, self._spec.job, others, self._unfit) if pod.excludes_bad else ()
-        hosts = assign_hosts(pod, self._spec.job, self._avoided) if self._avoided else None
+        hosts = assign_hosts(pod, self._spec.job, {*self._avoided}) if self._avoided else None
         if self._is_new_here or not bad.keys() <= self._known_bad:
             known = hosts if self._is_new_here and hosts else ()  # before a restart, any host may be lost
             self._of_bad_hosts = [*lines, *describe_bad(pod, bad, self._avoided, known, needed)]
@@ -440,8 +440,8 @@ class _Run:
         pod = self._spec.pod
         if len(plan.hosts) == len(pod.hosts):
             return None
-        dropped = {*self._unfit, *self._avoided}
-        missing = [host for host in pod.all_hosts if host not in plan.pod.hosts and host.name not in dropped]
+        dropped, present = {*self._unfit, *self._avoided}, set(plan.pod.hosts)
+        missing = [host for host in pod.all_hosts if host not in present and host.name not in dropped]
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
         away = partial(host_wait.away, stopped=self._is_stopped, quiet=True)
         return RejoinWatch(missing, away, self._note, stop)

@@ -61,8 +61,9 @@ def describe_bad(
         hosts: the hosts of the attempt; empty if they are not known yet.
         needed: name of the host on whose disk alone the run's checkpoints are; None if there is none.
     """
-    without = [name for name in bad if name in left_out]
-    used = [name for name in bad if name not in left_out and (name != needed or not pod.excludes_bad)]
+    gone = {*left_out, *([needed] if needed and pod.excludes_bad else [])}
+    without = [name for name in left_out if name in bad]
+    used = [name for name in bad if name not in gone]
     lines = []
     if without:
         lines.append(f"left out: {describe_left_out(without, bad)}{_instead(pod, hosts)}; {how_to_clear(without)}")
@@ -91,7 +92,8 @@ def describe_left_out(names: Sequence[str], bad: Mapping[str, HostHistory]) -> s
 
 def _instead(pod: Pod, hosts: Sequence[Host]) -> str:
     """Return a clause about the spares that take part, and about a smaller number of hosts; empty without either."""
-    spares = [host.name for host in hosts if host not in pod.hosts]
+    usual = set(pod.hosts)
+    spares = [host.name for host in hosts if host not in usual]
     instead = f"; in place: {fold(spares)}" if spares else ""
     return (
         f"{instead}; {len(hosts)} of {len(pod.hosts)} hosts take part" if 0 < len(hosts) < len(pod.hosts) else instead

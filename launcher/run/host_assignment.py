@@ -80,8 +80,9 @@ def describe_change(pod: Pod, before: Sequence[Host], after: Sequence[Host]) -> 
     """Return a message about the change of hosts; None if they are the same as before."""
     if tuple(before) == tuple(after):
         return None
-    gone = [host.name for host in before if host not in after]
-    new = [host.name for host in after if host not in before]
+    before_all, after_all = set(before), set(after)
+    gone = [host.name for host in before if host not in after_all]
+    new = [host.name for host in after if host not in before_all]
     parts = []
     if gone:
         parts.append(f"without {name_hosts(gone)}")

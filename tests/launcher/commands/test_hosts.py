@@ -113,3 +113,18 @@ def test_a_clock_that_was_wrong(podrun: Podrun, tmp_path: Path) -> None:
     for time in (0.0, 2.4e11, 1.0):
         note_attempt(AttemptOfHosts(time, f"r{time}", "ssh", {"a": "a"}, {"a": HostFailure("lost", "gone")}))
     assert "a: 3 failures in its last 3 runs" in podrun("hosts").out
+
+
+def test_many_bad_hosts(podrun: Podrun) -> None:
+    """The failures of the worst are shown, and a command that can be read."""
+    names = {f"10.0.1.{n}": f"gpu-{n}-{'abc'[n % 3]}" for n in range(30)}
+    for number in range(3):
+        gone = {address: HostFailure("lost", "gone") for address in names}
+        note_attempt(AttemptOfHosts(float(number), f"r{number}", "ssh", names, gone))
+    lines = podrun("hosts").out.splitlines()
+    assert sum("failures in its last" in line for line in lines) == 8
+    assert lines[-2:] == [
+        "and 22 more bad hosts; `podrun hosts --json` has their failures",
+        "`podrun hosts clear HOST...` takes them back",
+    ]
+    assert podrun("hosts", "clear", *names).out.count("3 failures forgiven") == 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from podrun.launcher.run import attempts, cleanup, preparation
 from podrun.launcher.run import wait_for_hosts as host_wait
 from podrun.launcher.run.attempts import run_attempts
 from podrun.launcher.run.bad_hosts import bad_hosts, describe_bad
-from podrun.launcher.run.host_assignment import to_leave_out
+from podrun.launcher.run.host_assignment import assign_hosts, to_leave_out
 from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure, HostKey
 from podrun.launcher.rundir.host_record import clear_hosts, note_attempt, record_path
@@ -71,10 +72,21 @@ def test_who_is_left_out(spares: list[Host], least: int | None, bad: list[str], 
 
 
 def test_ten_thousand_bad_hosts() -> None:
+    """They are chosen and described in a moment, in a line that can be read."""
     names = [f"h{n}" for n in range(10_000)]
     hosts = tuple(Host(name, name) for name in names)
-    pod = Pod(parse_slice("cpu-10000x1"), hosts, "ssh", "cpu", min_hosts=1)
-    assert len(to_leave_out(pod, PROGRAM, names)) == 9_999
+    pod = Pod(parse_slice("cpu-10000x1"), hosts, "ssh", "cpu", min_hosts=1, excludes_bad=True)
+    gone = {name: HostFailure("lost", "gone") for name in names}
+    for number in range(3):
+        note_attempt(AttemptOfHosts(1.0, f"r{number}", "ssh", {name: name for name in names}, gone))
+    began = time.process_time()
+    bad = bad_hosts(pod, print)
+    out = to_leave_out(pod, PROGRAM, [*bad])
+    first, second = describe_bad(pod, bad, out, assign_hosts(pod, PROGRAM, {*out}) or ())
+    assert time.process_time() - began < 4.0
+    assert len(out) == 9_999
+    assert max(map(len, (first, second))) < 400
+    assert "; and 9996 more; 1 of 10000 hosts take part; `podrun hosts clear h[0-9998]` takes them back" in first
 
 
 def told(pod: Pod) -> list[str]:
