@@ -265,12 +265,16 @@ def step_tiles(
 
 
 def last_metrics(steps: Sequence[StepRecord], evaluations: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return (name, value) pairs of the last losses and of metrics like `val/f1`. A value may be `nan`."""
+    """Return (name, value) pairs of the last losses and of metrics like `val/f1`. A value may be `nan`.
+
+    The accuracy is that of a classification; a language model is judged by its loss.
+    """
     trained = metrics_of(steps[-1].values) if steps else {}
     evaluated = {name: value for row in evaluations for name, value in metrics_of(row).items()}
     named = [name for name in evaluated if "/" in name][:_MOST_NAMED]
+    accuracy = None if "perplexity" in evaluated else evaluated.get("accuracy")
     values = [("loss", trained.get("loss")), ("validation loss", evaluated.get("loss"))]
-    values += [(name, evaluated[name]) for name in named]
+    values += [("validation accuracy", accuracy), *((name, evaluated[name]) for name in named)]
     return [(name, f"{value:#.4g}") for name, value in values if value is not None]
 
 

@@ -34,6 +34,8 @@ def verdict_of(
         RunStatus.ABANDONED: "Abandoned: it has not ended, and has no supervisor",
     }[status]
     text = "" if end is None or code == 0 else cause_of(end["message"])
+    if status is RunStatus.INTERRUPTED:  # which the title says
+        text = "" if text == "interrupted" else text.removeprefix("interrupted; ")
     if status is RunStatus.DONE and had_nothing_left:
         text = NOTHING_LEFT
     restarts = [

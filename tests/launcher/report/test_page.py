@@ -261,6 +261,34 @@ def test_the_last_evaluation_of_a_program_is_on_the_first_screen() -> None:
     assert (tiles["loss"], tiles["val/f1"], tiles["val/loss"]) == ("nan", "0.7000", "nan")
 
 
+@pytest.mark.parametrize("metrics", [{"accuracy": 0.9}, {"accuracy": 0.9, "perplexity": 3.0}])
+def test_a_classification_has_its_accuracy_on_the_first_screen(metrics: dict[str, float]) -> None:
+    """A language model has its loss there."""
+    directory = make()
+    record(directory, start(0, 0, hosts=1), *steps(1, 2, 0, hosts=1))
+    record(directory, event("eval", 0, time=BEGIN + 2, step=2, loss=0.3, **metrics))
+    tiles = dict(page_of_run(directory).tiles)
+    assert tiles.get("validation accuracy") == (None if "perplexity" in metrics else "0.9000")
+    assert tiles["validation loss"] == "0.3000"
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ("interrupted", ""),
+        ("interrupted; the checkpoint of step 3 is complete", "the checkpoint of step 3 is complete"),
+        ("interrupted twice, so stopped at once", "interrupted twice, so stopped at once"),
+    ],
+)
+def test_an_interrupted_run_says_what_is_saved(message: str, text: str) -> None:
+    """The title says that it was interrupted."""
+    directory = make()
+    end = event("end", time=BEGIN + 9, code=130, message=f"{message} [exit code 130]")
+    record(directory, start(0, 0), *steps(1, 3, 1), end)
+    verdict = page_of_run(directory).verdict
+    assert (verdict.title, verdict.text) == ("Interrupted", text)
+
+
 def test_goodput_is_explained_where_there_is_one() -> None:
     text = html(run_with_restart())
     assert text.count("Goodput is the share of the time") == 2  # at the number, and below the shares
