@@ -116,7 +116,7 @@ def _spec(request: EvaluateRequest) -> tuple[RunSpec, tuple[Bundle, ...]]:
     from ..request.train_file import with_overrides
 
     job = with_kernel(
-        with_overrides(saved.job, request.overrides, _SECTIONS), "auto"
+        with_overrides(saved.job.for_evaluation(), request.overrides, _SECTIONS), "auto"
     )  # it may name one of other devices
     typed = Request(None, where=request.where, workdir=saved.workdir, command=request.command)
     if queue := queue_name(typed):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from podrun.runtime.config import Config, check_slice
+from podrun.runtime.config.job import precision_problems
 from podrun.runtime.config.parallel import Jit, Mesh, Parallel, Pmap
 from podrun.runtime.contract import UserError
 from podrun.runtime.layout_facts import Held, Survey
@@ -167,7 +168,8 @@ def _conflict(layout: Layout, config: Config, slice: Slice) -> str:
         check_slice(layout.of(config), slice.devices, slice.slices, slice.kind)
     except UserError as error:
         return "; ".join(str(error).splitlines())
-    return layout.parallel.conflict(config.model, config.optimizer) or ""
+    problems = precision_problems(layout.of(config))
+    return layout.parallel.conflict(config.model, config.optimizer) or "; ".join(problems)
 
 
 def chains(

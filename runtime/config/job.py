@@ -114,6 +114,10 @@ class Config(Section):
         """Return the regular expression that matches the full names of the parameters that are trained; None: all are."""
         return self.trainable if getattr(self.model, "lora", None) is None else LORA_PARAMETERS
 
+    def for_evaluation(self) -> Config:
+        """Return the job without its type of gradients, so that it may have another strategy."""
+        return self.model_copy(update={"precision": self.precision.model_copy(update={"gradients": "float32"})})
+
     @property
     def dropout(self) -> float:
         """Return the largest dropout rate of the model and its LoRA; 0 if the section does not give one."""
@@ -192,6 +196,7 @@ class Config(Section):
             *_lora_problems(self),
             *_dpo_problems(self),
             *_frozen_problems(self),
+            *precision_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
             *_loss_problems(self),
@@ -248,6 +253,25 @@ def _frozen_problems(config: Config) -> list[str]:
         f"precision.frozen: {config.precision.frozen} is the type of parameters that are not trained, but all are; give "
         "trainable or model.lora, or remove it"
     ]
+
+
+def precision_problems(config: Config) -> list[str]:
+    """Return a line for each key of `precision` that the job cannot have."""
+    precision, strategy, problems = config.precision, config.parallel.name, []
+    if precision.gradients != "float32":
+        if strategy not in ("pmap", "shard_map"):
+            problems.append(
+                f"precision.gradients: {precision.gradients} is for parallel: pmap and shard_map, not {strategy}; take one "
+                "of them, or remove it"
+            )
+        if config.optimizer.uses_line_search:
+            problems.append(
+                f"precision.gradients: {precision.gradients} is too coarse for the line search of optimizer "
+                f"{config.optimizer.name}; remove it"
+            )
+    if precision.output is not None and not isinstance(config.model, GPT2Model | DecoderModel):
+        problems.append("precision.output is for model gpt2 and decoder; remove it, or take one of them")
+    return problems
 
 
 def _lora_problems(config: Config) -> list[str]:

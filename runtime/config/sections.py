@@ -69,7 +69,7 @@ DType = Literal["float32", "bfloat16"]
 
 
 class Precision(Section):
-    """Data types of a job. Parameters that are trained, their gradients and the optimizer's state are always float32."""
+    """Data types of a job. Parameters that are trained and the optimizer's state are always float32."""
 
     compute: DType = Field(
         "float32", description="Data type of the computation. bfloat16 is faster on TPUs and new GPUs."
@@ -79,11 +79,21 @@ class Precision(Section):
         description="Data type of the parameters that are not trained (trainable, model.lora); bfloat16 takes half of the "
         "memory.",
     )
+    gradients: DType = Field(
+        "float32",
+        description="Data type in which pmap and shard_map sum the gradients over the devices. bfloat16 sends half of the "
+        "bytes. Microbatches and the optimizer add in float32.",
+    )
+    output: DType | None = Field(
+        None,
+        description="Data type in which gpt2 and decoder compute their outputs, the logits, which become float32 then; null: "
+        "that of the computation.",
+    )
 
     @model_serializer(mode="wrap")
     def _short(self, default: SerializerFunctionWrapHandler) -> Any:
         """Write `bfloat16` for `{compute: bfloat16}`, as older checkpoints have it."""
-        return self.compute if self.frozen == "float32" else default(self)
+        return self.compute if self == Precision(compute=self.compute) else default(self)
 
 
 def _of_computation(value: Any) -> Any:

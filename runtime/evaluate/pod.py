@@ -26,7 +26,7 @@ from ..checkpoint.metadata import JobMeta, job_meta
 from ..checkpoint.restore import restore_step
 from ..checkpoint.retention import Retention
 from ..checkpoint.saved_model import Place, Step, find_checkpoint, job_of, parse_meta
-from ..config import Config
+from ..config import Config, saved_config
 from ..config.attention import with_kernel
 from ..contract import (
     CHECKPOINT_MANIFEST,
@@ -218,7 +218,9 @@ def _download(url: str, step: Step, spool: Path, note: Callable[[str], None]) ->
 def _job(chosen: Chosen, config: Config) -> Config:
     """Return the checkpoint's job with the data, the strategy and the launch settings of `config`."""
     sections = config.model_dump(mode="json", include={"data", "validation", "parallel", "launch"})
-    job = job_of(chosen.meta, chosen.step, chosen.workdir, **sections)
+    saved = job_of(chosen.meta, chosen.step, chosen.workdir).for_evaluation()
+    meta: JobMeta = {**chosen.meta, "config": saved_config(saved)}
+    job = job_of(meta, chosen.step, chosen.workdir, **sections)
     return resolve(with_kernel(job, "auto"), Devices.here())[0]
 
 

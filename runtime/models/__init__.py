@@ -33,7 +33,8 @@ def make_language_model(config: Config, vocabulary: int, dtype: jnp.dtype) -> Mo
         return adapt(section.name, options=section.options, vocabulary=vocabulary, dtype=dtype)
     if "tokens" not in section.examples:
         raise UserError(f"model {section.name} reads arrays, but the task gives tokens; take gpt2 or decoder")
-    return _built_in(section, vocabulary, dtype)
+    output = config.precision.output
+    return _built_in(section, vocabulary, dtype, **({} if output is None else {"output": output}))
 
 
 def model_vocabulary(config: Config, needed: int) -> int:
@@ -89,9 +90,9 @@ def make_model(config: Config, shape: tuple[int, ...], outputs: int, dtype: jnp.
     return _built_in(section, outputs, dtype)
 
 
-def _built_in(section: ModelSection, outputs: int, dtype: jnp.dtype) -> Model:
+def _built_in(section: ModelSection, outputs: int, dtype: jnp.dtype, **options: str) -> Model:
     from .linen import Linen
 
     name = name_of(type(section))
     kind = getattr(import_module(f".{name}", __name__), _CLASSES[name])
-    return Linen(name, kind(section, outputs, dtype))
+    return Linen(name, kind(section, outputs, dtype, **options))

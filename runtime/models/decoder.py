@@ -243,6 +243,8 @@ class Decoder(nn.Module):
     vocabulary: int
     dtype: jnp.dtype
     """Data type of the computation; parameters are float32."""
+    output: str | None = None
+    """Data type in which the logits are computed; None: `dtype`."""
 
     stacked = ("layers",)
     partition_rules = MappingProxyType(  # heads, hidden units and token ids are divided
@@ -264,7 +266,7 @@ class Decoder(nn.Module):
         self.layers = Layers(pattern, c.layers // c.period, c.remat, c.scan_layers is not False)
         self.final_norm = Norm(c, self.dtype)
         if not c.tied_head:
-            self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.dtype, kernel_init=init)
+            self.lm_head = nn.Dense(self.vocabulary, use_bias=False, dtype=self.output or self.dtype, kernel_init=init)
 
     def __call__(self, tokens: jax.Array, deterministic: bool = True, segments: jax.Array | None = None) -> jax.Array:
         """Map int32[B, T] to float32[B, T, V]; T is at most config.context.
@@ -309,7 +311,7 @@ class Decoder(nn.Module):
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:
         """Map [..., C] to logits, float32[..., V]."""
-        logits = tied_logits(self.embed, hidden) if self.config.tied_head else self.lm_head(hidden)
+        logits = tied_logits(self.embed, hidden, self.output) if self.config.tied_head else self.lm_head(hidden)
         return soft_cap(logits.astype(jnp.float32), self.config.logit_soft_cap)
 
 

@@ -102,6 +102,8 @@ class GPT2(nn.Module):
     vocabulary: int
     dtype: jnp.dtype
     """Data type of the computation; parameters are float32."""
+    output: str | None = None
+    """Data type in which the logits are computed; None: `dtype`."""
 
     partition_rules = MappingProxyType(
         {r"attn\.c_attn\.kernel|mlp\.c_fc\.kernel": 1, r"c_proj\.kernel|wte\.embedding": 0}
@@ -138,4 +140,4 @@ class GPT2(nn.Module):
     @nn.nowrap
     def head(self, hidden: jax.Array) -> jax.Array:
         """Map [..., C] to logits, float32[..., V]."""
-        return tied_logits(self.wte, hidden).astype(jnp.float32)
+        return tied_logits(self.wte, hidden, self.output).astype(jnp.float32)

@@ -122,14 +122,16 @@ _ALIGNED = 8
 """Rows of a matrix of bfloat16 that are 16 bytes: the unit in which a GPU's tensor cores read."""
 
 
-def tied_logits(embed: nn.Embed, hidden: jax.Array) -> jax.Array:
-    """Return the products of `hidden`, [..., C], with the embeddings of all V tokens: [..., V], in the dtype of `embed`.
+def tied_logits(embed: nn.Embed, hidden: jax.Array, dtype: str | None = None) -> jax.Array:
+    """Return the products of `hidden`, [..., C], with the embeddings of all V tokens: [..., V].
+
+    They are computed in `dtype`; None: in the dtype of `embed`.
 
     GPT-2's V of 50257 is odd, and a GPU multiplies matrices with odd sides at half its speed (docs/gpu.md). So there rows of
     zeros are added to the embeddings, and their products left out. A TPU pads matrices itself.
     """
     with jax.named_scope("head"):
-        hidden, table = nn.dtypes.promote_dtype(hidden, embed.embedding, dtype=embed.dtype)
+        hidden, table = nn.dtypes.promote_dtype(hidden, embed.embedding, dtype=dtype or embed.dtype)
         if table.shape[0] % _ALIGNED == 0:
             return _product(hidden, table)
         logits: jax.Array = jax.lax.platform_dependent(hidden, table, cuda=padded_product, default=_product)

@@ -24,16 +24,24 @@ def average(tree: Any, axis: Axis, pod: Devices) -> Any:
     return _reduce(jax.lax.pmean, tree, axis, pod)
 
 
-def average_results(results: tuple[Any, Any], axis: Axis, pod: Devices) -> tuple[Any, Any]:
-    """Average the results of `Strategy.gradients` over the devices of `axis`.
+def average_results(results: tuple[Any, Any], axis: Axis, pod: Devices, dtype: str = "float32") -> tuple[Any, Any]:
+    """Average the results of `Strategy.gradients` over the devices of `axis`; the gradients in `dtype`.
 
     The model's state is merged as by `arrays.merge_model_states`: the mean of floats, the maximum of integers.
     """
-    means, state = results
+    (grads, metrics), state = results
     leaves, structure = jax.tree.flatten(state)
-    means, floats = average((means, [x for x in leaves if is_float(x)]), axis, pod)
+    rest = (metrics, [x for x in leaves if is_float(x)])
+    if dtype == "float32":  # one collective for all
+        grads, (metrics, floats) = average((grads, rest), axis, pod)
+    else:
+        narrow = average(jax.tree.map(lambda x: x.astype(dtype) if is_float(x) else x, grads), axis, pod)
+        grads = jax.tree.map(lambda x, like: x.astype(like.dtype), narrow, grads)
+        metrics, floats = average(rest, axis, pod)
     averaged = iter(floats)
-    return means, jax.tree.unflatten(structure, [next(averaged) if is_float(x) else _largest(x, axis) for x in leaves])
+    return (grads, metrics), jax.tree.unflatten(
+        structure, [next(averaged) if is_float(x) else _largest(x, axis) for x in leaves]
+    )
 
 
 def _largest(x: jax.Array, axis: Axis) -> jax.Array:
@@ -210,5 +218,8 @@ class DeviceStep:
     def _average_gradients(self, state: TrainState, batch: Batch, key: jax.Array) -> Results:
         params, model_state = self._mark_varying((state.params, self._strategy.inputs(state)))
         return average_results(
-            self._strategy.gradients(params, model_state, batch, key), self._axis, self._strategy.pod
+            self._strategy.gradients(params, model_state, batch, key),
+            self._axis,
+            self._strategy.pod,
+            self._strategy.config.precision.gradients,
         )

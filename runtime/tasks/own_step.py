@@ -232,6 +232,8 @@ def _conflicts(config: Config, evaluates: bool) -> list[str]:
         )
     if config.z_loss:
         problems.append(f"z_loss: {task}; remove it, and add it to the loss")
+    if config.precision.gradients != "float32":
+        problems.append(f"precision.gradients: {task}, which sums its gradients itself; remove it")
     if not evaluates:
         given = {
             "eval.patience": config.eval.patience is not None,

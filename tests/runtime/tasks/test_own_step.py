@@ -251,8 +251,8 @@ def test_what_is_refused(module: Path, old: str, new: str, reason: str) -> None:
 def test_keys_that_are_for_a_loss(module: Path) -> None:
     """All of them at once, each with what to do."""
     keys = {"accumulate": 2, "ema": 0.9, "trainable": "w.*", "skip_nonfinite": 3, "z_loss": 0.1}
-    lines = refusal(**keys).splitlines()
-    assert [re.split("[ :]", line)[0] for line in lines] == [*keys]
+    lines = refusal(**keys, precision={"gradients": "bfloat16"}).splitlines()
+    assert [re.split("[ :]", line)[0] for line in lines] == [*keys, "precision.gradients"]
     assert all("task mine:Mine has a `step` of its own" in line and "remove it" in line for line in lines)
     module.write_text(CODE.replace("def evaluate", "def score"))
     sys.modules.pop("mine", None)
