@@ -96,6 +96,9 @@ class HostWait:
                     self._avoided = frozenset()
                     continue
                 away = away or spares
+                if not away:
+                    what = "could not be prepared, and too few other hosts are left"
+                    return Failure(min(self._unfit), None, what, ExitCode.UNAVAILABLE)
             if passed > self._limit:
                 host, reason = next(iter(away.items()))
                 return Failure(

@@ -45,3 +45,11 @@ def test_a_host_that_answers_is_not_spoken_of() -> None:
     assert waiting.wait(lambda: False) is None
     assert not notes
     assert not waiting.waited
+
+
+def test_too_few_hosts_that_could_be_prepared() -> None:
+    """All answer, so there is nobody to wait for."""
+    failure = HostWait(POD, PROGRAM, Behind(POD, ()), [].append, unfit=["h0"]).wait(lambda: False)
+    assert failure is not None
+    assert str(failure) == "h0: could not be prepared, and too few other hosts are left"
+    assert failure.code == ExitCode.UNAVAILABLE
