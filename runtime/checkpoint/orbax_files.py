@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ class CheckpointWriter:
         meta: Mapping[str, Any],
         metrics: Metrics,
         frozen: Arrays | None = None,
-        linked: Mapping[str, Path] | None = None,
+        links: Path | None = None,
     ) -> None:
         """Start to write a checkpoint. Raises ValueError if it exists, and the errors of orbax.
 
@@ -77,15 +76,15 @@ class CheckpointWriter:
             meta: metadata, as JSON.
             metrics: metrics of the evaluation at this step, by name.
             frozen: arrays to write to the folder of frozen parameters.
-            linked: in place of `frozen`: files of an earlier checkpoint, which get hard links, by their name in that folder.
+            links: in place of `frozen`: a folder with hard links to an earlier checkpoint's files, which are moved there.
         """
         items: dict[str, Any] = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
             META: ocp.args.JsonSave(dict(meta)),
             METRICS: ocp.args.JsonSave({"loss": None, **metrics}),
         }
-        if frozen or linked is not None:
-            items[FROZEN] = _FrozenSave(frozen, ocdbt_target_data_file_size=_FILE, linked=linked)
+        if frozen or links is not None:
+            items[FROZEN] = _FrozenSave(frozen, ocdbt_target_data_file_size=_FILE, links=links)
         self._checkpointer.save(folder, args=ocp.args.Composite(**items))
 
     def wait(self) -> None:
@@ -100,22 +99,22 @@ class CheckpointWriter:
 
 
 class _Frozen(ocp.PyTreeCheckpointHandler):
-    """Writes frozen parameters, or makes hard links to their files in an earlier checkpoint."""
+    """Writes frozen parameters, or takes hard links to their files in an earlier checkpoint."""
 
     def __init__(self, leads: bool, **options: Any) -> None:
-        """Take the options of orbax's handler. `leads`: whether this process makes the links; exactly one does."""
+        """Take the options of orbax's handler. `leads`: whether this process moves the links; exactly one does."""
         super().__init__(**options)
         self._leads = leads
         self._links = False
 
     async def async_save(self, directory: Any, item: Any = None, save_args: Any = None, args: Any = None) -> Any:
-        """Start to write the arrays or to make the links, and return the futures."""
-        self._links = args.linked is not None
+        """Start to write the arrays or to move the links, and return the futures."""
+        self._links = args.links is not None
         if not self._links:
             return await super().async_save(directory, item, save_args, args)
         if not self._leads:
             return []
-        return [ocp.future.CommitFutureAwaitingContractedSignals(_link(args.linked, Path(directory)), name="links")]
+        return [ocp.future.CommitFutureAwaitingContractedSignals(_move(args.links, Path(directory)), name="links")]
 
     def finalize(self, directory: Any) -> None:
         if not self._links:  # otherwise the files are complete already
@@ -125,14 +124,14 @@ class _Frozen(ocp.PyTreeCheckpointHandler):
 @ocp.args.register_with_handler(_Frozen, for_save=True, for_restore=True)
 @dataclass
 class _FrozenSave(ocp.args.PyTreeSave):
-    linked: Mapping[str, Path] | None = None
-    """Files of an earlier checkpoint by their name in the folder of frozen parameters, instead of arrays."""
+    links: Path | None = None
+    """A folder with hard links to an earlier checkpoint's files, instead of arrays."""
 
 
-async def _link(files: Mapping[str, Path], directory: Path) -> None:
-    for name, file in files.items():
-        (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        os.link(file, directory / name)
+async def _move(links: Path, directory: Path) -> None:
+    for path in links.iterdir():
+        path.rename(directory / path.name)
+    links.rmdir()
 
 
 class _Writing(ocp.type_handlers.NumpyHandler):

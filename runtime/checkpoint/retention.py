@@ -12,6 +12,7 @@ from pathlib import Path
 from ..contract import CHECKPOINT_METRICS, CHECKPOINT_PINNED
 from ..events import Metrics
 from ..ranking import LOWEST_LOSS, Ranking
+from .names import LINKS
 
 _REMOVED = ".podrun-removed"
 """Suffix of a checkpoint that is being removed."""
@@ -75,7 +76,7 @@ def remove_superseded(folders: Mapping[int, Path], retention: Retention) -> list
 
 def remove_incomplete(directory: Path) -> None:
     """Remove the folders that interrupted saves and removals have left."""
-    for pattern in ("*.orbax-checkpoint-tmp*", f"*{_REMOVED}"):
+    for pattern in ("*.orbax-checkpoint-tmp*", f"*{_REMOVED}", LINKS):
         for leftover in directory.glob(pattern):
             shutil.rmtree(leftover, ignore_errors=True)
 

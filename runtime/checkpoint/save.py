@@ -29,7 +29,7 @@ from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
 from .damage import error_number, save_failure
 from .manifest import flush, write_manifest
-from .names import COMMITTED, FROZEN, STATE
+from .names import COMMITTED, FROZEN, LINKS, STATE
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
 from .retention import Retention, remove_superseded
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .orbax_files import CheckpointWriter
 
 _POLL = 0.02  # seconds
-_PROBE = ".podrun-link"
-"""Name in the folder of all checkpoints under which the first hard link is tried."""
+_SHARED = 8
+"""Maximum number of checkpoints that share a file, so that a damaged block of the disk does not damage all of many."""
 
 
 def writes_at_once() -> bool:
@@ -101,10 +101,7 @@ class Saves:
                 self._writer = CheckpointWriter(self._in_parts)
             if not (self._in_parts or self._gathers):
                 whole[FROZEN] = jax.tree.map(as_numpy, whole[FROZEN])
-            links = None
-            if self._linked is not None:
-                source = self.frozen_in or self._directory
-                links = {name.removeprefix(f"{FROZEN}/"): source / name for name in self._linked}
+            links = None if self._linked is None else self._directory / LINKS
             self._writer.start(self._directory / str(step), whole[STATE], meta, metrics, whole[FROZEN], links)
         except Exception as error:
             raise self.failure(step, error) from error
@@ -119,35 +116,36 @@ class Saves:
 
         Returns the manifest's entries of these files, without entries on the other processes; None to write the arrays.
         """
-        linked = self._linkable() if self._primary else None
+        linked = self._make_links() if self._primary else None
         if not (self._in_parts or self._gathers):
             return linked
         jax.block_until_ready(frozen)  # on CPU, only one collective operation may be in flight
         is_linked = bool(gather([linked is not None])[0, 0])
         return (linked or {}) if is_linked else None
 
-    def _linkable(self) -> Files | None:
-        """Return the entries of an earlier checkpoint's frozen files; None if links cannot be made to all of them."""
-        if self.frozen_in is None:
+    def _make_links(self) -> Files | None:
+        """Make hard links to an earlier checkpoint's frozen files in the folder LINKS, and return their entries.
+
+        Returns None if that is not possible: the arrays are still in memory, so they are written anew.
+        """
+        folder, links = self.frozen_in, self._directory / LINKS
+        shutil.rmtree(links, ignore_errors=True)  # left by a save that failed
+        if folder is None:
             return None
-        folder, probe = self.frozen_in, self._directory / _PROBE
+        linked: Files = {}
         try:
-            entries = parse_manifest((folder / CHECKPOINT_MANIFEST).read_bytes())
-            linked = {
-                name: entry
-                for name, entry in entries.items()
-                if name.startswith(f"{FROZEN}/") and name != f"{FROZEN}/{COMMITTED}"
-            }
-            for name, (size, _) in linked.items():
-                status = (folder / name).lstat()
-                if not stat.S_ISREG(status.st_mode) or status.st_size != size:
-                    return None
-            probe.unlink(missing_ok=True)
-            for name in list(linked)[:1]:
-                os.link(folder / name, probe)
-                probe.unlink()
-        except (OSError, ValueError):  # removed, damaged, or a file system without links, such as that of a bucket
-            return None
+            for name, entry in parse_manifest((folder / CHECKPOINT_MANIFEST).read_bytes()).items():
+                if not name.startswith(f"{FROZEN}/") or name == f"{FROZEN}/{COMMITTED}":
+                    continue
+                status = _link(folder / name, links / name.removeprefix(f"{FROZEN}/"))
+                if not stat.S_ISREG(status.st_mode) or status.st_size != entry[0] or status.st_nlink > _SHARED:
+                    linked = {}
+                    break
+                linked[name] = entry
+        except (OSError, ValueError):  # removed, damaged, of another user, or a file system without links
+            linked = {}
+        if not linked:
+            shutil.rmtree(links, ignore_errors=True)
         return linked or None
 
     def _complete(self, step: int, written: threading.Event) -> None:
@@ -221,3 +219,14 @@ class Saves:
         self.completed(wait=True)
         if self._writer is not None:
             self._writer.close()
+
+
+def _link(file: Path, link: Path) -> os.stat_result:
+    """Make a hard link, and return its status. Raises OSError."""
+    link.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(file, link)
+    except FileExistsError:  # NFS, if the answer to a first request was lost
+        if not link.samefile(file):
+            raise
+    return link.lstat()

@@ -146,7 +146,7 @@ def test_newest_and_best_are_kept(
     assert kept(tmp_path) == expected
 
 
-@pytest.mark.parametrize("name", ["7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-1712"])
+@pytest.mark.parametrize("name", ["7.orbax-checkpoint-tmp", "7.orbax-checkpoint-tmp-1712", ".podrun-links"])
 def test_what_a_killed_save_left_is_removed(tmp_path: Path, name: str) -> None:
     """By process 0, and only that: the others would race with it."""
     with opened(tmp_path) as checkpoints:
