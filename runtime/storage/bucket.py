@@ -11,7 +11,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -192,22 +192,27 @@ class BucketStorage(Storage):
 
     def _put_or_copy(self, name: str, path: Path) -> None:
         """Upload a file of a checkpoint, or copy the object of an earlier checkpoint's file to which it is a hard link."""
-        if path.stat().st_nlink > 1:
-            _, step, *inside = name.split("/")
-            for folder in path.parents[len(inside)].iterdir():
-                other = folder.joinpath(*inside)
-                before = self._remote.get(self._name(other))
-                if folder.name != step and before is not None and other.is_file() and other.samefile(path):
-                    assert self._claim is not None
-                    self._claim.check()
-                    try:
-                        self._bucket.copy(self._name(other), name)
-                        return
-                    except (
-                        BucketError
-                    ):  # somebody may have removed the object; uploading says if the bucket is unreachable
-                        break
+        assert self._claim is not None
+        for other in self._links(name, path):
+            self._claim.check()
+            try:
+                item = self._bucket.stat(other)
+                if item is not None and is_same(path, item):  # otherwise somebody has changed the object
+                    self._bucket.copy(other, name)
+                    return
+            except BucketError:  # somebody may have removed the object; uploading says if the bucket is unreachable
+                break
         self._put(name, path)
+
+    def _links(self, name: str, path: Path) -> Iterator[str]:
+        """Yield the objects of other checkpoints' files that are hard links to a file of a checkpoint."""
+        if path.stat().st_nlink == 1:
+            return
+        _, step, *inside = name.split("/")
+        for folder in path.parents[len(inside)].iterdir():
+            other = folder.joinpath(*inside)
+            if folder.name != step and self._name(other) in self._remote and other.is_file() and other.samefile(path):
+                yield self._name(other)
 
     def _download(self, name: str, item: Stored) -> None:
         """Download an object unless the spool has it. Raises UserError if a link could lead out of the spool."""

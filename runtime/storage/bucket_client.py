@@ -171,7 +171,10 @@ class Bucket:
 
     def copy(self, name: str, target: str) -> None:
         """Copy an object to another name, within the bucket. Raises BucketError."""
-        self._try("write", target, lambda: self._fs.cp_file(self._key(name), self._key(target)))
+        try:
+            self._try("write", target, lambda: self._fs.cp_file(self._key(name), self._key(target)))
+        except ConditionError:  # S3's NoSuchKey
+            raise MissingObjectError(f"{self.url}/{name}: no such object") from None
 
     def modified(self, name: str) -> float:
         """Return the time when an object was written, in seconds since 1970. Raises BucketError."""
