@@ -145,6 +145,17 @@ class DownloadFolder:
             return
         part.rename(final)
 
+    def has_links(self) -> bool:
+        """Return whether the disk has hard links."""
+        link = self.path / _OURS / "link"
+        try:
+            link.unlink(missing_ok=True)
+            os.link(self.path / _OURS / "lock", link)
+            link.unlink()
+        except OSError:
+            return False
+        return True
+
     def drop_part(self, path: str) -> None:
         """Remove a partial file or folder."""
         shutil.rmtree(self.part(path), ignore_errors=True)

@@ -105,8 +105,9 @@ class Transfer:
         folders = tuple(f"{checkpoint_path(step)}/" for step in steps)
         wanted = {*selection.files(listing.sizes), *(path for path in listing.sizes if path.startswith(folders))}
         missing = {path: max(0, listing.sizes[path] - self._home.size_of(path)) for path in wanted}
-        # Frozen parameters are the same files in all checkpoints.
-        needed = sum({(_of_any_step(path), listing.sizes[path]): size for path, size in missing.items()}.values())
+        needed = sum(missing.values())
+        if self._home.has_links():  # frozen parameters are the same files in all checkpoints
+            needed = sum({(_of_any_step(path), listing.sizes[path]): size for path, size in missing.items()}.values())
         free = shutil.disk_usage(self._home.path).free
         if needed > _MOST * free:
             raise UserError(

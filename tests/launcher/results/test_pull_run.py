@@ -349,6 +349,23 @@ def test_a_full_disk(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
     assert contents(pulling.home).items() >= contents(pulling.workdir).items()
 
 
+def test_room_for_frozen_parameters(pulling: Pulling, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted once for all checkpoints; on a disk without hard links once for each."""
+    for step in (10, 20):
+        add_frozen(pulling.workdir / "checkpoints" / str(step), bytes(2_000_000))
+    free = shutil.disk_usage(pulling.workdir)._replace(free=4_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        with pytest.raises(UserError, match=r"lists .* that are not here yet, and the disk of .* has 4 MB free"):
+            pulling.pull()
+    assert pulling.pull().downloaded.checkpoints == [20, 10]
+
+
 def test_a_run_without_results(pulling: Pulling) -> None:
     shutil.rmtree(pulling.workdir)
     with pytest.raises(UserError, match=r"has no results on host-0: there is no folder .*work; it has not begun"):
