@@ -6,11 +6,12 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ..storage.bucket_client import BucketError
+from .names import FROZEN
 
 T = TypeVar("T")
 
@@ -35,6 +36,12 @@ class DamagedCheckpointError(Exception):
 
 class HostFaultError(Exception):
     """This host cannot read a file at the moment (network, limits, permissions). The file itself may be intact."""
+
+
+def require_frozen(step: int, folder: Path, meta: Mapping[str, Any]) -> None:
+    """Raise DamagedCheckpointError if the folder of frozen parameters is missing that the metadata names."""
+    if meta.get("frozen") and not (folder / FROZEN).is_dir():
+        raise DamagedCheckpointError(step, folder / FROZEN, "No such folder")
 
 
 def read_meta(step: int, folder: Path, file: Path, parse: Callable[[Any], T]) -> T:

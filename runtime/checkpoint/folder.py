@@ -29,7 +29,7 @@ from ..ranking import Ranking
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.workdir import damaged_name
-from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, unreadable
+from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, require_frozen, unreadable
 from .manifest import Verification
 from .memory import large_blocks_returned
 from .names import FROZEN, META, STATE
@@ -174,8 +174,7 @@ class CheckpointFolder:
         """Restore a checkpoint on this process, as `target` describes. Raises as `read` does."""
 
         def use(meta: Any) -> T:
-            if meta.get("frozen") and not (self.path(step) / FROZEN).is_dir():
-                raise DamagedCheckpointError(step, self.path(step) / FROZEN, "No such folder")
+            require_frozen(step, self.path(step), meta)
             template = target.template(meta)
             target.accept(step, meta, template)
             return target.build(step, meta, self.read_state(step, template, target.is_part))

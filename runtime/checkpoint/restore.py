@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import jax
@@ -17,6 +18,7 @@ from ..wording import first_rows
 from ..worker.progress import Reporter
 from .damage import DamagedCheckpointError
 from .folder import CheckpointFolder, Target
+from .names import FROZEN
 from .process_zero import Read, restore_from_process_zero
 from .store import Checkpoints, Restored
 
@@ -159,10 +161,22 @@ def _set_aside(checkpoints: CheckpointFolder, damaged: dict[int, str], restored:
 
 def _none_left(checkpoints: CheckpointFolder, damaged: dict[int, str]) -> str:
     rows = list(damaged.values())
+    advice = f"bring a good copy of the files to {checkpoints.directory}, or choose another --workdir to start anew"
+    paths = [checkpoints.path(step) / FROZEN for step in damaged]
+    if any(f"{path}/" in reason for path, reason in zip(paths, rows, strict=True)) and any(map(_is_shared, paths)):
+        advice = (
+            f"the checkpoints of a run share the files in {FROZEN}/, those of the parameters that are not trained, so a "
+            f"damaged one damages them all; {advice}, with `init_from` from the published model"
+        )
     return "\n".join(
         [
             f"there is no checkpoint left that can be read: {rows[0]}",
             *first_rows(rows[1:], 7),
-            f"restore the missing files in {checkpoints.directory}, or choose another --workdir to start anew",
+            advice,
         ]
     )
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether a file in the folder has several hard links."""
+    return any(path.is_file() and path.lstat().st_nlink > 1 for path in folder.rglob("*"))

@@ -17,7 +17,7 @@ from ..array_names import Arrays
 from ..config import Config
 from ..contract import UserError
 from ..ranking import LOWEST_LOSS, Ranking
-from .damage import DamagedCheckpointError, HostFaultError, read_meta, unreadable
+from .damage import DamagedCheckpointError, HostFaultError, read_meta, require_frozen, unreadable
 from .folder import METADATA
 from .manifest import verify
 from .metadata import JobMeta, job_meta
@@ -53,6 +53,7 @@ class SavedModel:
         try:
             self.is_verified = verify(self.step, folder, full=True)
             self.meta: JobMeta = read_meta(self.step, folder, METADATA, parse_meta)
+            require_frozen(self.step, folder, self.meta)
         except (DamagedCheckpointError, HostFaultError) as error:
             raise self._with_advice(error) from None
         self.weights = "ema" if "ema" in self.meta["shapes"] else "params"

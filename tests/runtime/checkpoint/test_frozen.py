@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,12 +18,14 @@ import pytest
 from podrun.launcher.agent.results.checkpoint_files import list_checkpoints
 from podrun.runtime.checkpoint import store
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
+from podrun.runtime.checkpoint.restore import restore_newest
 from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
-from podrun.runtime.contract import CHECKPOINT_MANIFEST
+from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
 from podrun.runtime.manifests import files_in
+from podrun.runtime.worker.progress import Reporter
 
-from .freezing import BASE, largest, load, occupied, save
-from .saving import opened
+from .freezing import BASE, JOB, largest, load, occupied, save, with_base
+from .saving import FINGERPRINT, opened
 
 ROOT = Path(__file__).parents[3]
 SAVING = """
@@ -98,6 +101,91 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
         save(checkpoints, 20)
         load(checkpoints, 20)
     assert largest(tmp_path, 20).stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("why", ["another user's file", "removed", "left over"])
+def test_a_link_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+    """After others were made: nothing is lost, the parameters are written anew, and the save after that links to these."""
+    real, calls = os.link, 0
+
+    def link(file: Path, name: Path) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and why == "removed":
+            shutil.rmtree(tmp_path / "checkpoints" / "10")
+        if calls == 2 and why == "another user's file":
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), os.fspath(file))
+        if calls == 2 and why == "left over":
+            name.write_text("of something else")
+        real(file, name)
+
+    with opened(tmp_path, keep=9) as checkpoints:
+        save(checkpoints, 10)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "link", link)
+            save(checkpoints, 20)
+        assert calls == 2
+        assert largest(tmp_path, 20).stat().st_nlink == 1
+        save(checkpoints, 30)
+        assert largest(tmp_path, 30).samefile(largest(tmp_path, 20).parent / largest(tmp_path, 30).name)
+        for step in checkpoints.steps():
+            load(checkpoints, step)
+    assert not (tmp_path / "checkpoints" / ".podrun-links").exists()
+    assert not [row["problem"] for row in list_checkpoints(str(tmp_path / "checkpoints")) if row["problem"]]
+
+
+def test_a_link_whose_answer_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS says that the name exists, because its client has asked twice."""
+    real = os.link
+
+    def link(file: Path, name: Path) -> None:
+        real(file, name)
+        real(file, name)
+
+    with opened(tmp_path) as checkpoints:
+        save(checkpoints, 10)
+        monkeypatch.setattr(os, "link", link)
+        save(checkpoints, 20)
+        assert largest(tmp_path, 20).stat().st_nlink == 2
+        load(checkpoints, 20)
+
+
+def test_eight_checkpoints_share_a_file(tmp_path: Path) -> None:
+    """The next one has files of its own, so that a bad block cannot damage all checkpoints of a long run."""
+    with opened(tmp_path, keep=20) as checkpoints:
+        for step in range(1, 11):
+            save(checkpoints, step)
+        assert [largest(tmp_path, step).stat().st_nlink for step in (1, 8, 9, 10)] == [8, 8, 2, 2]
+        load(checkpoints, 8)
+        load(checkpoints, 10)
+
+
+def test_all_are_damaged(tmp_path: Path) -> None:
+    """By one bad block. The message says why all are, and what to do; nothing is missing."""
+    with opened(tmp_path) as checkpoints:
+        save(checkpoints, 10)
+        save(checkpoints, 20)
+    with largest(tmp_path, 20).open("r+b") as file:
+        file.seek(5000)
+        file.write(b"other")
+    with opened(tmp_path) as checkpoints, pytest.raises(UserError) as raised:
+        restore_newest(checkpoints, lambda: with_base(0), JOB, FINGERPRINT, Reporter(tmp_path / "events"))
+    first, second, remedy = str(raised.value).splitlines()
+    assert "checkpoint 20 cannot be read" in first and "checkpoint 10 cannot be read" in second
+    assert remedy.startswith("the checkpoints of a run share the files in frozen/")
+    assert f"bring a good copy of the files to {tmp_path / 'checkpoints'}" in remedy and "`init_from`" in remedy
+
+
+def test_no_folder_and_no_manifest(tmp_path: Path) -> None:
+    """The commands that open a model say the same as a run: without the folder it would be half a model."""
+    with opened(tmp_path) as checkpoints:
+        save(checkpoints, 10)
+    folder = find_checkpoint(tmp_path, None)
+    (folder / CHECKPOINT_MANIFEST).unlink()
+    assert not SavedModel(folder).is_verified
+    shutil.rmtree(folder / "frozen")
+    with pytest.raises(UserError, match=r"checkpoint 10 cannot be read: .*/10/frozen: No such folder; `podrun checkpo"):
+        SavedModel(folder)
 
 
 def test_a_whole_checkpoint_of_an_older_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

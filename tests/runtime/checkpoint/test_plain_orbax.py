@@ -44,10 +44,10 @@ with open({out!r}, "wb") as file:
 """
 
 
-def documented() -> str:
-    """The snippet of the documentation."""
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "checkpoints.md").read_text(), re.DOTALL)
-    return str(snippet)
+def documented() -> tuple[str, str]:
+    """The snippets of the documentation: to read a folder of arrays, and to join it with the folder of frozen parameters."""
+    read, join = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "checkpoints.md").read_text(), re.DOTALL)
+    return str(read), str(join)
 
 
 def named(state: Any) -> dict[str, Any]:
@@ -55,20 +55,24 @@ def named(state: Any) -> dict[str, Any]:
 
 
 def opened(folders: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """The arrays in each folder, read by the lines of the documentation."""
-    snippet = documented()
-    assert len([line for line in snippet.splitlines() if line]) <= 5
+    """The arrays of each checkpoint, whose folder `state` is given, read by the lines of the documentation."""
+    read, join = documented()
     parts = []
     for folder in folders.values():
-        lines, changed = re.subn(r'"/shared/[^"]*"', repr(str(folder)), snippet)
-        assert changed == 1
+        frozen = folder.with_name("frozen")
+        lines = ""
+        for snippet, arrays in ((read, folder), (join, frozen))[: 1 + frozen.exists()]:
+            assert len([line for line in snippet.splitlines() if line]) <= 5
+            part, changed = re.subn(r'"/shared/[^"]*"', repr(str(arrays)), snippet)
+            assert changed == 1
+            lines += part
         parts.append(lines + STORE.format(out=f"{folder}.npz"))
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     done = subprocess.run(
         [sys.executable, "-c", "\n".join(parts)], env=env, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "import podrun" not in snippet
+    assert "import podrun" not in read + join
     return {name: dict(np.load(f"{folder}.npz")) for name, folder in folders.items()}
 
 
@@ -91,8 +95,8 @@ def test_every_strategy(tmp_path: Path, names: list[str]) -> None:
     folders["users"] = tmp_path / "users" / "1" / "state"
     with saving.opened(tmp_path / "frozen") as checkpoints:
         freezing.save(checkpoints, 10)
-    folders["frozen"] = tmp_path / "frozen" / "checkpoints" / "10" / "frozen"
-    expected["frozen"] = {"params.base.kernel": freezing.BASE}
+    folders["frozen"] = tmp_path / "frozen" / "checkpoints" / "10" / "state"
+    expected["frozen"] = named(freezing.with_base(10))
     expected["users"] = {"w.0": np.arange(6, dtype=np.float32), "w.1": np.array(2.0, np.float32), "step": np.array(3)}
     arrays = opened(folders)
     for name, state in expected.items():
