@@ -65,8 +65,8 @@ class Failure:
     """True if the process failed after it was asked to stop, so this failure cannot be why the run ended."""
     dropped: bool = False
     """True if only the connection was lost while the host was prepared, so a new connection may succeed."""
-    unreachable: bool = False
-    """True if nothing answered at the host's address, or the host was restarted."""
+    rebooted: bool = False
+    """True if the host was restarted."""
 
     @property
     def consequence(self) -> bool:
@@ -228,7 +228,7 @@ def from_lost_agent(host: str, reason: str, rebooted: bool = False) -> Failure:
         rebooted: the host was restarted.
     """
     kind = FailureKind.UNHEARD if UNHEARD in reason else FailureKind.CAUSE
-    return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind, unreachable=rebooted)
+    return Failure(host, None, reason, ExitCode.UNAVAILABLE, kind, rebooted=rebooted)
 
 
 def preempted_host(

@@ -13,8 +13,8 @@ from .guard import guard
 def hosts(ctx: click.Context, as_json: bool) -> None:
     """List the hosts that have failed in your runs from this machine, and why.
 
-    A host is bad if it has failed three times in its last ten runs: it was lost, its hardware or a disk had an error, or the
-    others waited for it. Errors of a program do not count, nor what hits most hosts at once. With `exclude: bad` in
+    A host is bad if it has failed three times in its last ten runs and in 30 days: it was lost, its hardware had an error, or
+    the others waited for it. Errors of a program do not count, nor what hits several hosts at once. With `exclude: bad` in
     a pod file, a run leaves bad hosts out where spares replace them or fewer hosts are enough (docs/hosts.md).
 
     \b

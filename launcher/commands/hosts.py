@@ -6,7 +6,8 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -41,14 +42,15 @@ def show_hosts(as_json: bool) -> int:
         print(f"no hosts in {record_path()}; runs on other machines are recorded there")
     if failed:
         width = os.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
-        print(_table(failed, histories))
+        labels = _labels(histories)
+        print(_table(failed, labels))
         bad = [history for history in failed if history.is_bad]
         for history in bad[:_DESCRIBED]:
-            print("\n".join(_why(history, max(40, width))))
+            print("\n".join(_why(history, labels[history.key], max(40, width))))
         if len(bad) > _DESCRIBED:
             print(f"and {len(bad) - _DESCRIBED} more bad hosts; `podrun hosts --json` has their failures")
         if bad:
-            print(how_to_clear([_shown(history) for history in bad]))
+            print(how_to_clear([history.key.address for history in bad]))
     if well:
         print(f"{counted(well, 'host')} without failures")
     return ExitCode.DONE
@@ -60,11 +62,12 @@ def clear(names: Sequence[str]) -> int:
     mistakes: list[str] = []
     chosen: dict[HostKey, HostHistory] = {}
     for name in _expanded(names, mistakes):
-        matches = [one for one in histories.values() if one.key.address == name]
-        matches = matches or [one for one in histories.values() if one.name == name]
+        matches = [one for one in histories.values() if name in (one.key.address, one.name)]
+        matches = [one for one in matches if one.failures] or matches
+        matches = [one for one in matches if one.key.address == name] or matches
         if len({one.key.address for one in matches}) > 1:
-            addresses = ", ".join(sorted(in_one_line(one.key.address) for one in matches))
-            mistakes.append(f"{name} is the name of {len(matches)} hosts; give an address: {addresses}")
+            fitting = ", ".join(sorted({in_one_line(one.key.address) for one in matches}))
+            mistakes.append(f"{name} is the name of {len(matches)} hosts; give an address: {fitting}")
         elif not matches:
             mistakes.append(_unknown(name, histories))
         chosen |= {one.key: one for one in matches}
@@ -75,11 +78,13 @@ def clear(names: Sequence[str]) -> int:
         try:
             clear_hosts([history.key for history in failed])
         except OSError as error:
-            raise UserError(f"cannot write {record_path()}: {error.strerror}; nothing was changed") from None
+            raise UserError(f"cannot write {record_path()}: {error.strerror or error}; nothing was changed") from None
+    addresses = _with_places(histories)
     for history in chosen.values():
         count = len(history.failures)
         forgiven = f"{counted(count, 'failure')} forgiven" if count else "it has no failures"
-        print(f"{_shown(history)}: {forgiven}")
+        name = "" if history.name == history.key.address else f"{in_one_line(history.name)}, "
+        print(f"{name}{addresses[history.key]}: {forgiven}")
     return ExitCode.DONE
 
 
@@ -115,33 +120,41 @@ def _row(history: HostHistory) -> dict[str, object]:
     }
 
 
-def _shown(history: HostHistory) -> str:
-    return in_one_line(history.name)
+def _labels(histories: Mapping[HostKey, HostHistory]) -> dict[HostKey, str]:
+    """Return what each host is called: its name, or its address, with the place if needed, if another shares the name."""
+    names = Counter(one.name for one in histories.values())
+    places = _with_places(histories)
+    return {key: in_one_line(one.name) if names[one.name] == 1 else places[key] for key, one in histories.items()}
 
 
-def _table(failed: Sequence[HostHistory], histories: Mapping[HostKey, HostHistory]) -> str:
-    """Return the table of the hosts that have failed. Hosts that share a name are shown by their addresses."""
-    names: dict[str, int] = {}
-    for one in histories.values():
-        names[one.name] = names.get(one.name, 0) + 1
+def _with_places(histories: Iterable[HostKey]) -> dict[HostKey, str]:
+    """Return the address of each host, with its place if that address is at several places."""
+    keys = [*histories]
+    addresses = Counter(key.address for key in keys)
+    return {
+        key: in_one_line(key.address if addresses[key.address] == 1 else f"{key.address} ({key.place})") for key in keys
+    }
+
+
+def _table(failed: Sequence[HostHistory], labels: Mapping[HostKey, str]) -> str:
+    """Return the table of the hosts that have failed."""
     rows = [("HOST", "RUNS", "FAILED", "KINDS", "LAST", "STATE")]
     for one in failed:
-        name = _shown(one) if names[one.name] == 1 else in_one_line(one.key.address)
         last = moment(max(failure.time for failure in one.failures))
         state = "bad" if one.is_bad else "ok"
         kinds = shorten(in_one_line(one.kinds), _KINDS)
-        rows.append((shorten(name, _NAME), str(one.runs), str(len(one.failures)), kinds, last, state))
+        rows.append((shorten(labels[one.key], _NAME), str(one.runs), str(len(one.failures)), kinds, last, state))
     return text_table(rows, right=[1, 2])
 
 
-def _why(history: HostHistory, width: int) -> list[str]:
+def _why(history: HostHistory, label: str, width: int) -> list[str]:
     """Return the latest failures of a bad host, as lines of at most `width` columns."""
     runs = counted(len(history.recent), "run") if len(history.recent) > 1 else "run"
     rows = [
         (moment(one.time), shorten(in_one_line(one.kind), _KIND), in_one_line(one.run)[-_RUN:], in_one_line(one.what))
         for one in history.failures[-_SHOWN:]
     ]
-    title = f"{_shown(history)}: {len(history.failures)} failures in its last {runs}"
+    title = f"{label}: {len(history.failures)} failures in its last {runs}"
     return [_cut(title, width), *(f"  {_cut(line, width - 2)}" for line in text_table(rows).splitlines())]
 
 

@@ -49,14 +49,12 @@ class Mistakes(UserError):
 class HostError(Exception):
     """One host could not be reached or could not start its agent."""
 
-    def __init__(self, host: str, reason: str, dropped: bool = False, unreachable: bool = False) -> None:
+    def __init__(self, host: str, reason: str, dropped: bool = False) -> None:
         super().__init__(f"{host}: {reason}")
         self.host = host
         self.reason = reason
         self.dropped = dropped
         """True if an established connection was lost; opening a new one may succeed."""
-        self.unreachable = unreachable
-        """True if nothing answers at its address: it is down, or its network is."""
 
 
 class MissingTpuError(UserError):

@@ -38,7 +38,7 @@ from ..view.terminal import write_in_handler
 from .bad_hosts import bad_hosts, describe_bad, describe_new_bad
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, restart_event
-from .host_assignment import assign_hosts, can_do_without, describe_change, to_leave_out, why_not_fewer
+from .host_assignment import assign_hosts, can_do_without, describe_change, has_more_hosts, to_leave_out, why_not_fewer
 from .host_failures import HostFailures
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
@@ -288,6 +288,8 @@ class _Run:
 
     def _name_new_bad_hosts(self) -> None:
         """Name the hosts that have become bad in this run, at its end."""
+        if not self._host_failures.has_recorded:
+            return
         bad = bad_hosts(self._spec.pod, lambda _: None)
         if new := {name: history for name, history in bad.items() if name not in self._known_bad}:
             self._note(describe_new_bad(self._spec.pod, new))
@@ -424,7 +426,7 @@ class _Run:
         failed = sum(attempt.ending not in free for attempt in self._history.past)
         self._agents.wanted = failed < budget_of(plan).failures
         rejoin = self._watch_missing(plan, lambda: supervisor.interrupt(signal.SIGTERM))
-        observers = Observers(self._history, self._open.view, self._injection, rejoin)
+        observers = Observers(self._history, self._host_failures, self._open.view, self._injection, rejoin)
         supervisor = Supervisor(plan, self._transport, self._open.logs, observers, adoption, self._agents)
         self._agents.dismiss()  # ends kept agents of hosts that take no part in this attempt
         with self._open.signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
@@ -436,12 +438,16 @@ class _Run:
                     self._history.resized = rejoin.has_stopped and not self._open.signals.received
 
     def _watch_missing(self, plan: LaunchPlan, stop: Callable[[], None]) -> RejoinWatch | None:
-        """Return an observer that waits for missing hosts and calls `stop` when one is back; None if no host is missing."""
-        pod = self._spec.pod
-        if len(plan.hosts) == len(pod.hosts):
+        """Return an observer that waits for missing hosts and calls `stop` when they are back.
+
+        None if no host is missing, or the run may not start again.
+        """
+        pod, budget = self._spec.pod, budget_of(plan)
+        if len(plan.hosts) == len(pod.hosts) or not (budget.failures or budget.preemptions):
             return None
         dropped, present = {*self._unfit, *self._avoided}, set(plan.pod.hosts)
         missing = [host for host in pod.all_hosts if host not in present and host.name not in dropped]
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
         away = partial(host_wait.away, stopped=self._is_stopped, quiet=True)
-        return RejoinWatch(missing, away, self._note, stop)
+        has_use = partial(has_more_hosts, pod, plan.run.job, [host.name for host in present])
+        return RejoinWatch(missing, away, self._note, stop, has_use)

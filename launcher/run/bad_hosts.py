@@ -66,23 +66,23 @@ def describe_bad(
     used = [name for name in bad if name not in gone]
     lines = []
     if without:
-        lines.append(f"left out: {describe_left_out(without, bad)}{_instead(pod, hosts)}; {how_to_clear(without)}")
+        clear = how_to_clear([bad[name].key.address for name in without])
+        lines.append(f"left out: {describe_left_out(without, bad)}{_instead(pod, hosts)}; {clear}")
     if needed is not None and needed in bad and pod.excludes_bad:
         why = "the checkpoints of this workdir are on its disk alone"
         lines.append(f"warning: {_reasons([needed], bad)}, and takes part all the same: {why}")
     if used and not pod.excludes_bad:
-        remedy = f"`exclude: bad` and `spares` in a pod file would leave {_them(used)} out; `podrun hosts` says why"
-        lines.append(f"warning: {_reasons(used, bad)}; {remedy}")
+        lines.append(f"warning: {_reasons(used, bad)}; `podrun hosts` says why; {_remedy(pod, used)}")
     elif used:
-        lacking = "the other hosts are too few; add `spares` to the pod file" if without else _lacking(pod)
+        lacking = "the other hosts are too few; add `spares` to the pod file" if without else _lacking(pod, used)
         lines.append(f"warning: {_reasons(used, bad)}, and {_take(used)} part all the same: {lacking}")
     return lines
 
 
-def how_to_clear(names: Sequence[str]) -> str:
-    """Return the clause that says how hosts are used again: `podrun hosts clear tpu-3` takes it back."""
-    folded = fold(names)
-    return f"`podrun hosts clear {folded if len(folded) <= _LONGEST else 'HOST...'}` takes {_them(names)} back"
+def how_to_clear(addresses: Sequence[str]) -> str:
+    """Return the clause that says how hosts are used again: `podrun hosts clear 10.0.0.3` takes it back."""
+    folded = in_one_line(fold(addresses))
+    return f"`podrun hosts clear {folded if len(folded) <= _LONGEST else 'HOST...'}` takes {_them(addresses)} back"
 
 
 def describe_left_out(names: Sequence[str], bad: Mapping[str, HostHistory]) -> str:
@@ -102,15 +102,27 @@ def _instead(pod: Pod, hosts: Sequence[Host]) -> str:
 
 def describe_new_bad(pod: Pod, bad: Mapping[str, HostHistory]) -> str:
     """Return what the user is told at the end of a run in which these hosts have become bad."""
-    them = _them([*bad])
-    use = f"leaves {them} out" if pod.excludes_bad else f"can leave {them} out (`exclude: bad` in the pod file)"
-    return f"{_reasons([*bad], bad)}: `podrun hosts` says why, and the next run {use}"
+    return f"{_reasons([*bad], bad)}; `podrun hosts` says why; {_remedy(pod, [*bad])}"
 
 
-def _lacking(pod: Pod) -> str:
+def _remedy(pod: Pod, names: Sequence[str]) -> str:
+    """Return the clause that says how a later run does without hosts, or why it cannot."""
+    them = _them(names)
+    if pod.transport == "slurm":
+        return f"`--slurm=...,exclude=bad` leaves {them} out of the next job"
     if pod.can_replace:
-        return "the run cannot do without it; add `spares` to the pod file"
+        if pod.excludes_bad:
+            return f"the next run leaves {them} out if it can"
+        return f"`exclude: bad` in the pod file would leave {them} out"
+    if pod.platform == "tpu":
+        return f"only another slice would be without {them}: recreate the slice if this goes on"
     return "the pod has no `spares`, and no `min_hosts` with which fewer would be enough"
+
+
+def _lacking(pod: Pod, names: Sequence[str]) -> str:
+    if pod.can_replace and pod.transport != "slurm":
+        return "the run cannot do without it; add `spares` to the pod file"
+    return _remedy(pod, names)
 
 
 def _reasons(names: Sequence[str], bad: Mapping[str, HostHistory], which: str = "") -> str:

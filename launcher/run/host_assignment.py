@@ -53,6 +53,16 @@ def _lacks(pod: Pod, job: Job, away: Collection[str]) -> bool:
     return assign_hosts(pod, job, away) is None
 
 
+def has_more_hosts(pod: Pod, job: Job, present: Collection[str], back: Collection[str]) -> bool:
+    """Return True if an attempt has more hosts than the `present` ones once other hosts are back.
+
+    A host that is left out because the job does not fit all that answer makes no difference when it answers.
+    """
+    here = {*present, *back}
+    hosts = assign_hosts(pod, job, {host.name for host in pod.all_hosts if host.name not in here})
+    return hosts is not None and len(hosts) > len(present)
+
+
 def can_do_without(pod: Pod, job: Job, failed: Collection[str], unfit: Collection[str]) -> bool:
     """Return True if the run can start without the hosts whose preparation has `failed` and without the `unfit` ones."""
     names = {host.name for host in pod.all_hosts}

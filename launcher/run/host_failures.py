@@ -1,14 +1,16 @@
 """Decide which failures of an attempt speak against hosts, and record them.
 
-Most failures do not: an exception of the program, a lack of memory, a mistake, a preemption. A failure of more than half of
-the hosts at once has a common reason, such as the network, and speaks against none of them.
+Most failures do not: an exception of the program, a lack of memory, a mistake, a preemption, a host that could not be
+reached or prepared. What hits several hosts at once has a common reason, such as the network, and
+speaks against none of them.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.events import EventKind
@@ -24,46 +26,52 @@ SLOW_SECONDS, SLOW_SHARE = 60.0, 0.5
 """A host is slow if the others waited for it for so long, and for this share of the time that they trained."""
 _OF_HARDWARE = re.compile(
     # errors of the CUDA driver API (cuda.h) and texts of the NVIDIA driver that name the GPU, its memory or its links
-    r"CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED)|uncorrectable (ECC|NVLink) error"
-    r"|GPU has fallen off the bus|GPU is lost|NVRM: Xid",
+    r"CUDA_ERROR_(ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE|HARDWARE_STACK_ERROR|CONTAINED)"
+    r"|uncorrectable (ECC|NVLink) error(?!s?\W*0\b)|GPU has fallen off the bus|GPU is lost|NVRM: Xid",
     re.IGNORECASE,
 )
-_OF_DISK = re.compile(r"\[Errno (5|117)\]|Input/output error|Structure needs cleaning")
-"""EIO and EUCLEAN: the disk, or its file system, is damaged. A full disk is not."""
+_CRASHES = frozenset(
+    128 + number for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGSEGV, signal.SIGILL, signal.SIGFPE)
+)
+"""Codes of processes that crashed. Other processes may have printed anything, such as the result of a health check."""
+_SEVERAL = 3  # hosts that are lost in one attempt, as by a switch
 
 Printed = Callable[[str, int], str]
 """Called with a host and a process; returns the end of what the process printed."""
 
 
-def failures_against(failures: Sequence[Failure], printed: Printed) -> dict[str, HostFailure]:
-    """Return the failures of an attempt that speak against a host, by its name; the first one of each host. PURE."""
+def failures_against(failures: Sequence[Failure], printed: Printed, started: Collection[str]) -> dict[str, HostFailure]:
+    """Return the failures of an attempt that speak against a host, by its name; the first one of each host. PURE.
+
+    `started`: names of the hosts whose processes had started. Nobody knows why another could not be reached.
+    """
     against: dict[str, HostFailure] = {}
     for failed in failures:
-        if failed.host != LAUNCHER and failed.host not in against and (kind := _kind(failed, printed)):
-            against[failed.host] = HostFailure(kind, failed.what.partition("\n")[0])
+        if failed.host in started and failed.host not in against and (failure := _against(failed, printed)):
+            against[failed.host] = failure
     return against
 
 
-def _kind(failed: Failure, printed: Printed) -> HostFailureKind | None:
+def _against(failed: Failure, printed: Printed) -> HostFailure | None:
     if failed.process is None:
-        is_lost = failed.kind in (FailureKind.SILENT, FailureKind.UNHEARD) or failed.dropped or failed.unreachable
-        return HostFailureKind.LOST if is_lost else None
+        is_lost = failed.kind is FailureKind.SILENT or failed.rebooted
+        return HostFailure(HostFailureKind.LOST, failed.what.partition("\n")[0]) if is_lost else None
     if failed.consequence and failed.kind is not FailureKind.ABORTED:
         return None
-    text = f"{failed.what}\n{failed.details}\n{printed(failed.host, failed.process)}"
-    if _OF_HARDWARE.search(text):
-        return HostFailureKind.HARDWARE
-    return HostFailureKind.DISK if _OF_DISK.search(f"{failed.what}\n{failed.details}") else None
+    has_crashed = failed.code in _CRASHES and not failed.details
+    text = f"{failed.what}\n{printed(failed.host, failed.process) if has_crashed else failed.details}"
+    line = next((line for line in text.splitlines() if _OF_HARDWARE.search(line)), None)
+    return None if line is None else HostFailure(HostFailureKind.HARDWARE, line.strip())
 
 
 def without_common(against: Mapping[str, HostFailure], hosts: int) -> dict[str, HostFailure]:
-    """Return the failures whose kind did not hit more than half of the hosts. PURE.
+    """Return the failures whose kind did not hit more than half of the hosts; losses only if few hosts were lost. PURE.
 
     A pod of one host has no others to compare it with: it may be lost because the network of the launcher is.
     """
     counts = Counter(failure.kind for failure in against.values())
     common = {kind for kind, count in counts.items() if 2 * count > hosts > 1}
-    if hosts == 1:
+    if hosts == 1 or counts[HostFailureKind.LOST] >= _SEVERAL:
         common.add(HostFailureKind.LOST)
     return {host: failure for host, failure in against.items() if failure.kind not in common}
 
@@ -115,11 +123,16 @@ class HostFailures:
         self._note = note
         self._late = LateTime()
         self._suspects: dict[str, HostFailure] = {}
+        self._started: set[str] = set()
         self._is_told = False
+        self.has_recorded = False
+        """True if an attempt of this run has changed the record."""
 
     def event(self, event: Event) -> None:
         if event["event"] == EventKind.START:
-            self._late, self._suspects = LateTime(), {}
+            self._late, self._suspects, self._started = LateTime(), {}, set()
+        elif event["event"] == EventKind.HOST and event["phase"] == "started":
+            self._started.add(event["host"])
         self._late.event(event)
 
     def suspect(self, host: str, kind: str, what: str) -> None:
@@ -134,10 +147,11 @@ class HostFailures:
         hosts = {host.host.name: host.host.address for host in plan.hosts}
         failed: dict[str, HostFailure] = {}
         if outcome.cause is None or outcome.cause.host != LAUNCHER:
+            failures = [*([outcome.cause] if outcome.cause else []), *outcome.failures]
             failed = {
                 **self._late.slow(),
                 **self._suspects,
-                **failures_against([*([outcome.cause] if outcome.cause else []), *outcome.failures], printed),
+                **({} if outcome.unprepared else failures_against(failures, printed, self._started)),
             }
             failed = without_common({name: one for name, one in failed.items() if name in hosts}, len(hosts))
         if outcome.unprepared:  # the other hosts have shown nothing
@@ -152,7 +166,7 @@ class HostFailures:
             {hosts[name]: failure for name, failure in failed.items()},
         )
         try:
-            note_attempt(attempt)
+            self.has_recorded |= note_attempt(attempt)
         except (OSError, UserError) as error:
             if not self._is_told:
                 why = getattr(error, "strerror", None) or str(error)

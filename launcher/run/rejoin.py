@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from podrun.runtime.events import EventKind
 
@@ -15,7 +15,7 @@ EVERY = 20.0  # seconds between two tries
 
 
 class RejoinWatch:
-    """An observer of an attempt without some hosts. It stops the attempt when a host is back.
+    """An observer of an attempt without some hosts. It stops the attempt when hosts are back with which it has more.
 
     It stops the attempt just after a checkpoint, so that no work is lost. A run that saves no checkpoints is not
     stopped.
@@ -27,6 +27,7 @@ class RejoinWatch:
         away: Callable[[Sequence[Host]], dict[str, str] | None],
         note: Callable[[str], None],
         stop: Callable[[], None],
+        has_use: Callable[[Collection[str]], bool],
         every: float = EVERY,
     ) -> None:
         """Start watching.
@@ -36,12 +37,14 @@ class RejoinWatch:
             away: returns the hosts that are unreachable, by name with the reason; None when it was asked to end.
             note: prints a message to the user.
             stop: asks the attempt to stop.
+            has_use: returns True if the next attempt has more hosts with these, by name.
             every: seconds between two tries.
         """
         self._missing = missing
         self._away = away
         self._note = note
         self._stop = stop
+        self._has_use = has_use
         self._every = every
         self._ended = threading.Event()
         self._back: list[str] = []
@@ -67,6 +70,8 @@ class RejoinWatch:
             if away is None:
                 return
             back = [host.name for host in self._missing if host.name not in away]
+            if not self._has_use(back):
+                back = []
             if new := set(back) - set(self._back):
                 self._note(f"{name_hosts(sorted(new))}: back; the run takes it back at its next checkpoint")
             self._back = back

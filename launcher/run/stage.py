@@ -109,7 +109,7 @@ def stage_hosts(
 def _failures(answers: Mapping[str, object]) -> list[Failure]:
     """Return the failures of hosts, without those whose preparation was ended because another host failed."""
     return [
-        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped, unreachable=answer.unreachable)
+        Failure(host, None, answer.reason, ExitCode.UNAVAILABLE, dropped=answer.dropped)
         for host, answer in answers.items()
         if isinstance(answer, HostError) and not isinstance(answer, EndedError)
     ]

@@ -12,15 +12,16 @@ RUNS = 10
 """Number of a host's last runs whose failures count."""
 FAILURES = 3
 """Number of failures in these runs that make a host bad."""
+DAYS = 30
+"""Age of a failure above which it counts no more. So a host that is left out returns by itself."""
 
 
 class HostFailureKind(StrEnum):
     """What a failure says about a host."""
 
-    LOST = "lost"  # it stopped answering, was restarted, or could not be reached
+    LOST = "lost"  # it stopped answering, or was restarted, while it took part in a run
     HARDWARE = "hardware"  # an error of a GPU or its memory ended a process, or a GPU cannot be used
     ECC = "ecc"  # its GPUs count uncorrected errors of their memory
-    DISK = "disk"  # a disk reported an input or output error
     SLOW = "slow"  # the others waited for it in most of their steps
 
 
@@ -76,11 +77,13 @@ class HostHistory:
     name: str
     """The name that it had in its last run."""
     runs: int = 0
-    """Number of its runs in the record."""
+    """Number of its runs in the record: those since its first failure."""
     last_run: float = 0.0
     """Time at which it last took part in a run."""
     recent: dict[str, list[HostFailure]] = field(default_factory=dict)
     """Its last runs, the oldest first, each with the failures in it that speak against the host."""
+    counts: set[str] = field(default_factory=set)
+    """Descriptions of its memory errors so far, which name their number. The same number, read again, counts no more."""
 
     @property
     def failures(self) -> list[HostFailure]:
@@ -97,7 +100,7 @@ class HostHistory:
         counts = Counter(failure.kind for failure in self.failures).most_common()
         return ", ".join(f"{kind} {count}" if count > 1 else kind for kind, count in counts)
 
-    def add(self, attempt: AttemptOfHosts) -> None:
+    def add(self, attempt: AttemptOfHosts, now: float) -> None:
         address = self.key.address
         self.name, self.last_run = attempt.hosts[address], attempt.time
         if attempt.run not in self.recent:
@@ -105,21 +108,23 @@ class HostHistory:
             self.recent[attempt.run] = []
             if len(self.recent) > RUNS:
                 del self.recent[next(iter(self.recent))]
-        if (failure := attempt.failed.get(address)) and not self._is_known(failure):
+        failure = attempt.failed.get(address)
+        if failure is None or failure.what in self.counts:
+            return
+        if failure.kind == HostFailureKind.ECC:
+            self.counts.add(failure.what)
+        if 0 <= now - attempt.time <= DAYS * 24 * 3600:
             self.recent[attempt.run].append(failure)
-
-    def _is_known(self, failure: HostFailure) -> bool:
-        """Return True for a count of memory errors that an earlier start has read as well: it grows with each new error."""
-        return failure.kind == HostFailureKind.ECC and any(
-            (known.kind, known.what) == (failure.kind, failure.what) for known in self.failures
-        )
 
     def clear(self) -> None:
         self.recent = {run: [] for run in self.recent}
 
 
-def host_histories(entries: Iterable[HostEntry]) -> dict[HostKey, HostHistory]:
-    """Return the history of each host. The order of the entries counts, not their times: a clock may go backwards."""
+def host_histories(entries: Iterable[HostEntry], now: float) -> dict[HostKey, HostHistory]:
+    """Return the history of each host. Failures that are old at the time `now`, or later than it, do not count.
+
+    The order of the entries counts otherwise, not their times: a clock may go backwards.
+    """
     histories: dict[HostKey, HostHistory] = {}
     for entry in entries:
         if isinstance(entry, ClearedHosts):
@@ -131,7 +136,7 @@ def host_histories(entries: Iterable[HostEntry]) -> dict[HostKey, HostHistory]:
             key = HostKey(entry.place, address)
             if key not in histories:
                 histories[key] = HostHistory(key, name)
-            histories[key].add(entry)
+            histories[key].add(entry, now)
     return histories
 
 

@@ -1,10 +1,13 @@
-"""The record of hosts over all runs: one file of this user, to which every attempt on other machines appends a line.
+"""The record of hosts over all runs: one file of this user, to which attempts on other machines append lines.
 
+An attempt is in it if one of its hosts has failed, then or before, and only with such hosts. So the file stays short, and
+there is none as long as no host fails.
 The events of runs could not take its place: `podrun clean` removes them, and a start would have to read those of all runs.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -22,9 +25,9 @@ from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Pod
 from .host_history import AttemptOfHosts, ClearedHosts, HostEntry, HostFailure, HostHistory, HostKey, host_histories
 
-LIMIT = 32 << 20
-"""Size in bytes of the file above which its older half is dropped. With 10,000 hosts a line has about 400 kB."""
-_LINE = 8 << 20  # bytes of a line, at most
+LIMIT = 1 << 20
+"""Size in bytes of the file above which its older half is dropped."""
+_LINE = 256 << 10  # bytes of a line, at most
 _WHAT = 300  # characters of a failure
 _WAIT = 5.0  # seconds to wait for another launcher that writes at the same time
 
@@ -46,11 +49,13 @@ _CLEARED = record({"time": _moment, "cleared": each(record({"place": text, "addr
 def place_of(pod: Pod) -> str | None:
     """Return how the addresses of a pod's hosts are to be understood; None if the hosts are this machine.
 
-    Behind different jump hosts, the same private address is another machine.
+    Behind another jump host, at another port, or by another ssh.config, the same address is another machine.
     """
     if pod.traits.files_are_here:
         return None
-    return f"{pod.transport} via {pod.ssh.jump}" if pod.ssh.jump else pod.transport
+    jump = f" via {pod.ssh.jump}" if pod.ssh.jump else ""
+    port = f" port {pod.ssh.port}" if pod.ssh.port not in (None, 22) else ""
+    return f"{pod.transport}{jump}{port}{f' by {pod.ssh.config}' if pod.ssh.config else ''}"
 
 
 def record_path() -> Path:
@@ -70,16 +75,27 @@ def read_hosts() -> tuple[dict[HostKey, HostHistory], int]:
             entries.append(_parse(line))
         except Malformed:
             damaged += 1
-    return host_histories(entries), damaged
+    return host_histories(entries, time.time()), damaged
 
 
-def note_attempt(attempt: AttemptOfHosts) -> None:
-    """Append an attempt. Raises UserError, OSError."""
+def note_attempt(attempt: AttemptOfHosts) -> bool:
+    """Append an attempt, with those of its hosts that have failed, then or before. Returns False if there are none.
+
+    Raises UserError, OSError.
+    """
+    known = {key for key, history in read_hosts()[0].items() if history.failures}
+    hosts = {
+        address: name
+        for address, name in attempt.hosts.items()
+        if address in attempt.failed or HostKey(attempt.place, address) in known
+    }
+    if not hosts:
+        return False
     failed = {
         address: {"kind": failure.kind, "what": failure.what[:_WHAT]} for address, failure in attempt.failed.items()
     }
-    hosts = dict(attempt.hosts)
     _append({"time": attempt.time, "run": attempt.run, "place": attempt.place, "hosts": hosts, "failed": failed})
+    return True
 
 
 def clear_hosts(hosts: Sequence[HostKey]) -> None:
@@ -148,7 +164,8 @@ def _append(value: dict[str, Any]) -> None:
         size = file.seek(0, os.SEEK_END)
         if size and os.pread(file.fileno(), 1, size - 1) != b"\n":  # a full disk has cut off the last line
             line = b"\n" + line
-        file.write(line)
+        if file.write(line) != len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if is_locked and size > LIMIT:
             _drop_older_half(file)
 

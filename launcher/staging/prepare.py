@@ -117,7 +117,7 @@ def prepare_hosts(
             except EndedError:
                 raise
             except HostError as error:
-                raise HostError(host.name, hide(error.reason), error.dropped, error.unreachable) from None
+                raise HostError(host.name, hide(error.reason), error.dropped) from None
 
     def prepare_or_end(host: Host) -> Prepared | LacksWheels:
         """Prepare a host. If that fails, stop the others, because the run cannot start without this host."""

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -247,7 +248,7 @@ def test_bad_nodes_are_left_out_of_a_job(login: LoginNode, monkeypatch: pytest.M
     monkeypatch.setenv("PODRUN_HOME", str(login.path / "home"))
     for number, bad in enumerate([["h0", "h2"]] * 3 + [["h1", "h3"]]):
         failed = {node: HostFailure("lost", "gone") for node in bad}
-        note_attempt(AttemptOfHosts(float(number), f"r{number}", "slurm", {node: node for node in bad}, failed))
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "slurm", {node: node for node in bad}, failed))
     run = login.submit("steps=3", options="time=10,signal=30,exclusive,exclude=bad")
     done = login.podrun("attach", run)
     assert done.returncode == 0, done.stderr + login.output(run)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -49,23 +50,23 @@ def test_a_host_that_fails_three_times(pod: PodSandbox) -> None:
         assert hosts_of(run) == HOSTS
         pod.hosts.restart("h1")
         assert run.end() == 69, run.stderr
-        why = "h1 failed 3 times in its last 4 runs (lost 3): `podrun hosts` says why, and the next run leaves it out"
+        why = "h1 failed 3 times in its last 3 runs (lost 3); `podrun hosts` says why; the next run leaves it out if it can"
         assert notes(run, "failed") == ([why] if number == 3 else [])
         wait_until_gone(pod.hosts, HOSTS, 60)
     shown = pod.podrun("hosts")
     assert shown.returncode == 0, shown.stderr
-    header, row, title, *failures, clear, well = shown.stdout.splitlines()
+    header, row, title, *failures, clear = shown.stdout.splitlines()
     assert header.split() == ["HOST", "RUNS", "FAILED", "KINDS", "LAST", "STATE"]
-    assert row.split()[:5] == ["h1", "4", "3", "lost", "3"] and row.endswith("bad")
-    assert title == "h1: 3 failures in its last 4 runs"
+    assert row.split()[:5] == ["h1", "3", "3", "lost", "3"] and row.endswith("bad")
+    assert title == "h1: 3 failures in its last 3 runs"
     assert len(failures) == 3 and all("the host was restarted" in line for line in failures)
-    assert (clear, well) == ("`podrun hosts clear h1` takes it back", "1 host without failures")
+    assert clear == "`podrun hosts clear h1` takes it back"
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
     run = start(pod, option)
     assert hosts_of(run) == ["h0", "h2"]
     assert notes(run, "left out") == [
-        "left out: h1, which failed 3 times in its last 4 runs (lost 3); in place: h2; `podrun hosts clear h1` takes it back"
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); in place: h2; `podrun hosts clear h1` takes it back"
     ]
     finish(pod, run)
     assert not notes(run, "says why")
@@ -74,7 +75,7 @@ def test_a_host_that_fails_three_times(pod: PodSandbox) -> None:
     run = start(pod, alone)
     assert hosts_of(run) == HOSTS
     assert notes(run, "warning: h1") == [
-        "warning: h1 failed 3 times in its last 4 runs (lost 3), and takes part all the same: the pod has no `spares`, "
+        "warning: h1 failed 3 times in its last 3 runs (lost 3), and takes part all the same: the pod has no `spares`, "
         "and no `min_hosts` with which fewer would be enough"
     ]
     finish(pod, run)
@@ -87,9 +88,7 @@ def test_a_host_that_fails_three_times(pod: PodSandbox) -> None:
     finish(pod, run)
     rows = {row["host"]: row for row in json.loads(pod.podrun("hosts", "--json").stdout)}
     assert {host: (row["state"], row["runs"]) for host, row in rows.items()} == {
-        "h0": ("ok", 7),
-        "h1": ("ok", 6),
-        "h2": ("ok", 1),
+        "h1": ("ok", 4),
     }
     assert rows["h1"]["failures"] == []
 
@@ -98,9 +97,7 @@ def test_errors_of_a_program_speak_against_no_host(pod: PodSandbox) -> None:
     option = pod.write_pod(HOSTS)
     run = pod.run(option, "--", "python3", "-c", "raise SystemExit(3)")
     assert run.end() == 3
-    assert "hosts without failures" in pod.podrun("hosts").stdout
-    record = Path(pod.env["PODRUN_HOME"]) / "hosts.jsonl"
-    assert record.stat().st_mode & 0o777 == 0o600
+    assert not (Path(pod.env["PODRUN_HOME"]) / "hosts.jsonl").exists()
 
 
 def kinds(pod: PodSandbox) -> dict[str, list[str]]:
@@ -111,7 +108,7 @@ def kinds(pod: PodSandbox) -> dict[str, list[str]]:
 
 @pytest.mark.long
 def test_a_host_that_is_down_at_the_start(pod: PodSandbox) -> None:
-    """The others did nothing in the attempt that did not start; a login that is refused speaks against no host."""
+    """It speaks against no host, nor does a login that is refused: nobody knows why it could not be reached."""
     refused = pod.write_pod(HOSTS, ssh={"user": "nobody", "key": str(pod.hosts.key), "known_hosts": "/dev/null"})
     done = pod.podrun(refused, "--", "true")
     assert done.returncode == 69
@@ -121,7 +118,7 @@ def test_a_host_that_is_down_at_the_start(pod: PodSandbox) -> None:
     run = start(pod, option)
     assert hosts_of(run) == ["h0", "h2"]
     finish(pod, run)
-    assert kinds(pod) == {"h1": ["lost"], "h0": [], "h2": []}
+    assert kinds(pod) == {}
 
 
 @pytest.mark.long
@@ -136,12 +133,12 @@ def test_the_only_disk_with_the_checkpoints(pod: PodSandbox, monkeypatch: pytest
     monkeypatch.setenv("PODRUN_HOME", pod.env["PODRUN_HOME"])
     for number in range(3):
         gone = {"h0": HostFailure("lost", "gone")}
-        note_attempt(AttemptOfHosts(float(number), f"r{number}", "ssh", {"h0": "h0"}, gone))
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "ssh", {"h0": "h0"}, gone))
     run = pod.run(option, *job, "steps=4")
     assert run.end(240) == 0, run.stderr
     assert hosts_of(run) == HOSTS
     assert notes(run, "warning: h0") == [
-        "warning: h0 failed 3 times in its last 4 runs (lost 3), and takes part all the same: the checkpoints of this "
+        "warning: h0 failed 3 times in its last 3 runs (lost 3), and takes part all the same: the checkpoints of this "
         "workdir are on its disk alone"
     ]
     assert [event["step"] for event in run.of("resume")] == [2]

@@ -65,7 +65,7 @@ class SshTransport(Transport):
         try:
             return SshChannel(self._link(host.address).start(command_line(argv)))
         except Unreachable as error:
-            raise HostError(host.name, error.reason, error.dropped, unreachable=error.again) from None
+            raise HostError(host.name, error.reason, error.dropped) from None
 
     def close(self) -> None:
         with self._lock:

@@ -21,14 +21,16 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run import attempts, cleanup, preparation
 from podrun.launcher.run import wait_for_hosts as host_wait
 from podrun.launcher.run.attempts import run_attempts
-from podrun.launcher.run.bad_hosts import bad_hosts, describe_bad
+from podrun.launcher.run.bad_hosts import bad_hosts, describe_bad, describe_new_bad
 from podrun.launcher.run.host_assignment import assign_hosts, to_leave_out
 from podrun.launcher.run.wait_for_hosts import HostWait
+from podrun.launcher.rundir import host_record
 from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure, HostKey
 from podrun.launcher.rundir.host_record import clear_hosts, note_attempt, record_path
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.launcher.view.console import NoConsole
 from podrun.runtime.config import Launch
+from podrun.runtime.events import EventKind
 
 H = [Host(f"h{n}", f"10.0.0.{n}") for n in range(4)]
 S = [Host(f"s{n}", f"10.0.1.{n}") for n in range(2)]
@@ -48,7 +50,7 @@ def fail(*hosts: Host, times: int = 3) -> None:
         number = next(_runs)
         names = {host.address: host.name for host in H + S}
         gone = {host.address: HostFailure("lost", "gone") for host in hosts}
-        note_attempt(AttemptOfHosts(float(number), f"r{number}", "ssh", names, gone))
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "ssh", names, gone))
 
 
 @pytest.mark.parametrize(
@@ -71,14 +73,16 @@ def test_who_is_left_out(spares: list[Host], least: int | None, bad: list[str], 
     assert " ".join(to_leave_out(pod, PROGRAM, bad, unfit=["h1"])).find("h1") < 0
 
 
-def test_ten_thousand_bad_hosts() -> None:
+def test_ten_thousand_bad_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are chosen and described in a moment, in a line that can be read."""
     names = [f"h{n}" for n in range(10_000)]
     hosts = tuple(Host(name, name) for name in names)
     pod = Pod(parse_slice("cpu-10000x1"), hosts, "ssh", "cpu", min_hosts=1, excludes_bad=True)
     gone = {name: HostFailure("lost", "gone") for name in names}
+    monkeypatch.setattr(host_record, "LIMIT", 1 << 30)
+    monkeypatch.setattr(host_record, "_LINE", 1 << 30)
     for number in range(3):
-        note_attempt(AttemptOfHosts(1.0, f"r{number}", "ssh", {name: name for name in names}, gone))
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "ssh", {name: name for name in names}, gone))
     began = time.process_time()
     bad = bad_hosts(pod, print)
     out = to_leave_out(pod, PROGRAM, [*bad])
@@ -103,15 +107,15 @@ def test_what_the_user_is_told() -> None:
     assert told(spare) == []
     fail(H[1], times=1)
     assert told(spare) == [
-        "left out: h1, which failed 3 times in its last 3 runs (lost 3); `podrun hosts clear h1` takes it back"
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); `podrun hosts clear 10.0.0.1` takes it back"
     ]
     assert told(POD) == [
         "warning: h1 failed 3 times in its last 3 runs (lost 3), and takes part all the same: the pod has no `spares`, "
         "and no `min_hosts` with which fewer would be enough"
     ]
     assert told(replace(spare, excludes_bad=False)) == [
-        "warning: h1 failed 3 times in its last 3 runs (lost 3); `exclude: bad` and `spares` in a pod file would leave it "
-        "out; `podrun hosts` says why"
+        "warning: h1 failed 3 times in its last 3 runs (lost 3); `podrun hosts` says why; `exclude: bad` in the pod file "
+        "would leave it out"
     ]
     assert told(replace(spare, ssh=replace(spare.ssh, jump="login"))) == []
     assert told(replace(spare, transport="local")) == []
@@ -139,12 +143,16 @@ class Supervised:
 
     def __init__(self, plan: LaunchPlan, *args: Any) -> None:
         self._hosts = [host.host.name for host in plan.hosts]
+        self._observers = args[2]
 
     def interrupt(self, number: int) -> None:
         pass
 
     def run(self) -> Outcome:
         type(self).hosts.append(self._hosts)
+        for number, host in enumerate(self._hosts):
+            started = {"event": EventKind.HOST, "time": time.time(), "host": host, "phase": "started"}
+            self._observers.event({**started, "process": number, "pid": 7})
         return type(self).outcomes.pop(0)
 
 
@@ -197,7 +205,7 @@ def test_a_host_that_becomes_bad_within_a_run(tmp_path: Path, monkeypatch: pytes
     assert hosts == [["h0", "h1", "h2", "h3"]] * 3 + [["h0", "s0", "h2", "h3"]]
     assert notes[-2:] == [
         "the run goes on without h1 and with s0: 4 of 4 hosts",
-        "left out: h1, which failed 3 times in its last run (lost 3); `podrun hosts clear h1` takes it back",
+        "left out: h1, which failed 3 times in its last run (lost 3); `podrun hosts clear 10.0.0.1` takes it back",
     ]
 
 
@@ -230,8 +238,8 @@ def test_a_run_with_fewer_hosts_does_not_wait_for_a_bad_one(tmp_path: Path, monk
     pod = replace(POD, min_hosts=2)
     hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [lost("h2"), Outcome(0)], away=["h2"])
     assert notes[0] == (
-        "left out: h1, which failed 3 times in its last 3 runs (lost 3); 3 of 4 hosts take part; `podrun hosts clear h1` "
-        "takes it back"
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); 3 of 4 hosts take part; "
+        "`podrun hosts clear 10.0.0.1` takes it back"
     )
     assert hosts == [["h0", "h2", "h3"], ["h0", "h3"]]
     assert watched == [[], [H[2]]]
@@ -245,7 +253,8 @@ def test_the_host_that_alone_has_the_checkpoints_stays(tmp_path: Path, monkeypat
     hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [Outcome(0)])
     assert hosts == [["h0", "s0", "h2", "h3"]]
     assert notes == [
-        "left out: h1, which failed 3 times in its last 3 runs (lost 3); in place: s0; `podrun hosts clear h1` takes it back",
+        "left out: h1, which failed 3 times in its last 3 runs (lost 3); in place: s0; "
+        "`podrun hosts clear 10.0.0.1` takes it back",
         "warning: h0 failed 3 times in its last 3 runs (lost 3), and takes part all the same: the checkpoints of this "
         "workdir are on its disk alone",
     ]
@@ -257,7 +266,41 @@ def test_a_host_that_becomes_bad_at_the_end(tmp_path: Path, monkeypatch: pytest.
     pod = replace(POD, excludes_bad=False)
     hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [Outcome(1, failed, [failed])], restarts=0)
     assert notes == [
-        "h2 failed 3 times in its last 3 runs (lost 2, hardware): `podrun hosts` says why, and the next run can leave it out "
-        "(`exclude: bad` in the pod file)"
+        "h2 failed 3 times in its last 3 runs (lost 2, hardware); `podrun hosts` says why; the pod has no `spares`, and no "
+        "`min_hosts` with which fewer would be enough"
     ]
     assert len(hosts) == 1
+
+
+def test_a_run_that_may_not_start_again_is_not_stopped_for_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(H[1])
+    monkeypatch.setattr(attempts, "RejoinWatch", None)
+    hosts, _ = attempts_of(monkeypatch, tmp_path, replace(POD, min_hosts=2), [Outcome(0)], restarts=0)
+    assert hosts == [["h0", "h2", "h3"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "advice"),
+    [
+        ({"min_hosts": 2}, "`exclude: bad` in the pod file would leave it out"),
+        ({}, "the pod has no `spares`, and no `min_hosts` with which fewer would be enough"),
+        ({"platform": "tpu"}, "only another slice would be without it: recreate the slice if this goes on"),
+    ],
+)
+def test_advice_that_can_be_followed(changes: dict[str, Any], advice: str) -> None:
+    fail(H[1])
+    pod = replace(POD, excludes_bad=False, **changes)
+    assert told(pod)[0].endswith(f"; `podrun hosts` says why; {advice}")
+    assert describe_new_bad(pod, bad_hosts(pod, print)).endswith(f"; {advice}")
+
+
+def test_advice_within_a_job_of_slurm() -> None:
+    for number in range(3):
+        gone = {"10.0.0.1": HostFailure("lost", "gone")}
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "slurm", {"10.0.0.1": "h1"}, gone))
+    pod = replace(POD, transport="slurm", spares=tuple(S))
+    for excludes in (False, True):
+        new = describe_new_bad(replace(pod, excludes_bad=excludes), bad_hosts(pod, print))
+        assert new.endswith("; `--slurm=...,exclude=bad` leaves it out of the next job")

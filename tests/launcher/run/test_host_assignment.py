@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.run import wait_for_hosts as host_wait
-from podrun.launcher.run.host_assignment import assign_hosts, can_do_without, describe_change, why_not_fewer
+from podrun.launcher.run.host_assignment import (
+    assign_hosts,
+    can_do_without,
+    describe_change,
+    has_more_hosts,
+    why_not_fewer,
+)
 from podrun.launcher.run.rejoin import RejoinWatch
 from podrun.launcher.run.wait_for_hosts import HostWait
 from podrun.launcher.transport.base import Channel, Transport
@@ -148,7 +155,7 @@ def test_a_host_is_taken_back_at_a_checkpoint() -> None:
     answers = iter([{"h3": "no route"}, {}, None])
     notes: list[str] = []
     stops: list[int] = []
-    rejoin = RejoinWatch([H[3]], lambda _: next(answers), notes.append, lambda: stops.append(1), every=0.01)
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), notes.append, lambda: stops.append(1), bool, every=0.01)
     rejoin.thread.join(60)
     assert notes == ["h3: back; the run takes it back at its next checkpoint"]
     for kind in ("step", "checkpoint", "checkpoint"):
@@ -160,7 +167,30 @@ def test_a_host_is_taken_back_at_a_checkpoint() -> None:
 def test_a_run_without_its_host_is_left_alone_while_that_is_away() -> None:
     answers = iter([{"h3": "no route"}, None])
     stops: list[int] = []
-    rejoin = RejoinWatch([H[3]], lambda _: next(answers), [].append, lambda: stops.append(1), every=0.01)
+    rejoin = RejoinWatch([H[3]], lambda _: next(answers), [].append, lambda: stops.append(1), bool, every=0.01)
     rejoin.thread.join(60)
     rejoin.event({"event": "checkpoint", "step": 1})
     assert (stops, rejoin.has_stopped) == ([], False)
+
+
+def test_a_host_with_which_the_run_would_have_no_more_is_not_taken_back() -> None:
+    """It answers all the time: the job does not fit the number of all that answer."""
+    pod = replace(POD, min_hosts=2)
+    assert has_more_hosts(pod, PROGRAM, ["h0", "h2"], ["h3"])
+    even = Config.model_validate({"steps": 1, "batch_size": 12, "parallel": {"name": "jit", "mesh": {"fsdp": 4}}})
+    assert not has_more_hosts(pod, even, ["h0", "h2"], ["h3"])
+    assert not has_more_hosts(pod, even, ["h0", "h2"], [])
+    assert has_more_hosts(pod, even, ["h0", "h2"], ["h1", "h3"])
+    answers = iter([{}, {}, None])
+    notes: list[str] = []
+    rejoin = RejoinWatch(
+        [H[3]],
+        lambda _: next(answers),
+        notes.append,
+        notes.clear,
+        partial(has_more_hosts, pod, even, ["h0", "h2"]),
+        0.01,
+    )
+    rejoin.thread.join(60)
+    rejoin.event({"event": "checkpoint", "step": 1})
+    assert (notes, rejoin.has_stopped) == ([], False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from podrun.launcher.rundir.host_record import read_hosts
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
+from podrun.runtime.events import EventKind
 
 ECC = "jax.errors.JaxRuntimeError: INTERNAL: CUDA error: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"
 XID = "[ 9.1] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -56,20 +58,24 @@ def ended(code: int, **fields: Any) -> Failure:
     [
         (silent_host("h", 21, "timed out"), "", "lost"),
         (silent_host("h", 21, "timed out", late=True), "", "lost"),
-        (from_lost_agent("h", "its agent stopped: no word from the launcher"), "", "lost"),
         (from_lost_agent("h", f"its agent is gone ({REBOOTED})", rebooted=True), "", "lost"),
-        (Failure("h", None, "no route to h port 22", UNAVAILABLE, unreachable=True), "", "lost"),
-        (Failure("h", None, "the connection was lost", UNAVAILABLE, dropped=True), "", "lost"),
         (error(ECC), "", "hardware"),
         (error("RuntimeError: failed", traceback=f"Traceback\n{ECC}"), "", "hardware"),
         (ended(-6), XID, "hardware"),
-        (error("OSError: [Errno 5] Input/output error: '/data/a'"), "", "disk"),
-        (error("OSError: [Errno 117] Structure needs cleaning"), "", "disk"),
+        (ended(-11), f"step 7\n {XID}\nbye", "hardware"),
         # a program, its input, or the user
         (error("ValueError: boom"), "", None),
+        (error("ValueError: boom"), XID, None),  # a program may print anything
+        (ended(1), XID, None),
+        (ended(-15), XID, None),
+        (ended(-6), "GPU 0: uncorrectable ECC errors: 0", None),
+        (error("RuntimeError: GPU 0: uncorrectable ECC errors = 0"), "", None),
+        (error("OSError: [Errno 5] Input/output error: '/nfs/a'"), "", None),  # the file system may be shared
+        # the link to the host, or the launcher
+        (from_lost_agent("h", "its agent stopped: no word from the launcher"), "", None),
+        (Failure("h", None, "the connection was lost", UNAVAILABLE, dropped=True), "", None),
         (error("OSError: [Errno 28] No space left on device"), "", None),
         (error("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), "", None),
-        (ended(1), "Input/output error", None),  # it may print anything
         (ended(-9, out_of_memory=True, memory="8 GB"), "", None),
         (ended(-9), "", None),
         (ended(-11), "", None),
@@ -85,9 +91,12 @@ def ended(code: int, **fields: Any) -> Failure:
     ids=str,
 )
 def test_what_speaks_against_a_host(failed: Failure, printed: str, kind: str | None) -> None:
-    against = failures_against([failed], lambda host, process: printed)
+    against = failures_against([failed], lambda host, process: printed, ["h"])
+    assert not failures_against([failed], lambda host, process: printed, ["g"])  # the host never started
     assert {host: one.kind for host, one in against.items()} == ({"h": kind} if kind else {})
     assert all("\n" not in one.what for one in against.values())
+    if kind == "hardware":  # the line that says so
+        assert [one.what for one in against.values()] == [XID if printed else ECC]
 
 
 def lost(hosts: Iterable[str], kind: str = "lost") -> dict[str, HostFailure]:
@@ -102,6 +111,10 @@ def lost(hosts: Iterable[str], kind: str = "lost") -> dict[str, HostFailure]:
         (lost("abc"), 4, ""),  # the network
         (lost("ab"), 2, ""),
         (lost("ab") | lost("c", "hardware"), 3, "c"),
+        (lost("ab"), 64, "ab"),
+        (lost("abc"), 64, ""),  # a switch
+        (lost("abcd", "ecc"), 64, "abcd"),
+        (lost("abc") | lost("d", "hardware"), 64, "d"),
         (lost("a"), 1, ""),  # or the launcher's network
         (lost("a", "hardware"), 1, "a"),
     ],
@@ -166,27 +179,30 @@ class TestRecord:
         """Record an attempt, and return the kinds of failures of each host on record."""
         notes: list[str] = []
         outcome = Outcome(69, failures[0] if failures else None, [*failures], **fields)
-        HostFailures(notes.append).record(plan or self.plan(), outcome, 1.0, lambda host, process: "")
+        hosts = HostFailures(notes.append)
+        for host in ("h0", "h1", "h2"):
+            hosts.event({"event": EventKind.HOST, "time": 1.0, "host": host, "phase": "started"})
+        hosts.record(plan or self.plan(), outcome, time.time(), lambda host, process: "")
         assert not notes
         return {one.name: [failure.kind for failure in one.failures] for one in read_hosts()[0].values()}
 
     def test_hosts_and_failures(self) -> None:
-        assert self.record() == {"h0": [], "h1": [], "h2": []}
-        assert self.record(silent_host("h1", 9, "")) == {"h0": [], "h1": ["lost"], "h2": []}
+        assert self.record() == {}
+        assert self.record(silent_host("h1", 9, "")) == {"h1": ["lost"]}
         assert HostKey("ssh", "10.0.0.1") in read_hosts()[0]
 
     def test_all_at_once(self) -> None:
         network = Failure(LAUNCHER, None, "heard nothing from any of the 3 hosts", UNAVAILABLE)
         kinds = self.record(network, *[silent_host(f"h{n}", 9, "") for n in range(3)])
-        assert kinds == {"h0": [], "h1": [], "h2": []}
-        assert self.record(network, silent_host("h1", 9, ""))["h1"] == []
+        assert kinds == {}
+        assert self.record(network, silent_host("h1", 9, "")) == {}
 
     def test_an_attempt_that_never_started(self) -> None:
-        """It says nothing of the hosts that have not failed: ten mistakes do not make failures forgotten."""
+        """It speaks against no host, and ten mistakes do not make failures forgotten."""
         mistake = Failure("h0, h1, h2", None, "no jax", UNAVAILABLE)
         assert self.record(mistake, unprepared=True) == {}
-        gone = Failure("h2", None, "no route", UNAVAILABLE, unreachable=True)
-        assert self.record(gone, unprepared=True) == {"h2": ["lost"]}
+        assert self.record(Failure("h2", None, "no route", UNAVAILABLE), unprepared=True) == {}
+        assert self.record(silent_host("h2", 9, ""), unprepared=True) == {}
 
     def test_injected_faults_and_hosts_that_are_here(self) -> None:
         assert self.record(silent_host("h1", 9, ""), plan=self.plan(inject=("kill:host=1@step=2",))) == {}
@@ -196,7 +212,8 @@ class TestRecord:
         notes: list[str] = []
         hosts = HostFailures(notes.append)
         hosts.suspect("h1", "ecc", "uncorrected ECC errors: GPU 3: 2")
-        hosts.record(self.plan(), Outcome(0), 1.0, lambda host, process: "")
+        hosts.record(self.plan(), Outcome(0), time.time(), lambda host, process: "")
+        assert hosts.has_recorded
         assert [one.kind for one in read_hosts()[0][HostKey("ssh", "10.0.0.1")].failures] == ["ecc"]
 
     def test_a_record_that_cannot_be_written(self, tmp_path: Path) -> None:
@@ -207,7 +224,9 @@ class TestRecord:
         hosts = HostFailures(notes.append)
         for _ in range(2):
             hosts.record(self.plan(), Outcome(0), 1.0, lambda host, process: "")
-        assert notes == ["the hosts of this run are not in the record that `podrun hosts` shows: Is a directory"]
+        (note,) = notes
+        assert note.startswith("the hosts of this run are not in the record that `podrun hosts` shows: cannot read")
+        assert not hosts.has_recorded
 
 
 def test_what_the_facts_of_the_hosts_say(monkeypatch: pytest.MonkeyPatch) -> None:

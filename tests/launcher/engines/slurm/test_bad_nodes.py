@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fail(*nodes: str, place: str = "slurm") -> None:
     for number in range(3):
         gone = {node: HostFailure("lost", "gone") for node in nodes}
-        note_attempt(AttemptOfHosts(float(number), f"r{number}", place, {node: node for node in nodes}, gone))
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", place, {node: node for node in nodes}, gone))
 
 
 def submitted(typed: str, excludes_bad: bool = False) -> tuple[list[str], list[str]]:
