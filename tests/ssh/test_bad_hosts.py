@@ -13,6 +13,7 @@ from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure
 from podrun.launcher.rundir.host_record import note_attempt
 
 from ..pod.conftest import Run
+from ..pod.programs import FAULTY
 from .pod import PodSandbox
 from .processes import COUNT, wait_for_start, wait_until_gone
 
@@ -145,3 +146,21 @@ def test_the_only_disk_with_the_checkpoints(pod: PodSandbox, monkeypatch: pytest
     other = pod.run(option, *job, "steps=2", "--workdir=other")
     assert other.end(240) == 0, other.stderr
     assert hosts_of(other) == ["h2", "h1"]
+
+
+@pytest.mark.long
+def test_a_good_host_that_the_job_does_not_fit(pod: PodSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the bad host, three are left, and the job fits two. The third answers all the time, and stops no run."""
+    monkeypatch.setenv("PODRUN_HOME", pod.env["PODRUN_HOME"])
+    for number in range(3):
+        gone = {"h1": HostFailure("lost", "gone")}
+        note_attempt(AttemptOfHosts(time.time(), f"r{number}", "ssh", {"h1": "h1"}, gone))
+    shutil.copy(FAULTY, pod.path)
+    option = pod.write_pod(["h0", "h1", "h2", "h3"], min_hosts=2, exclude="bad")
+    layout = "parallel={name: jit, mesh: {fsdp: 2}}"
+    paced = "data={name: 'faulty:paced', options: {seconds: 0.1}}"  # training takes longer than RejoinWatch waits
+    job = ("steps=300", "checkpoint.every=20", "eval.every=0", "launch.max_restarts=3", layout, paced)
+    run = pod.run(option, "small.yaml", *job)
+    assert run.end(240) == 0, run.stderr
+    assert [[*event["hosts"]] for event in run.of("start")] == [["h0", "h2"]]
+    assert not notes(run, "back;")
