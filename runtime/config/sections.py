@@ -92,8 +92,10 @@ class Precision(Section):
 
     @model_serializer(mode="wrap")
     def _short(self, default: SerializerFunctionWrapHandler) -> Any:
-        """Write `bfloat16` for `{compute: bfloat16}`, as older checkpoints have it."""
-        return self.compute if self == Precision(compute=self.compute) else default(self)
+        """Write `bfloat16` for `{compute: bfloat16}`, and no newer keys unless they are used: older versions know neither."""
+        values = default(self)
+        given = {name: value for name, value in values.items() if value != type(self).model_fields[name].default}
+        return self.compute if given.keys() <= {"compute"} else {"compute": self.compute, **given}
 
 
 def _of_computation(value: Any) -> Any:
