@@ -149,7 +149,7 @@ class HostFailures:
         if outcome.cause is None or outcome.cause.host != LAUNCHER:
             failures = [*([outcome.cause] if outcome.cause else []), *outcome.failures]
             failed = {
-                **self._late.slow(),
+                **({} if plan.is_program else self._late.slow()),  # a program may give its processes unequal work
                 **self._suspects,
                 **({} if outcome.unprepared else failures_against(failures, printed, self._started)),
             }

@@ -35,9 +35,11 @@ from podrun.launcher.rundir.events import Event
 from podrun.launcher.rundir.host_history import HostFailure, HostKey
 from podrun.launcher.rundir.host_record import read_hosts
 from podrun.launcher.transport.local import LocalTransport
-from podrun.runtime.config import Launch
+from podrun.runtime.config import Config, Launch
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.events import EventKind
+
+from ..rundir import made
 
 ECC = "jax.errors.JaxRuntimeError: INTERNAL: CUDA error: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"
 XID = "[ 9.1] NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -215,6 +217,19 @@ class TestRecord:
         hosts.record(self.plan(), Outcome(0), time.time(), lambda host, process: "")
         assert hosts.has_recorded
         assert [one.kind for one in read_hosts()[0][HostKey("ssh", "10.0.0.1")].failures] == ["ecc"]
+
+    def test_only_a_job_has_slow_hosts(self) -> None:
+        """A program may give its processes unequal work."""
+        job = Config.model_validate({"steps": 3, "batch_size": 64})
+        for number, plan in enumerate((self.plan(), make_plan(replace(self.plan().run, job=job), 0))):
+            notes: list[str] = []
+            hosts = HostFailures(notes.append)
+            hosts.event(made.event("step", 0, time=0.0, step=1))
+            hosts.event(made.event("late", 1, host="h1", time=5.0, behind=1.0, step_seconds=1.0, since=5.0))
+            hosts.event(made.event("step", 0, time=100.0, step=2))
+            hosts.record(plan, Outcome(0), time.time(), lambda host, process: "")
+            assert hosts.has_recorded == bool(number)
+        assert [one.kind for one in read_hosts()[0][HostKey("ssh", "10.0.0.1")].failures] == ["slow"]
 
     def test_a_record_that_cannot_be_written(self, tmp_path: Path) -> None:
         """The run goes on, and the user is told once."""
