@@ -77,13 +77,20 @@ class SchemaTree:
     def _walk(self, location: Location) -> tuple[list[str], Node]:
         at, keys = self._schema, []
         for part in map(str, location):
+            at = self._only_section(at)
             inner = self._step(at, part)
             if inner is not None and (part in at.get("properties", {}) or "items" in at or _has_named(at)):
                 keys.append(part)
             elif inner is None and "anyOf" not in at and part != "[key]":
                 keys.append(part)  # not in the schema: a mistake, or a user-defined key below `env` or `options`
             at = inner or at
-        return keys, at
+        return keys, self._only_section(at)
+
+    def _only_section(self, at: Node) -> Node:
+        """Return the section of a key that also takes a plain value, as `precision` does; another node as it is."""
+        sections = self._sections(at) if "anyOf" in at else []
+        # Choices are told apart by their `name`, which is a part of the location.
+        return sections[0] if len(sections) == 1 and "name" not in sections[0]["properties"] else at
 
     def _step(self, at: Node, part: str) -> Node | None:
         """Return the schema below `at`: of a property, an item, a value under a user's name, or the union branch `part`."""

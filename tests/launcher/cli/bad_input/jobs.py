@@ -14,6 +14,13 @@ TRAIN_YAML = [
         yaml="steps: 3\nbatch_size: 8\nlog:\n  evry: 3\n",
     ),
     Case(
+        "key of a section that also takes a plain value",
+        "(it is 'float16')",
+        "line 4: precision.output:",
+        "must be 'float32' or 'bfloat16'",
+        yaml="steps: 3\nbatch_size: 8\nprecision:\n  output: float16\n  compute: bfloat16\n",
+    ),
+    Case(
         "key of another section",
         "there is no such key",
         "line 1: learning_rate:",
