@@ -41,7 +41,7 @@ def test_a_variant_that_fails_is_marked_and_the_others_go_on(sandbox: Sandbox) -
         1.0,
     )
     assert last["speedup_ratio_of_medians"] == first["median_step_seconds"] / last["median_step_seconds"]
-    assert last["speedup_low"] <= last["speedup_ratio_of_medians"] <= last["speedup_high"]
+    assert last["speedup_low"] is last["speedup_high"] is None  # one run of each
     assert last["speedup_ratio_of_totals"] == first["total_seconds"] / last["total_seconds"]
     assert last["train_loss"] == sandbox.losses("runs/train-compare/learning_rate=1e-2")[6]
     steps = [row for row in rows_of(sandbox, "runs/train-compare/steps.csv") if row["variant"] == "learning_rate=1e-3"]
