@@ -47,7 +47,9 @@ def test_a_job(begin: Begin, sandbox: Sandbox) -> None:
     assert told is not None, run.text[-2000:]
     assert bool(told[1]) == bool(told[3])  # the stop may have been faster than the second Ctrl-C
     checkpoints = sorted(int(path.name) for path in (sandbox.path / "runs/train/checkpoints").glob("[0-9]*[0-9]"))
-    assert checkpoints[-1] == int(told[2])
+    assert (
+        int(told[2]) in checkpoints
+    )  # a later one may have been completed at the very end, and not been told any more
     assert processes_of(sandbox) == {}
 
 
