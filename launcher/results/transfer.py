@@ -26,7 +26,7 @@ _GROWTH = 64 << 20  # bytes by which a file may have grown since it was listed
 _TRIES = 2  # attempts per file that arrives damaged
 
 _FROZEN = "frozen/"
-"""Folder of a checkpoint whose files may be those of another one."""
+"""Folder of a checkpoint. Its files may be hard links to those of another checkpoint."""
 
 Say = Callable[[str], None]
 Progress = Callable[[str, int, int], None]

@@ -1,8 +1,7 @@
 """Decide which failures of an attempt speak against hosts, and record them.
 
 Most failures do not: an exception of the program, a lack of memory, a mistake, a preemption, a host that could not be
-reached or prepared. What hits several hosts at once has a common reason, such as the network, and
-speaks against none of them.
+reached or prepared. If several hosts fail at once, they have a common reason, such as the network, and none is blamed.
 """
 
 from __future__ import annotations

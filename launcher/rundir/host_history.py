@@ -1,4 +1,4 @@
-"""PURE: what is known of hosts from the attempts in which they took part, and which of them are bad."""
+"""Compute from earlier attempts which failures of each host count, and which hosts are bad. PURE."""
 
 from __future__ import annotations
 
