@@ -18,16 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import checkpoint, data
-    from .launching import LaunchError, Run, launch
+    from .function_call import FunctionError
+    from .launching import LaunchError, Run, SubmittedRun, launch
     from .loop import Steps, Stopped, steps
     from .session import Process, init, is_stopping, report
+    from .submitting import Future, submit, submitted
 
 __all__ = [
+    "FunctionError",
+    "Future",
     "LaunchError",
     "Process",
     "Run",
     "Steps",
     "Stopped",
+    "SubmittedRun",
     "checkpoint",
     "data",
     "init",
@@ -35,12 +40,16 @@ __all__ = [
     "launch",
     "report",
     "steps",
+    "submit",
+    "submitted",
 ]
 
 _MODULES = {
     **dict.fromkeys(("Process", "init", "is_stopping", "report"), "session"),
     **dict.fromkeys(("Steps", "Stopped", "steps"), "loop"),
-    **dict.fromkeys(("LaunchError", "Run", "launch"), "launching"),
+    **dict.fromkeys(("LaunchError", "Run", "SubmittedRun", "launch"), "launching"),
+    **dict.fromkeys(("Future", "submit", "submitted"), "submitting"),
+    "FunctionError": "function_call",
 }
 
 
@@ -66,6 +75,9 @@ _ELSEWHERE = {
         ("save", "load", "restore", "Checkpoint"), "podrun.steps saves and restores; podrun.checkpoint does it by hand"
     ),
     **dict.fromkeys(("loop", "train", "Trainer"), "podrun.steps(total, state) is the loop"),
+    **dict.fromkeys(
+        ("AutoExecutor", "SlurmExecutor", "Executor"), "podrun.submit(f, *args, slurm=...) calls a function"
+    ),
 }
 """What people of other libraries look for here, and where it is."""
 

@@ -17,18 +17,23 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.events import EventKind
 
 if TYPE_CHECKING:
-    from podrun.launcher.rundir.events import Event, StartEvent
+    from podrun.launcher.rundir.events import EndEvent, Event, StartEvent
+    from podrun.launcher.rundir.runs import RunDirectory
 
 _METRICS = {EventKind.STEP: "train", EventKind.EPOCH: "epoch", EventKind.EVAL: "eval"}
 _NO_METRICS = {"event", "time", "host", "process", "steps", "elapsed", "seconds_left"}
+_PODRUN = (sys.executable, "-m", "podrun")
 _STOP = 180.0  # seconds; a save in progress may take a minute
 _POLL = 0.2  # seconds
+ONE_PLACE = (
+    "slurm has the options of a job, such as slurm='partition=gpu,time=2:00:00', and excludes hosts and simulate"
+)
 
 
 class LaunchError(RuntimeError):
@@ -40,6 +45,7 @@ class LaunchError(RuntimeError):
         """podrun's exit code."""
 
 
+@overload
 def launch(
     train: str | os.PathLike[str] | None = None,
     *,
@@ -48,10 +54,43 @@ def launch(
     pod: str | os.PathLike[str] | None = None,
     hosts: str | None = None,
     simulate: bool = False,
+    slurm: None = None,
     workdir: str | os.PathLike[str] | None = None,
+    name: str = "",
     overrides: Mapping[str, Any] | None = None,
-) -> Run:
-    """Start a run, as the command `podrun` does, and return when it has begun. The run ends with this Python process.
+) -> Run: ...
+
+
+@overload
+def launch(
+    train: str | os.PathLike[str] | None = None,
+    *,
+    program: Sequence[str | os.PathLike[str]] = (),
+    slice: str | None = None,
+    pod: str | os.PathLike[str] | None = None,
+    slurm: str,
+    workdir: str | os.PathLike[str] | None = None,
+    name: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> SubmittedRun: ...
+
+
+def launch(
+    train: str | os.PathLike[str] | None = None,
+    *,
+    program: Sequence[str | os.PathLike[str]] = (),
+    slice: str | None = None,
+    pod: str | os.PathLike[str] | None = None,
+    hosts: str | None = None,
+    simulate: bool = False,
+    slurm: str | None = None,
+    workdir: str | os.PathLike[str] | None = None,
+    name: str = "",
+    overrides: Mapping[str, Any] | None = None,
+) -> Run | SubmittedRun:
+    """Start a run, as the command `podrun` does, and return when it has begun; with `slurm`, when it is in the queue.
+
+    The run ends with this Python process; a submitted one goes on.
 
     Args:
         train: path of a train.yaml.
@@ -60,26 +99,38 @@ def launch(
         pod: pod file.
         hosts: names of the hosts; or `local`, this machine with its own devices.
         simulate: simulate the pod on this machine.
+        slurm: options of a SLURM job, as `--slurm` takes them: `partition=gpu,time=2:00:00`. The run is submitted.
         workdir: folder of the results.
+        name: name of the run in `podrun ps`.
         overrides: values by key: {"steps": 200, "optimizer.learning_rate": 1e-3}. Text, numbers, paths, arrays, and lists
             and mappings of these.
 
     Raises:
-        LaunchError: the run cannot be started; the message is that of the command.
-        ValueError: neither or both of `train` and `program` are given.
+        LaunchError: the run cannot be started or submitted; the message is that of the command.
+        ValueError: neither or both of `train` and `program` are given, or `slurm` is empty or given with other hosts.
         TypeError: a value of `overrides` has another type.
-        KeyboardInterrupt: Ctrl-C; the run has ended then.
+        KeyboardInterrupt: Ctrl-C; the run has ended then, and a submitted one is taken out of the queue.
     """
     if (train is None) != bool(program):
         raise ValueError("podrun.launch takes either a train.yaml or a program")
     if isinstance(program, str):
         raise ValueError(f"podrun.launch: program is a list of words: {shlex.split(program)}")
-    options = {"--slice": slice, "--pod": pod, "--hosts": hosts, "--workdir": workdir}
-    given = [f"{name}={os.fspath(value)}" for name, value in options.items() if value is not None]
+    if slurm is not None and (not slurm or hosts is not None or simulate):
+        raise ValueError(f"podrun.launch: {ONE_PLACE}")
+    options = {
+        "--slice": slice,
+        "--pod": pod,
+        "--hosts": hosts,
+        "--slurm": slurm,
+        "--workdir": workdir,
+        "--name": name or None,
+    }
+    given = [f"{option}={os.fspath(value)}" for option, value in options.items() if value is not None]
     keys = [f"{key}={_typed(key, value)}" for key, value in (overrides or {}).items()]
     job = [] if train is None else [os.fspath(train)]
     command = ["run", "--json", *given, *["--simulate"] * simulate, *job, *keys]
-    return Run([*command, "--", *[os.fspath(word) for word in program]] if program else command)
+    command += ["--", *[os.fspath(word) for word in program]] if program else []
+    return Run(command) if slurm is None else _submit(command)
 
 
 def _typed(key: str, value: Any) -> str:
@@ -142,7 +193,7 @@ class Run:
         # the pipe has no reader; podrun notices that and ends the run.
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "podrun", *arguments],
+                [*_PODRUN, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -171,22 +222,11 @@ class Run:
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Yield all events from the first on, waiting for new ones until the run has ended."""
-        from podrun.launcher.rundir.follow import follow
-        from podrun.launcher.rundir.runs import RunDirectory
-
-        for event in follow(RunDirectory(self.directory)):
-            if event is not None:
-                yield {**event}
+        return _events(self.directory)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
-        from podrun.launcher.rundir.runs import RunDirectory
-
-        return [
-            {"kind": _METRICS[event["event"]], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
-            for event in RunDirectory(self.directory).read_events()
-            if event["event"] in (EventKind.STEP, EventKind.EPOCH, EventKind.EVAL) and event["process"] == 0
-        ]
+        return _metrics(self.directory)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the run, and return podrun's exit code: 0, or another one after `stop`.
@@ -313,3 +353,138 @@ def _close_pipes() -> None:
 
 
 os.register_at_fork(after_in_child=_close_pipes)
+
+
+class SubmittedRun:
+    """A run that was submitted to SLURM. It goes on when this Python process ends; `podrun ps` lists it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        """The run directory: events, logs, plan."""
+        self.run_id = directory.name
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        end = self._end()
+        state = "not ended" if end is None else f"ended with code {end['code']}"
+        return f"<podrun {self.run_id}, SLURM job {self.job_id}: {state}>"
+
+    @property
+    def job_id(self) -> str | None:
+        """The id of its SLURM job, which may change when the run goes on in another job."""
+        return self._record.job()
+
+    @property
+    def is_running(self) -> bool:
+        """True while the run waits in the queue or is in progress."""
+        return self._end() is None
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield all events from the first on, waiting for new ones until the run has ended."""
+        return _events(self.directory)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
+        return _metrics(self.directory)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the run, and return podrun's exit code: 0, or another one after `stop`.
+
+        Raises:
+            LaunchError: the run failed, was cancelled, or the record of it is gone; the message says why.
+            TimeoutError: the run has not ended after `timeout` seconds.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (end := self._end()) is None:
+            if not self.directory.is_dir():
+                raise LaunchError(
+                    f"{self.directory} is gone, so how the run has ended is unknown", ExitCode.UNAVAILABLE
+                )
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError(f"podrun {self.run_id} has not ended after {timeout:g} s")
+            time.sleep(_POLL)
+        if end["code"] and not self._stopped:
+            raise LaunchError(end["message"], end["code"])
+        return end["code"]
+
+    def stop(self, *, now: bool = False) -> int:
+        """Stop the run, or take it out of the queue, wait for its end, and return podrun's exit code.
+
+        Args:
+            now: stop without a checkpoint.
+
+        Raises:
+            LaunchError: SLURM does not answer.
+            TimeoutError: the run has not ended after 3 minutes.
+        """
+        running = self.is_running
+        done = subprocess.run(
+            [*_PODRUN, "stop", *["--now"] * now, self.run_id],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+        )
+        if done.returncode == ExitCode.BAD_CONFIG:
+            raise LaunchError(done.stderr.strip().removeprefix("podrun: "), done.returncode)
+        self._stopped = self._stopped or running
+        return self.wait(_STOP)
+
+    @property
+    def _record(self) -> RunDirectory:
+        from podrun.launcher.rundir.runs import RunDirectory
+
+        return RunDirectory(self.directory)
+
+    def _end(self) -> EndEvent | None:
+        """Return the event of the run's end; None if it goes on, perhaps in a job that was requeued."""
+        from podrun.launcher.rundir.submitted import end_of, is_final, is_unfinished
+
+        end = self._record.end()
+        if end is not None and is_final(end, self._record):
+            return end
+        return None if is_unfinished(self._record) else end_of(self._record)
+
+
+def _submit(arguments: list[str]) -> SubmittedRun:
+    """Call podrun, which submits a run. Raises LaunchError; after Ctrl-C the run is stopped."""
+    # In a session of its own, so that Ctrl-C does not end it between SLURM's answer and the record of it.
+    with subprocess.Popen(
+        [*_PODRUN, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, errors = process.communicate()
+        except BaseException:  # including Ctrl-C: the caller has no reference to this run
+            output, errors = process.communicate()
+            if process.returncode == 0:
+                SubmittedRun(Path(json.loads(output)["directory"])).stop(now=True)
+            raise
+    if process.returncode:
+        raise LaunchError(errors.strip().removeprefix("podrun: "), process.returncode)
+    if errors:
+        print(errors, end="", file=sys.stderr, flush=True)  # warnings
+    return SubmittedRun(Path(json.loads(output)["directory"]))
+
+
+def _events(directory: Path) -> Iterator[dict[str, Any]]:
+    from podrun.launcher.rundir.follow import follow
+    from podrun.launcher.rundir.runs import RunDirectory
+
+    for event in follow(RunDirectory(directory)):
+        if event is not None:
+            yield {**event}
+
+
+def _metrics(directory: Path) -> list[dict[str, Any]]:
+    from podrun.launcher.rundir.runs import RunDirectory
+
+    return [
+        {"kind": _METRICS[event["event"]], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
+        for event in RunDirectory(directory).read_events()
+        if event["event"] in (EventKind.STEP, EventKind.EPOCH, EventKind.EVAL) and event["process"] == 0
+    ]

@@ -77,12 +77,24 @@ def _unconfirmed(directory: RunDirectory) -> list[str]:
 def remove(run: OldRun) -> None:
     """Remove the run directory. Raises UserError if it has a supervisor again, or cannot be removed."""
     doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
+    call = _call_of(run)
     try:
         with run.directory.supervise():
             run.directory.path.rename(doomed)  # atomic, so that nobody sees a partial run
         _remove(doomed)
+        if call is not None:
+            shutil.rmtree(call, ignore_errors=True)
     except OSError as error:
         raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror or error}") from None
+
+
+def _call_of(run: OldRun) -> Path | None:
+    """Return the folder of the call that the run has made for `podrun.submit`; None if it was another run."""
+    words = run.summary.job.split()
+    if not run.summary.program or "podrun.function_call" not in words:
+        return None
+    folder = Path(words[-1])
+    return folder if folder.parent == podrun_home() / "functions" else None
 
 
 def remove_unfinished() -> None:

@@ -104,7 +104,14 @@ def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
             directory.record_end(what, _TERMINATED, stopped=True)
         return True
     for _ in range(2 if now else 1):
-        signal_script(job)
+        try:
+            signal_script(job)
+        except SlurmError:
+            JOB_CACHE.forget()
+            state = JOB_CACHE.job(job)
+            if state is None or state.state == "RUNNING":
+                raise
+            break  # it has ended meanwhile, perhaps after the first signal
         time.sleep(0.5)
     return False
 

@@ -1,0 +1,182 @@
+"""A pickled call of a function, and its outcomes: one file for each process of a pod, in a folder that all of them see.
+
+`python -m podrun.function_call FOLDER` makes the call in a process of the pod.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+_CALL = "call.pickle"
+
+
+class FunctionError(RuntimeError):
+    """A function's result or exception could not be pickled, or it has called `sys.exit`. The message says which."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an exception in another process, as text: the cause of that exception where it is raised again."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call has ended in one process."""
+
+    result: Any = None
+    error: BaseException | None = None
+    """What it has raised, with a `RemoteTraceback` as its cause; None if it has returned."""
+
+
+def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    """Write a call to a folder.
+
+    Raises:
+        TypeError: function or arguments cannot be pickled, or another process would not find the function.
+        OSError: the folder cannot be written.
+    """
+    pickler, name = _pickler(), getattr(function, "__qualname__", repr(function))
+    if pickler is pickle and getattr(function, "__module__", "") == "__main__":
+        raise TypeError(
+            f"{name} is defined in the program itself, where another process cannot import it: move it into a module, or "
+            "`pip install cloudpickle`"
+        )
+    try:
+        data = pickler.dumps((function, tuple(arguments)))
+    except Exception as error:  # a `__reduce__` of the user's may raise anything
+        remedy = "" if pickler is not pickle else "; `pip install cloudpickle` for lambdas and functions in functions"
+        raise TypeError(
+            f"{name} and its arguments cannot be pickled: {type(error).__name__}: {error}{remedy}"
+        ) from None
+    _write(folder / _CALL, pickle.dumps({"call": data, "paths": _paths_below(Path.cwd())}))
+
+
+def read_outcome(folder: Path, process: int) -> Outcome | None:
+    """Return how a call has ended in a process; None if that process has recorded nothing.
+
+    Raises:
+        FunctionError: the result cannot be read here; the message says why.
+    """
+    path = _path(folder, process)
+    try:
+        recorded = pickle.loads(path.read_bytes())
+        if "error" not in recorded:
+            return Outcome(pickle.loads(recorded["result"]))
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise FunctionError(f"{path} cannot be read on this machine: {type(error).__name__}: {error}") from None
+    try:
+        raised = pickle.loads(recorded["error"])
+        assert isinstance(raised, BaseException)
+    except Exception:  # its class cannot be pickled, or is not on this machine
+        raised = FunctionError(recorded["text"])
+    raised.__cause__ = RemoteTraceback(recorded["traceback"])
+    return Outcome(error=raised)
+
+
+def _pickler() -> ModuleType:
+    """Return cloudpickle, which pickles functions of `__main__` by value; pickle if it is not installed."""
+    try:
+        return import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def _paths_below(folder: Path) -> list[str]:
+    """Return the entries of `sys.path` below a folder, relative to it: hosts have a copy of the folder elsewhere."""
+    paths = [Path(path).absolute() for path in sys.path]
+    return [str(path.relative_to(folder)) for path in paths if path != folder and path.is_relative_to(folder)]
+
+
+def _path(folder: Path, process: int) -> Path:
+    return folder / f"outcome-{process}.pickle"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file atomically. Raises OSError."""
+    new = path.with_suffix(".new")
+    try:
+        new.write_bytes(data)
+        new.replace(path)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
+    """Call the function, and record its outcome. Raises what the function raises."""
+    path = _path(folder, process)
+    path.unlink(missing_ok=True)  # of an earlier attempt
+    call = pickle.loads((folder / _CALL).read_bytes())
+    sys.path += call["paths"]
+    where = f"process {process} on {env.get('PODRUN_HOST', 'this machine')}"
+    try:
+        function, arguments = pickle.loads(call["call"])
+        result = function(*arguments)
+    except (Exception, SystemExit) as error:
+        _write(path, pickle.dumps(_recorded_error(error, where)))
+        raise
+    try:
+        data = _pickler().dumps(result)
+    except Exception as error:
+        what = (
+            f"the result of {getattr(function, '__qualname__', function)}, a {type(result).__name__}, cannot be pickled"
+        )
+        refused = FunctionError(f"{what}: {type(error).__name__}: {error}")
+        _write(path, pickle.dumps(_recorded_error(refused, where)))
+        raise refused from error
+    _write(path, pickle.dumps({"result": data}))
+
+
+def _recorded_error(error: BaseException, where: str) -> dict[str, Any]:
+    lines = traceback.format_exception(error, limit=-_depth_below_call(error))
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):  # raised again, it would end the process that asks for the result
+        error = FunctionError(f"the function has called sys.exit({error.code!r})")
+    try:
+        data = _pickler().dumps(error)
+        pickle.loads(data)  # an exception with arguments of its own may be pickled, and not be read
+    except Exception:
+        data = b""
+    return {"error": data, "text": text, "traceback": f"In {where}:\n{''.join(lines)}"}
+
+
+def _depth_below_call(error: BaseException) -> int:
+    """Return how many of the innermost frames of the traceback are not of this file, at least 1."""
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return max(1, sum(name != __file__ for name in frames))
+
+
+def main() -> None:
+    """Make the call in this process of a pod."""
+    folder, process = Path(sys.argv[1]), int(os.environ.get("PODRUN_PROCESS_ID", 0))
+    if not (folder / _CALL).is_file():
+        _refuse(
+            f"{folder} is not there; PODRUN_HOME must be a folder that the nodes share with the machine that submits"
+        )
+    _make_call(folder, process, os.environ)
+
+
+def _refuse(text: str) -> NoReturn:
+    print(f"podrun: {text}", file=sys.stderr, flush=True)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
