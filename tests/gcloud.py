@@ -80,6 +80,7 @@ class Service:
             "courses": [COURSE],
             "created": 0,
             "endpoints": [{"ipAddress": address, "port": 8470, "accessConfig": {}} for address in endpoints],
+            "compute": {"templates": {}, "policies": {}, "groups": {}, "made": 0, "faults": {}},
         }
 
     @property
@@ -96,6 +97,24 @@ class Service:
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.state = {**self.state, **parts}
+
+    @property
+    def compute(self) -> dict[str, Any]:
+        """Return what there is of Compute Engine."""
+        compute: dict[str, Any] = self.state["compute"]
+        return compute
+
+    def change_compute(self, **parts: Any) -> None:
+        """Replace parts of the state of Compute Engine, while gcloud does not look."""
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.state = {**self.state, "compute": {**self.state["compute"], **parts}}
+
+    @property
+    def ledger(self) -> list[str]:
+        """Return all that Google has: `groups us-central1-a/my-tpu` costs, templates and policies do not."""
+        kinds = ("templates", "policies", "groups")
+        return [*self.state["queued"], *(f"{kind} {key}" for kind in kinds for key in self.compute[kind])]
 
     def make(self, name: str = "my-tpu", state: Any = "ACTIVE", **fields: Any) -> None:
         """Make a queued resource for a v5litepod-16 that is in this state already; a field None is left out."""
@@ -123,3 +142,10 @@ class Service:
         path = self.folder / "asked"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if " create " in line or " delete " in line]
+
+    @property
+    def made(self) -> list[str]:
+        """Return verb and kind of what Compute Engine was asked to change, such as `create group`."""
+        kinds = {"instance-templates": "template", "resource-policies": "policy", "instance-groups": "group"}
+        rows = [line.split() for line in self.asked if " tpus " not in line]
+        return [f"{words[3 if words[1] == 'instance-groups' else 2]} {kinds[words[1]]}" for words in rows]

@@ -93,6 +93,7 @@ def use_real_gcloud(monkeypatch: pytest.MonkeyPatch, api: str, folder: Path) -> 
         "COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
         "AUTH_DISABLE_CREDENTIALS": "true",
         "API_ENDPOINT_OVERRIDES_TPU": api,
+        "API_ENDPOINT_OVERRIDES_COMPUTE": f"{api}compute/v1/",
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"CLOUDSDK_{name}", value)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import gcloud_compute  # type: ignore[import-not-found] # a program has its own folder first on the path
 
 State = dict[str, Any]
 PROJECT = "my-project"
@@ -23,17 +26,23 @@ def main(folder: Path, words: list[str]) -> int:
             asked.write(" ".join(words) + "\n")
         state: State = json.loads((folder / "state.json").read_text())
         try:
-            return answer(state, words)
+            code = answer(state, words, folder)
         finally:
             (folder / "state.json.tmp").write_text(json.dumps(state))
             (folder / "state.json.tmp").replace(folder / "state.json")
+    while code == gcloud_compute.HANGS:
+        time.sleep(1)
+    return code
 
 
-def answer(state: State, words: list[str]) -> int:
+def answer(state: State, words: list[str], folder: Path) -> int:
     """Do what is asked for, and print the answer."""
     if words[:2] == ["config", "get"]:
         print(PROJECT)
         return 0
+    words = words[words[0] == "alpha" :]
+    if words[1] != "tpus":
+        return gcloud_compute.answer(state, words[1:], folder)
     group, verb = words[2:4]
     options = dict(word.lstrip("-").partition("=")[::2] for word in words[4:] if word.startswith("--"))
     name = next((word for word in words[4:] if not word.startswith("--")), "")
@@ -77,6 +86,7 @@ def create_queued_resources(state: State, name: str, options: dict[str, str]) ->
         },
         **({"spot": {}} if "spot" in options else {}),
         **({"guaranteed": {"reserved": True}} if "reserved" in options else {}),
+        **({"provisioningModel": options["provisioning-model"]} if "provisioning-model" in options else {}),
         "course": list(courses[min(state["created"], len(courses)) - 1]),
         "id": str(4815162342000 + state["created"]),
     }

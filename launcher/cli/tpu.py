@@ -21,6 +21,10 @@ _PROJECT = click.option("--project", metavar="PROJECT", help="Project of the TPU
 _YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
 
+def _split(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(value.split(",")) if value else ()
+
+
 def _order(function: F) -> F:
     """Add the options that describe a TPU VM to create."""
     for option in reversed(
@@ -39,10 +43,49 @@ def _order(function: F) -> F:
                 "--spot", is_flag=True, help="Spot capacity: cheaper, but Google may take it back at any time."
             ),
             click.option("--reserved", is_flag=True, help="Use your reservation.  [default: on demand]"),
+            click.option("--reservation", metavar="NAME", help="Use this reservation of yours."),
+            click.option(
+                "--flex-start",
+                "flex",
+                is_flag=True,
+                help="Cheaper, for a limited time, after a wait in Google's queue.",
+            ),
+            click.option(
+                "--max-run-duration", "max_run", metavar="TIME", help="Time limit of --flex-start: 4h.  [default: 7d]"
+            ),
+            click.option(
+                "--valid-until-duration", "valid_until", metavar="TIME", help="Time limit in Google's queue: 6h."
+            ),
             click.option(
                 "--runtime-version",
                 metavar="VERSION",
-                help="Software version of the TPU VM.  [default: Google's for JAX]",
+                help="Runtime version of the TPU VM; an image family on Compute Engine.  [default: Google's for JAX]",
+            ),
+            click.option(
+                "--topology", metavar="SHAPE", help="Shape of the slice: 2x4x4.  [default: that of `podrun slices`]"
+            ),
+            click.option("--network", metavar="NAME", help="Network of the machines.  [default: default]"),
+            click.option("--subnetwork", metavar="NAME", help="Subnetwork of the machines."),
+            click.option("--internal-ips", is_flag=True, help="The machines get no external addresses."),
+            click.option("--service-account", metavar="EMAIL", help="Service account of the machines."),
+            click.option("--labels", callback=_split, metavar="KEY=VALUE,...", help="Labels of the machines."),
+            click.option(
+                "--data-disk",
+                "data_disks",
+                multiple=True,
+                metavar="NAME[:rw]",
+                help="Attach an existing disk, read-only.",
+            ),
+            click.option(
+                "--gcloud",
+                multiple=True,
+                metavar="KEY[=VALUE]",
+                help="A further option of gcloud: tags=a,b. On Compute Engine also policy.KEY and group.KEY.",
+            ),
+            click.option(
+                "--api",
+                type=click.Choice(["queued", "compute"]),
+                help="Google's API.  [default: compute for v5p and later, queued for the others]",
             ),
             _PROJECT,
             _YES,
@@ -54,14 +97,17 @@ def _order(function: F) -> F:
 
 def _request(runtime_version: str | None, **options: Any) -> TpuRequest:
     from ..commands.tpu import TpuRequest
+    from ..engines.tpu.order import typed_settings
 
-    return TpuRequest(runtime=runtime_version, **options)
+    return TpuRequest(runtime=runtime_version, settings=typed_settings(options), **options)
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def tpu(ctx: click.Context) -> None:
-    """Create TPU VMs as queued resources of Google Cloud, with your gcloud, and delete them.
+    """Create TPUs of Google Cloud with your gcloud, and delete them.
+
+    v2 to v5e are queued resources of the Cloud TPU API, v5p and later instance groups of Compute Engine.
 
     \b
     Examples:
@@ -102,7 +148,7 @@ def up(**options: Any) -> None:
 @_PROJECT
 @_YES
 def down(name: str, zone: str, project: str | None, yes: bool) -> None:
-    """Delete a TPU VM and its queued resource, and wait until they are gone.
+    """Delete a TPU and all that podrun has made for it, and wait until it is gone.
 
     \b
     Example: podrun tpu down my-tpu --zone us-central1-a
@@ -120,7 +166,7 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> None:
 @_ZONE
 @_PROJECT
 def list_zone(zone: str, project: str | None) -> None:
-    """List the queued resources and TPU VMs of a zone: state, class of cost, age.
+    """List the TPUs of a zone: state, class of cost, age.
 
     \b
     Example: podrun tpu list --zone us-central1-a

@@ -5,18 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import click
 
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UnavailableError, UserError
 
+from ..engines.tpu.apis import APIS, find_tpu, list_rows
+from ..engines.tpu.base import Row, Status
 from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
-from ..engines.tpu.order import Order, make_order
-from ..engines.tpu.provision import Waiting, delete_and_wait, provision, refusal
-from ..engines.tpu.queued import Queued, Stage, Vm
-from ..engines.tpu.service import TpuStatus, list_zone, query_status
-from ..pod.errors import Mistakes
+from ..engines.tpu.group_service import GROUP, list_parts
+from ..engines.tpu.groups import GroupStatus
+from ..engines.tpu.order import COMPUTE, Order, Settings, make_order
+from ..engines.tpu.provision import Waiting, delete_and_wait, provision
+from ..engines.tpu.queued_service import TpuStatus
+from ..pod.errors import DisabledApiError, Mistakes
 from ..run.signals import Signals
 from ..view.text_table import text_table
 from ..view.times import duration, moment
@@ -33,6 +36,9 @@ class TpuRequest:
     runtime: str | None = None
     spot: bool = False
     reserved: bool = False
+    flex: bool = False
+    api: str | None = None
+    settings: Settings = field(default_factory=Settings)
     yes: bool = False
 
     @property
@@ -41,7 +47,8 @@ class TpuRequest:
         mistakes = Mistakes()
         named = mistakes.check(lambda: TpuName(self.name, self.zone, self.project, "TPU"))
         tpu = named or TpuName("my-tpu", "us-central1-a")  # placeholder, to find the other mistakes
-        order = mistakes.check(lambda: make_order(tpu, self.slice, self.runtime, self.spot, self.reserved))
+        typed = (self.slice, self.runtime, self.spot, self.reserved, self.flex, self.api, self.settings)
+        order = mistakes.check(lambda: make_order(tpu, *typed))
         mistakes.raise_any()
         assert order
         return order
@@ -78,11 +85,12 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
         UserError: the order cannot be carried out, or there is no terminal to ask on.
     """
     tpu = order.tpu
-    status = query_status(tpu, lambda: 0)
-    if why := refusal(order, status):
+    status = APIS[order.api].query_status(tpu, lambda: 0)
+    if why := status.refusal(order):
         raise UserError(f"{tpu.label}: {why}")
-    queued = status.queued
-    on_its_way = queued is not None and queued.stage in (Stage.WAITING, Stage.ACTIVE) and not status.is_dead
+    if not status.is_there:
+        _check_others(order)
+    on_its_way = status.is_coming
     print(_shown(order, status), flush=True)
     if on_its_way and not always:
         return True
@@ -91,6 +99,22 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
         print(f"what is left of the last one ({status.label}) holds quota and is deleted first", flush=True)
         doing = "delete that and create it"
     return yes or confirm(f"{doing}? it {remark}", f"whether to {doing}")
+
+
+def _check_others(order: Order) -> None:
+    """Raise UserError if another API has a TPU of this name: `podrun --tpu NAME` would not know which one is meant."""
+    for name, api in APIS.items():
+        if name == order.api:
+            continue
+        try:
+            is_there = api.query_status(order.tpu, lambda: 0).is_there
+        except (UserError, UnavailableError):
+            continue  # it is only a courtesy
+        if is_there:
+            raise UserError(
+                f"{order.tpu.label}: there is a TPU of that name already, in {api.TITLE}; delete it with "
+                f"`podrun tpu down {order.tpu.name} {_place(order.tpu)}`, or choose another name"
+            )
 
 
 def confirm(question: str, what: str) -> bool:
@@ -103,7 +127,7 @@ def confirm(question: str, what: str) -> bool:
     return False
 
 
-def _shown(order: Order, status: TpuStatus) -> str:
+def _shown(order: Order, status: Status) -> str:
     tpu = order.tpu
     project = tpu.project or configured_project(tpu)
     rows = [
@@ -112,31 +136,29 @@ def _shown(order: Order, status: TpuStatus) -> str:
         ["project", project or "gcloud's"],
         ["type", order.kind],
         ["cost class", order.cost.value],
+        ["made as", APIS[order.api].TITLE],
         ["system", order.runtime],
+        *([["topology", order.topology]] if order.settings.topology or order.api == COMPUTE else []),
         ["now", status.label],
     ]
     return text_table([[f"  {key}", value] for key, value in rows])
 
 
 def down(name: str, zone: str, project: str | None, yes: bool) -> int:
-    """Delete a TPU VM and its queued resource, and return 0 when both are gone. Raises UserError, UnavailableError."""
+    """Delete a TPU with all that belongs to it, and return 0 when it is gone. Raises UserError, UnavailableError."""
     tpu = TpuName(name, zone, project, "TPU")
-    status = query_status(tpu, lambda: 0)
-    queued = status.queued
-    if queued is None and status.vm is None:
-        print(f"{name} is not in {zone}: nothing to delete")
-        return ExitCode.DONE
-    if queued is None:
-        raise UserError(
-            f"{tpu.label}: it was created without a queued resource, so podrun leaves it alone; "
-            f"`{tpu.command('delete')}` deletes it"
-        )
-    print(f"{name}: {queued.kind or 'TPU'}, {queued.cost}, in {zone}: {status.label}, {status.meaning}", flush=True)
+    match = find_tpu(tpu, lambda: 0)
+    if match is None:
+        return _down_parts(tpu, yes)
+    api, status = match
+    if why := _foreign(status, tpu):
+        raise UserError(f"{tpu.label}: {why}")
+    print(f"{name}: {status.kind or 'TPU'}, {status.cost}, in {zone}: {status.label}, {status.meaning}", flush=True)
     if not yes and not confirm("delete it, with all that is on its disks?", f"whether to delete {name}"):
         return ExitCode.DONE
     with Signals() as signals:
         try:
-            delete_and_wait(tpu, Waiting(tell, lambda: len(signals.received)))
+            delete_and_wait(api, tpu, Waiting(tell, lambda: len(signals.received)))
         except StoppedError:
             print(f"podrun: interrupted; Google may go on deleting {name}{hints(tpu)}", flush=True)
             return 128 + signals.received[0]
@@ -144,33 +166,52 @@ def down(name: str, zone: str, project: str | None, yes: bool) -> int:
     return ExitCode.DONE
 
 
-def show_list(zone: str, project: str | None) -> int:
-    """Print a row for each queued resource and TPU VM of a zone. Raises UserError, UnavailableError."""
-    where = TpuName(None, zone, project)
-    queued, vms = list_zone(where)
-    if not queued and not vms:
-        print(f"no TPU VMs and no queued resources in {zone}")
+def _foreign(status: Status, tpu: TpuName) -> str:
+    """Return why podrun does not delete what has this name; empty if it does."""
+    if isinstance(status, TpuStatus) and status.queued is None:
+        return (
+            f"it was created without a queued resource, so podrun leaves it alone; `{tpu.command('delete')}` deletes it"
+        )
+    if isinstance(status, GroupStatus) and status.group and not status.group.is_ours:
+        by_hand = " ".join(GROUP.argv("delete", tpu))
+        return f"podrun has not made the instance group of that name, so it leaves it alone; `{by_hand}` deletes it"
+    return ""
+
+
+def _down_parts(tpu: TpuName, yes: bool) -> int:
+    """Delete what an interrupted `up` or `down` has left of a TPU. Returns 0."""
+    try:
+        parts = list_parts(tpu)
+    except DisabledApiError:
+        parts = []
+    if not parts:
+        print(f"{tpu.name} is not in {tpu.zone}: nothing to delete")
         return ExitCode.DONE
-    of_queue = {vm.queued: vm for vm in vms if vm.queued}
-    statuses = [TpuStatus(q, of_queue.get(q.name)) for q in queued]
-    rows = [_row(q, of_queue.get(q.name)) for q in queued]
-    rows += [_vm_row(vm) for vm in vms if vm.queued not in {q.name for q in queued}]
-    print(text_table([["NAME", "TYPE", "STATE", "COST", "SINCE", "FOR"], *rows]))
-    if dead := [s.queued.name for s in statuses if s.queued and s.is_dead]:
-        tpu = replace(where, name=dead[0])
-        print(f"dead, and still holding quota: {', '.join(dead)}; podrun tpu down {tpu.name} {_place(tpu)} deletes one")
+    print(f"{tpu.name} is not in {tpu.zone}, but there is left of it: {', '.join(parts)}", flush=True)
+    if not yes and not confirm("delete that?", f"whether to delete what is left of {tpu.name}"):
+        return ExitCode.DONE
+    APIS[COMPUTE].delete(tpu, lambda: 0)
+    print(f"{tpu.name} is deleted")
     return ExitCode.DONE
 
 
-def _row(queued: Queued, vm: Vm | None) -> list[str]:
-    state = queued.state
-    if queued.stage is Stage.ACTIVE and vm and vm.state != "READY":
-        state = f"{state}, its VM {vm.state}"
-    return [queued.name, queued.kind or "-", state, queued.cost.value, *_age(queued.created)]
+def show_list(zone: str, project: str | None) -> int:
+    """Print a row for each TPU of a zone. Raises UserError, UnavailableError."""
+    where = TpuName(None, zone, project)
+    rows = list_rows(where)
+    if not rows:
+        print(f"no TPU VMs and no queued resources in {zone}")
+        return ExitCode.DONE
+    print(text_table([["NAME", "TYPE", "STATE", "COST", "SINCE", "FOR"], *map(_row, rows)]))
+    if dead := [row.name for row in rows if row.is_dead]:
+        print(
+            f"dead, and still holding quota: {', '.join(dead)}; podrun tpu down {dead[0]} {_place(where)} deletes one"
+        )
+    return ExitCode.DONE
 
 
-def _vm_row(vm: Vm) -> list[str]:
-    return [vm.name, vm.kind or "-", f"{vm.state} (VM without a queue)", vm.cost.value, *_age(vm.created)]
+def _row(row: Row) -> list[str]:
+    return [row.name, row.kind or "-", row.state, row.cost.value, *_age(row.created)]
 
 
 def _age(created: float | None) -> list[str]:

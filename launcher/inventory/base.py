@@ -101,7 +101,7 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
             "inventory.hostfile", "Hosts from a file with lines `HOST slots=N`.", "FILE", is_path=True, knows_slice=True
         ),
         "tpu": Inventory(
-            "engines.tpu.tpu_vm", "Hosts of a TPU VM, listed by gcloud; needs --zone.", "NAME", knows_slice=True
+            "engines.tpu.inventory", "Hosts of a TPU, listed by gcloud; needs --zone.", "NAME", knows_slice=True
         ),
         "slurm": Inventory(
             "engines.slurm.inventory",

@@ -2,7 +2,8 @@
 
 UserError                  bad input: shown unchanged, exit code 2   (podrun.runtime.contract)
 ├── Mistakes               all mistakes that several checks have found
-└── MissingTpuError        there is no TPU VM or queued resource of that name
+├── MissingTpuError        there is no TPU of that name
+└── DisabledApiError       the project does not use this API of Google's, so it has no TPU in it
 HostError                  one host could not be reached or could not start its agent: exit code 69
 FetchError                 a file of a data set could not be downloaded completely: exit code 1
 OSError
@@ -55,6 +56,10 @@ class HostError(Exception):
         self.reason = reason
         self.dropped = dropped
         """True if an established connection was lost; opening a new one may succeed."""
+
+
+class DisabledApiError(UserError):
+    """The project does not use this API of Google's, so it has no TPU in it."""
 
 
 class MissingTpuError(UserError):

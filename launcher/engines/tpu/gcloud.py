@@ -6,6 +6,7 @@ import json
 import os
 import re
 import selectors
+import shlex
 import signal
 import subprocess
 import time
@@ -36,6 +37,10 @@ class Verb:
     name: str
     limit: float = _LIMIT
     """Timeout in seconds."""
+    is_compute: bool = False
+    """True: a command of Compute Engine. False: one of the Cloud TPU API."""
+    track: str = ""
+    """`alpha` for options that only that release track of gcloud has."""
 
 
 DESCRIBE_VM = Verb("tpu-vm", "describe")
@@ -83,10 +88,16 @@ class TpuName:
         """Return gcloud's command line for a verb on this TPU VM, for messages."""
         return " ".join(self.argv(Verb(group, verb)))
 
+    @property
+    def region(self) -> str:
+        """Return the region of the zone: `us-central1` of `us-central1-a`."""
+        return self.zone.rpartition("-")[0]
+
     def argv(self, verb: Verb) -> list[str]:
         """Return the arguments of gcloud for a verb on this TPU VM."""
         named = (self.name,) if self.name is not None and verb.name != "list" else ()
-        return ["gcloud", "compute", "tpus", verb.group, verb.name, *named, *self.flags]
+        track = (verb.track,) if verb.track else ()
+        return ["gcloud", *track, "compute", "tpus", verb.group, verb.name, *named, *self.flags]
 
 
 def ask(verb: Verb, tpu: TpuName, *options: str, stopped: Callable[[], bool] = lambda: False) -> Any:
@@ -104,28 +115,60 @@ def ask(verb: Verb, tpu: TpuName, *options: str, stopped: Callable[[], bool] = l
         MissingTpuError: there is no such TPU.
         StoppedError: `stopped` has returned True.
     """
-    code, out, err = _run([*tpu.argv(verb), *options, "--format=json"], tpu, verb, stopped)
+    return run_gcloud(tpu.argv(verb), tpu, verb, *options, stopped=stopped)
+
+
+def run_gcloud(
+    argv: list[str],
+    tpu: TpuName,
+    verb: Verb,
+    *options: str,
+    stopped: Callable[[], bool] = lambda: False,
+    form: str = "json",
+) -> Any:
+    """Run a command line of gcloud, and return its answer. Returns and raises what `ask` does.
+
+    Args:
+        argv: the command line, which is shown in messages.
+        tpu: the TPU VM, or a zone.
+        verb: the verb and its timeout.
+        *options: options that messages do not show.
+        stopped: returns True once the user has asked to stop.
+        form: gcloud's output format, `json` or `json(FIELD,...)`.
+    """
+    by_hand = shlex.join(argv)
+    code, out, err = _run([*argv, *options, f"--format={form}"], tpu, verb, stopped, by_hand)
     if code != 0:
-        raise explain(verb, tpu, code, err)
+        raise explain(verb, tpu, code, err, by_hand)
     if verb.name in ("create", "delete"):  # it prints the operation, not the resource
         return None
     try:
-        return json.loads(out)
+        return json.loads(_without_warnings(out))
     except (ValueError, RecursionError):
         raise UnavailableError(
             f"{tpu.label}: gcloud's answer is not JSON but {short(out.strip())}; "
-            f"look at what `{tpu.command(verb.name, verb.group)} --format=json` prints"
+            f"look at what `{by_hand} --format=json` prints"
         ) from None
+
+
+def _without_warnings(out: str) -> str:
+    """Return the answer without lines that a wrapper of gcloud, or gcloud itself, printed before it."""
+    lines = out.splitlines(keepends=True)
+    first = next((n for n, line in enumerate(lines) if line.strip() in ("[", "{", "[]", "{}")), 0)
+    return "".join(lines[first:])
 
 
 def configured_project(tpu: TpuName) -> str | None:
     """Return gcloud's default project; None if it has none. Raises the errors of `ask`."""
     verb = Verb("config", "get")
-    code, out, _ = _run(["gcloud", "config", "get", "project"], tpu, verb, lambda: False)
+    argv = ["gcloud", "config", "get", "project"]
+    code, out, _ = _run(argv, tpu, verb, lambda: False, " ".join(argv))
     return out.strip()[:_MAX_PROJECT] or None if code == 0 else None
 
 
-def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool]) -> tuple[int, str, str]:
+def _run(
+    command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool], by_hand: str
+) -> tuple[int, str, str]:
     """Run gcloud, and return its exit code, stdout and stderr."""
     pipe = subprocess.PIPE
     try:
@@ -138,7 +181,6 @@ def _run(command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], boo
         ) from None
     except OSError as error:
         raise UserError(f"{tpu.label}: gcloud cannot be started: {error.strerror}; reinstall it") from None
-    by_hand = tpu.command(verb.name, verb.group)
     with process:
         try:
             out, err = read_output(process, verb.limit, stopped)

@@ -9,11 +9,10 @@ from podrun.runtime.contract import UnavailableError
 
 from ...pod.pod import Pod
 from . import provision
+from .apis import APIS
 from .gcloud import StoppedError
 from .order import Order
 from .provision import Waiting
-from .queued import STATES, Stage
-from .service import TpuStatus, query_status
 
 _ATTEMPTS = 5  # requests that may fail in a row
 
@@ -46,10 +45,10 @@ class RenewableTpu:
         while True:
             late = time.monotonic() > deadline
             try:
-                status = query_status(self._order.tpu, stopped)
-                if why := taken(self.name, status):
+                status = APIS[self._order.api].query_status(self._order.tpu, stopped)
+                if why := status.taken(self.name):
                     return why
-                if why := stopped_by_user(self.name, status):
+                if why := status.stopped_by_user(self.name):
                     note(why)
                     return ""
             except UnavailableError:
@@ -83,24 +82,3 @@ class RenewableTpu:
                 waiting.sleep(provision.PAUSE)
             except StoppedError:
                 return None
-
-
-def taken(name: str, status: TpuStatus) -> str:
-    """Return a sentence if Google has taken the machines away; otherwise an empty string. PURE."""
-    queued = status.queued
-    if queued is None or stopped_by_user(name, status):
-        return ""
-    known = queued.state in STATES
-    if status.is_dead or queued.state == "SUSPENDING" or (known and queued.stage is Stage.WAITING):
-        return f"{name} was taken away by Google ({status.label})"
-    return ""
-
-
-def stopped_by_user(name: str, status: TpuStatus) -> str:
-    """Return a sentence if a user has deleted or suspended the TPU VM; otherwise an empty string. PURE."""
-    queued = status.queued
-    if queued is None or queued.state == "DELETING":
-        return f"{name} was deleted by a user, so it is not created again"
-    if queued.by_user and queued.state in ("SUSPENDING", "SUSPENDED"):
-        return f"{name} was suspended by a user, so it is not created again"
-    return ""

@@ -1,4 +1,4 @@
-"""Provision a TPU VM: delete a dead queued resource of its name, create a new one, and wait until it is ready."""
+"""Provision a TPU: delete what is dead under its name, create it again, and wait until it is ready."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UnavailableError, UserError
 
+from .apis import APIS
+from .base import Api, Status, Stopped
 from .gcloud import StoppedError, TpuName
 from .order import Order
-from .queued import Stage
-from .service import Stopped, TpuStatus, create, delete, query_status
 
 PAUSE = 10.0  # seconds between two queries: the quota is a few requests per second and project
 _OUTAGE = 600.0  # seconds for which Google may not answer
@@ -37,34 +37,11 @@ class Waiting:
             time.sleep(min(0.1, seconds))
 
 
-def refusal(order: Order, status: TpuStatus) -> str | None:
-    """Return why resources that exist under this name prevent the order; None if they do not. PURE."""
-    queued, tpu = status.queued, order.tpu
-    if queued is None:
-        if status.vm is None or status.vm.state == "DELETING":
-            return None
-        return (
-            f"there is a TPU VM of that name ({status.vm.kind}, {status.vm.state}) without a queued resource; "
-            f"podrun leaves it alone: use it with --tpu {tpu.name}, choose another name, or delete it with "
-            f"`{tpu.command('delete')}`"
-        )
-    if status.is_dead or queued.stage is Stage.ENDING:
-        return None
-    down = f"delete it with `podrun tpu down {tpu.name} --zone {tpu.zone}`, or choose another name"
-    if queued.vm != tpu.name:
-        return f"the queued resource of that name is for a TPU VM with another name; {down}"
-    if queued.kind and queued.kind != order.kind:
-        return f"there is a {queued.kind} of that name ({status.label}), but the order is for a {order.kind}; {down}"
-    if queued.cost is not order.cost:
-        return f"there is one of that name, but it is {queued.cost}, and the order is {order.cost}; {down}"
-    return None
-
-
 def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
-    """Create a TPU VM unless it exists, and return when it is ready.
+    """Create a TPU unless it exists, and return when it is ready.
 
     Args:
-        order: the TPU VM.
+        order: the TPU.
         waiting: where progress goes, and when to give up.
         attempts: number of creation requests before it gives up.
 
@@ -73,43 +50,45 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
         UnavailableError: Google does not answer for 10 minutes, the quota is used up, or the machines do not start.
         StoppedError: the user asked to stop. What Google has been asked to do continues.
     """
+    api = APIS[order.api]
     asked = 0
     while True:
-        status = _await(order.tpu, waiting, lambda s: _is_settled(s) or refusal(order, s) is not None)
-        if why := refusal(order, status):
+        status = _await(api, order.tpu, waiting, lambda s: _is_settled(s) or s.refusal(order) is not None)
+        if why := status.refusal(order):
             raise UserError(f"{order.tpu.label}: {why}")
         if status.is_ready:
             return
         if asked >= attempts:
+            if status.is_costly:  # Google goes on trying, and it would cost from then on
+                delete_and_wait(api, order.tpu, waiting)
             raise UnavailableError(_failure(order.tpu, status))
         if asked:
             waiting.sleep(PAUSE * 2**asked)
-        if status.queued is not None:
+        if status.is_there:
             waiting.tell(f"{order.tpu.name}: {status.label}, {status.meaning}; deleting it")
-            delete_and_wait(order.tpu, waiting)
+            delete_and_wait(api, order.tpu, waiting)
         asked += 1
         waiting.tell(f"{order.tpu.name}: creating it ({order.kind}, {order.cost})")
         try:
-            create(order, waiting.stopped)
+            api.create(order, waiting.stopped)
         except UnavailableError as error:
             if asked >= attempts:
                 raise
             waiting.tell(str(error))
 
 
-def delete_and_wait(tpu: TpuName, waiting: Waiting) -> None:
-    """Delete a queued resource and its TPU VM, and return when they are gone. Raises the errors of `provision`."""
-    delete(tpu, waiting.stopped)
-    _await(tpu, waiting, lambda status: status.queued is None and status.vm is None)
+def delete_and_wait(api: Api, tpu: TpuName, waiting: Waiting) -> None:
+    """Delete a TPU with all of its parts, and return when they are gone. Raises the errors of `provision`."""
+    api.delete(tpu, waiting.stopped)
+    _await(api, tpu, waiting, lambda status: not status.is_there)
 
 
-def _is_settled(status: TpuStatus) -> bool:
+def _is_settled(status: Status) -> bool:
     """Return True unless a creation or a deletion is in progress."""
-    is_gone = status.queued is None and status.vm is None
-    return is_gone or status.is_ready or status.is_dead
+    return not status.is_there or status.is_ready or status.is_dead
 
 
-def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) -> TpuStatus:
+def _await(api: Api, tpu: TpuName, waiting: Waiting, done: Callable[[Status], bool]) -> Status:
     """Query the status until `done` returns True for it, and return it.
 
     There is no time limit while Google's queue has the order. Every other state has one.
@@ -118,7 +97,7 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
     moved = answered = time.monotonic()
     while True:
         try:
-            status = query_status(tpu, waiting.stopped)
+            status = api.query_status(tpu, waiting.stopped)
         except UnavailableError as error:
             if time.monotonic() - answered > _OUTAGE:
                 raise
@@ -129,13 +108,13 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
             if done(status):
                 return status
             label, news = status.label, f"{tpu.name}: {status.label}, {status.meaning}"
-            queued = status.queued
-            if label != told or (queued is not None and queued.stage is Stage.WAITING):
+            if label != told or status.in_queue:
                 moved = answered
             elif answered - moved > _LIMIT:
+                look = f"podrun tpu list --zone {tpu.zone}{f' --project {tpu.project}' if tpu.project else ''}"
                 raise UnavailableError(
                     f"{tpu.label}: {label} for {_LIMIT / 60:.0f} min, longer than this should take; look at "
-                    f"`{tpu.command('describe', 'queued-resources')}` and `{tpu.command('describe')}`, then try again"
+                    f"`{look}`, then try again"
                 )
         if label != told:
             waiting.tell(news)
@@ -143,9 +122,12 @@ def _await(tpu: TpuName, waiting: Waiting, done: Callable[[TpuStatus], bool]) ->
         waiting.sleep(PAUSE)
 
 
-def _failure(tpu: TpuName, status: TpuStatus) -> str:
+def _failure(tpu: TpuName, status: Status) -> str:
+    what = f"{tpu.label}: {status.label}, {status.meaning}"
+    if status.is_costly:
+        return f"{what}\nit was deleted again, so that it does not cost"
     return (
-        f"{tpu.label}: {status.label}, {status.meaning}\n"
+        f"{what}\n"
         f"it holds quota until `podrun tpu down {tpu.name} --zone {tpu.zone}`; another zone or class of cost may have "
         "free machines"
     )

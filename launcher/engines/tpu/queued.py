@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
@@ -12,8 +11,10 @@ from pydantic import Field
 from podrun.runtime.contract import UserError
 
 from ...pod.slices import parse_slice
+from .base import Stage
 from .gcloud import TpuName, Verb
 from .gcloud_answer import Answer, parse_answer
+from .order import Cost
 
 DESCRIBE = Verb("queued-resources", "describe")
 LIST = Verb("queued-resources", "list")
@@ -22,23 +23,6 @@ _REASON = 500  # characters of Google's own message
 _MAX_ROWS = 10_000  # rows of a list
 _NAME = 100  # characters of a name
 _STATE = 60  # characters of a state
-
-
-class Cost(StrEnum):
-    """How Google charges for a TPU VM."""
-
-    SPOT = "spot"  # cheaper; Google may take it back at any time
-    ON_DEMAND = "on demand"
-    RESERVED = "reserved"  # from a reservation that is paid for already
-
-
-class Stage(StrEnum):
-    """The meaning of a state for someone who wants to use the TPU VM."""
-
-    WAITING = "waiting"
-    ACTIVE = "active"
-    ENDING = "ending"  # being deleted; it cannot be used or deleted meanwhile
-    DEAD = "dead"  # without machines, but it holds quota until it is deleted
 
 
 STATES = {
@@ -213,6 +197,8 @@ def _vm(row: _Vm) -> Vm:
 def _cost_of_queued(row: _Queued) -> Cost:
     if row.spot is not None or row.best_effort is not None or row.provisioning_model == "SPOT":
         return Cost.SPOT
+    if row.provisioning_model == "FLEX_START":
+        return Cost.FLEX
     reserved = (row.guaranteed and row.guaranteed.reserved) or row.reservation_name
     return Cost.RESERVED if reserved or row.provisioning_model.startswith("RESERV") else Cost.ON_DEMAND
 

@@ -1,4 +1,4 @@
-"""List the hosts of a TPU VM, from gcloud: `--tpu NAME --zone ZONE`."""
+"""Parse gcloud's answer about a TPU VM of the Cloud TPU API: its hosts, slice and SSH settings. PURE."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...pod.pod import Host
 from ...pod.ranges import LIMIT
 from ...pod.slices import Slice
 from ...yamlfile.short import short
-from .gcloud import DESCRIBE_VM, TpuName, ask
+from .gcloud import DESCRIBE_VM, TpuName
 from .gcloud_answer import Answer, parse_answer
 from .google_ssh import google_ssh
 
@@ -76,12 +76,6 @@ class _Node(Answer):
     accelerator_type: str = ""
     accelerator_config: _Config | None = None
     network_endpoints: Annotated[tuple[_Endpoint, ...], Field(max_length=LIMIT)] = ()
-
-
-def from_option(name: str, zone: str, project: str | None = None) -> Listing:
-    """Return hosts, slice and SSH settings of a TPU VM. Raises UserError; UnavailableError if it is not ready."""
-    tpu = TpuName(name, zone, project)
-    return read_answer(tpu, ask(DESCRIBE_VM, tpu))
 
 
 def read_answer(tpu: TpuName, answer: Any) -> Listing:

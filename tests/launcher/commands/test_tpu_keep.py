@@ -85,12 +85,13 @@ def test_the_commands_of_the_page(
     train = sandbox.path / "train.yaml"
     train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
     lines = re.findall(r"^    podrun (tpu .*?)(?: {2,}#.*)?$", PAGE.read_text(), re.MULTILINE)
-    assert [line.split()[1] for line in lines] == ["up", "list", "down", "keep", "keep", "keep"]
+    assert [line.split()[1] for line in lines] == ["up", "list", "down", "keep", "up", "up", "keep", "keep"]
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         for line in lines:
             words = shlex.split(line)
             done = podrun(*words, *(() if words[1] in ("keep", "list") else ("--yes",)))
+            service.change_compute(groups={}, templates={}, policies={})
             if words[1] == "keep":
                 assert done.code == 2 and "there is no terminal to ask whether to create it" in done.err, done.err
             else:

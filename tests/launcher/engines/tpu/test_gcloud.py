@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.tpu import gcloud, tpu_vm
+from podrun.launcher.engines.tpu import gcloud, inventory
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.runtime.contract import UnavailableError, UserError
@@ -226,7 +226,7 @@ def is_running(pid: int) -> bool:
 )
 def test_what_can_be_no_name_is_not_given_to_gcloud(name: str, zone: str, project: str | None, what: str) -> None:
     with pytest.raises(UserError, match=what):
-        tpu_vm.from_option(name, zone, project)
+        inventory.from_option(name, zone, project)
 
 
 @pytest.mark.long

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from podrun.launcher.engines.tpu.gcloud import TpuName
-from podrun.launcher.engines.tpu.order import make_order
-from podrun.launcher.engines.tpu.queued import Cost
+from podrun.launcher.engines.tpu.order import Cost, make_order
+from podrun.launcher.engines.tpu.queued_service import create_flags
 from podrun.runtime.contract import UserError
 
 from ....gcloud import ZONE
@@ -22,21 +22,22 @@ TPU = TpuName("my-tpu", ZONE, "p1", typed="TPU")
         ("v4-64", "v4-64", "tpu-ubuntu2204-base"),
         ("v5e-16", "v5litepod-16", "v2-alpha-tpuv5-lite"),
         ("v5litepod-16", "v5litepod-16", "v2-alpha-tpuv5-lite"),
-        ("v5p-128", "v5p-128", "v2-alpha-tpuv5"),
-        ("v6e-16", "v6e-16", "v2-alpha-tpuv6e"),
     ],
 )
 def test_type_and_system(slice: str, kind: str, runtime: str) -> None:
     order = make_order(TPU, slice, None, spot=False, reserved=False)
-    assert order.options == ("--node-id=my-tpu", f"--accelerator-type={kind}", f"--runtime-version={runtime}")
+    assert order.api == "queued"
+    assert create_flags(order) == ["--node-id=my-tpu", f"--accelerator-type={kind}", f"--runtime-version={runtime}"]
     assert make_order(TPU, slice, "other", False, False).runtime == "other"
 
 
 def test_class_of_cost() -> None:
-    spot = make_order(TPU, "v6e-8", None, spot=True, reserved=False)
-    reserved = make_order(TPU, "v6e-8", None, spot=False, reserved=True)
-    assert (spot.cost, spot.options[-1]) == (Cost.SPOT, "--spot")
-    assert (reserved.cost, reserved.options[-1]) == (Cost.RESERVED, "--reserved")
+    spot = make_order(TPU, "v5e-8", None, spot=True, reserved=False)
+    reserved = make_order(TPU, "v5e-8", None, spot=False, reserved=True)
+    flex = make_order(TPU, "v5e-8", None, False, False, flex=True)
+    assert (spot.cost, create_flags(spot)[-1]) == (Cost.SPOT, "--spot")
+    assert (reserved.cost, create_flags(reserved)[-1]) == (Cost.RESERVED, "--reserved")
+    assert create_flags(flex)[-2:] == ["--provisioning-model=FLEX_START", "--max-run-duration=7d"]
 
 
 def test_all_mistakes_at_once() -> None:
@@ -53,10 +54,6 @@ def test_all_mistakes_at_once() -> None:
     [
         ("gpu-2x8", "--slice: gpu-2x8 is no TPU type; `podrun slices` lists them"),
         ("2xv5e-16", "--slice: 2xv5litepod-16 is 2 slices, but a TPU VM is one; give the type of one"),
-        (
-            "tpu7x-8",
-            "podrun does not know the runtime version of a tpu7x-8; give --runtime-version .*--zone=us-central1-a",
-        ),
     ],
 )
 def test_what_cannot_be_ordered(slice: str, what: str) -> None:

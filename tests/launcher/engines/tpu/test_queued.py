@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.engines.tpu.base import Stage
 from podrun.launcher.engines.tpu.gcloud import TpuName
-from podrun.launcher.engines.tpu.queued import STATES, Cost, Stage, read_queued, read_queued_list, read_vm_list
-from podrun.launcher.engines.tpu.service import TpuStatus
+from podrun.launcher.engines.tpu.order import Cost
+from podrun.launcher.engines.tpu.queued import STATES, read_queued, read_queued_list, read_vm_list
+from podrun.launcher.engines.tpu.queued_service import TpuStatus
 from podrun.runtime.contract import UnavailableError
 
 from ....gcloud import ZONE, node

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.tpu import queued, service
+from podrun.launcher.engines.tpu import queued
+from podrun.launcher.engines.tpu import queued_service as service
 from podrun.launcher.engines.tpu.gcloud import TpuName, configured_project
-from podrun.launcher.engines.tpu.order import make_order
-from podrun.launcher.engines.tpu.queued import Cost
+from podrun.launcher.engines.tpu.order import Cost, make_order
 from podrun.runtime.contract import UserError
 
 from ....gcloud import ZONE
@@ -38,11 +38,11 @@ def test_the_real_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert (status.queued.kind, status.queued.cost, status.queued.vm) == ("v5litepod-16", Cost.SPOT, "my-tpu")
         rows, vms = service.list_zone(TpuName(None, ZONE))
         assert ([q.name for q in rows], [vm.name for vm in vms]) == (["my-tpu"], ["my-tpu"])
-        service.create(make_order(replace(tpu, name="other"), "v6e-8", None, spot=False, reserved=True), never)
+        service.create(make_order(replace(tpu, name="other"), "v5e-8", None, spot=False, reserved=True), never)
         reserved = queued.read_queued(tpu, service.ask(service.DESCRIBE, replace(tpu, name="other")))
         assert reserved.cost is Cost.RESERVED
         service.delete(tpu, never)
         assert service.query_status(tpu, never).queued is None
         service.delete(tpu, never)  # gone already
         with pytest.raises(UserError, match="TPU my-tpu: Google refuses the request"):
-            service.create(make_order(replace(tpu, project="nobody"), "v6e-8", None, False, False), never)
+            service.create(make_order(replace(tpu, project="nobody"), "v5e-8", None, False, False), never)
