@@ -18,7 +18,8 @@ from ..contract import UserError
 from ..device_memory import usable_memory
 from ..devices import Devices
 from ..models.adapter import Model, name_of
-from ..models.layers import gathering
+from ..models.gathering import gathering
+from ..parallel.gathering import MeshGathering
 from ..parallel.layout import MODEL, Layout, Partition
 
 _SHARE = 0.8
@@ -58,15 +59,9 @@ class Division:
 
         Parameters that are stacked over layers are gathered one layer at a time.
         """
-        with jax.set_mesh(self.layout.mesh), gathering(self._gather if self.partition.fsdp > 1 else None):
+        by = MeshGathering(self.partition, self.layout.mesh) if self.partition.fsdp > 1 else None
+        with jax.set_mesh(self.layout.mesh), gathering(by):
             yield
-
-    def _gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike) -> jax.Array:
-        """Gather a parameter of one layer, converted first, if its devices hold parts of it."""
-        whole = self.partition.gathered(name, x.shape)
-        if self.partition.of_layer(name, x.shape) == whole:
-            return x
-        return jax.lax.with_sharding_constraint(x.astype(dtype), whole)
 
 
 def division_of(config: Config, model: Model, params: Any, pod: Devices) -> Division | None:

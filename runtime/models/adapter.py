@@ -16,6 +16,7 @@ from ..array_names import Arrays, places
 from ..config.parallel import rule_pattern
 from ..contract import UserError
 from ..state import Params, Variables
+from .gathering import Tables
 from .shares import SHARES, of_one_share
 
 KEY = "model.name"
@@ -34,6 +35,8 @@ class Model(ABC):
     """True if it takes the numbers of the documents in each row of tokens."""
     has_head = False
     """True if a language model offers its two halves, `hidden` and `head`."""
+    tables: Tables | None = None
+    """The matrices with a row for each token id, of a language model that `has_head` and says which they are."""
     stacked: tuple[str, ...] = ()
     """Names of the outermost parameters whose arrays have a leading axis of layers, and which `layers.scan_layers` gets."""
     partition_rules: Mapping[str, int] = {}

@@ -23,6 +23,7 @@ import numpy as np
 from ..config.model import AnyRope, DecoderModel, DynamicRope, LinearRope, Llama3Rope, Lora, YarnRope
 from .attention import Scores, attend, positions_in
 from .dropout import Dropout
+from .gathering import Tables
 from .layers import Layers, tied_logits
 
 # --- rotary positions ---
@@ -313,6 +314,19 @@ class Decoder(nn.Module):
         """Map [..., C] to logits, float32[..., V]."""
         logits = tied_logits(self.embed, hidden, self.output) if self.config.tied_head else self.lm_head(hidden)
         return soft_cap(logits.astype(jnp.float32), self.config.logit_soft_cap)
+
+    @property
+    def tables(self) -> Tables:
+        """The matrices with a row for each token id."""
+        embedding, dtype = "embed.embedding", jnp.dtype(self.output or self.dtype)
+
+        def logits(hidden: jax.Array, rows: jax.Array) -> jax.Array:
+            with jax.named_scope("head"):
+                products = jnp.dot(hidden.astype(dtype), rows.T)
+                return soft_cap(products.astype(jnp.float32), self.config.logit_soft_cap)
+
+        head = (embedding, 0) if self.config.tied_head else ("lm_head.kernel", 1)
+        return Tables(embedding, self.dtype, *head, dtype, logits)
 
 
 def soft_cap(x: jax.Array, cap: float | None) -> jax.Array:

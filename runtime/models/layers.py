@@ -3,15 +3,13 @@
 The program of a layer is traced and compiled once, for all of them. Layers may differ in a repeating pattern, as where every
 sixth has another attention; then there is a stack of parameters for each place in the pattern.
 
-Where devices hold parts of the parameters, the strategy sets by `gathering` how the parameters of a layer are gathered. They
-are gathered in the loop, and again in the backward pass, so that those of one layer are whole at a time.
+Where devices hold parts of the parameters, the strategy sets by `gathering` how they are gathered. Those of a layer are
+gathered in the loop, and again in the backward pass, so that those of one layer are whole at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,24 +24,10 @@ from ..contract import UserError
 from ..devices import Devices
 from ..state import Params
 from .adapter import name_of
+from .gathering import Gathering, gathering_now
 
 Layer = Callable[[Params, jax.Array, jax.Array | None], jax.Array]
 """Maps the parameters of a layer, activations, and a key for dropout or None, to activations of the same shape and dtype."""
-
-Gather = Callable[[str, jax.Array, jax.typing.DTypeLike], jax.Array]
-"""Gathers an array of one layer, by its name in it. If devices hold parts of it, these are converted to the dtype first."""
-
-_gather: ContextVar[Gather | None] = ContextVar("gather", default=None)
-
-
-@contextmanager
-def gathering(gather: Gather | None) -> Iterator[None]:
-    """Context manager: layers traced within it gather their parameters by `gather`; None if devices hold all of them."""
-    token = _gather.set(gather)
-    try:
-        yield
-    finally:
-        _gather.reset(token)
 
 
 def scan_layers(
@@ -83,24 +67,24 @@ def scan_layers(
     return last
 
 
-def whole_layer(params: Params, dtype: jax.typing.DTypeLike, gather: Gather | None = None) -> Params:
-    """Return the parameters of one layer, gathered if devices hold parts of them: by `gather`, or as `gathering` says."""
-    gather = gather or _gather.get()
-    if gather is None:
+def whole_layer(params: Params, dtype: jax.typing.DTypeLike, by: Gathering | None = None) -> Params:
+    """Return the parameters of one layer, gathered if devices hold parts of them: by `by`, or as `gathering` says."""
+    by = by or gathering_now()
+    if by is None:
         return params
     # Layers convert their parameters to the dtype of x. Before they are gathered, that halves the bytes sent.
-    whole: Params = jax.tree.map_with_path(lambda path, leaf: gather(name_of(path), leaf, dtype), params)
+    whole: Params = jax.tree.map_with_path(lambda path, leaf: by.gather(name_of(path), leaf, dtype), params)
     return whole
 
 
 def _computed_again(layer: Layer, remat: Remat, prevent_cse: bool) -> Layer:
     """Wrap a layer so that it gathers its parameters, and the backward pass recomputes the results that `remat` names."""
-    gather = _gather.get()
-    if remat == "none" and gather is None:
+    by = gathering_now()
+    if remat == "none" and by is None:
         return layer
 
     def gathered(params: Params, x: jax.Array, key: jax.Array | None) -> jax.Array:
-        return layer(whole_layer(params, x.dtype, gather), x, key)
+        return layer(whole_layer(params, x.dtype, by), x, key)
 
     policy = _all_but_gathered if remat == "none" else saved(remat)
     again: Layer = jax.checkpoint(gathered, prevent_cse=prevent_cse, policy=policy)

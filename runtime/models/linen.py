@@ -13,6 +13,7 @@ import jax
 from ..state import Params
 from .adapter import Model, rules_of, stacked_of
 from .calls import Call
+from .gathering import Tables
 
 
 class Linen(Model):
@@ -33,6 +34,8 @@ class Linen(Model):
         self.has_head = all(
             name not in fields and inspect.isfunction(getattr(type(module), name, None)) for name in ("hidden", "head")
         )
+        if isinstance(tables := getattr(module, "tables", None), Tables):
+            self.tables = tables
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
         state = dict(self._call(partial(self.module.init, key), x, training=False, key=None, segments=None))

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 
 from ..models.adapter import name_of
 from ..models.attention import Shards, in_shards
-from ..models.layers import gathering
+from ..models.gathering import gathering
 from ..models.shares import SHARES, of_one_share
 from ..state import Batch, Params, TrainState
 from ..tasks.base import Scalars
-from .arrays import is_float, merge_model_states, microbatches
+from .arrays import merge_model_states, microbatches
 from .base import Loss
+from .gathering import MeshGathering
 from .layout import MODEL
 from .mesh import MeshStrategy
 from .metrics import StepMetrics
@@ -131,28 +131,25 @@ class GlobalProgram(MeshStrategy):
     def _dividing(self, function: Function, in_shares: bool) -> Function:
         """Wrap a function of parameters and a batch: parameters are gathered, and kernels get each device's share.
 
-        Parameters that are stacked over layers are gathered one layer at a time. Gradients are divided as the parameters are.
+        Parameters that are stacked over layers are gathered later, one layer at a time; the task gathers those that it names.
+        Gradients are divided as the parameters are.
         """
-        is_gathered = self.partition.fsdp > 1
+        by = MeshGathering(self.partition, self.mesh) if self.partition.fsdp > 1 else None
         shards = Shards(None if in_shares else self.axes, MODEL if self.partition.model > 1 else None)
 
         def dividing(params: Any, *rest: Any) -> Any:
-            if is_gathered:
-                in_layers = self.partition.is_stacked
+            if by is not None:
                 params = jax.tree.map_with_path(
-                    lambda path, x: x if in_layers(name_of(path)) else self._gather(name_of(path), x), params
+                    lambda path, x: x if self._is_gathered_later(name_of(path)) else by.gather(name_of(path), x),
+                    params,
                 )
-            with in_shards(shards), gathering(self._gather if is_gathered else None):
+            with in_shards(shards), gathering(by):
                 return function(params, *rest)
 
         return dividing
 
-    def _gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
-        """Gather a parameter, or one layer of it, if it is divided. With `dtype`, a divided one is converted first."""
-        divided, whole = self.partition.of_layer(name, x.shape), self.partition.gathered(name, x.shape)
-        if divided == whole:
-            return x
-        return _gather(x if dtype is None or not is_float(x) else x.astype(dtype), divided, whole)
+    def _is_gathered_later(self, name: str) -> bool:
+        return self.partition.is_stacked(name) or name in self.task.gathers
 
     def _mean_over_shares(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Loss:
         over_shares = jax.vmap(self.share_loss, (None, None, 0, 0), axis_name=SHARES, spmd_axis_name=self.axes)
@@ -169,23 +166,3 @@ class GlobalProgram(MeshStrategy):
         """Split each share into `accumulate` microbatches: [accumulate, shares, B / shares / accumulate, ...]."""
         parts, keys = jax.vmap(lambda batch, key: microbatches(batch, key, self.accumulate))(batch, key)
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (parts, keys))
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(x: jax.Array, divided: PartitionSpec, whole: PartitionSpec) -> jax.Array:
-    """All-gather an array from the spec `divided` to the spec `whole`. Its gradient is reduce-scattered.
-
-    Without a rule of its own the gradient would be constrained as the result is: reduced in full on every device.
-    """
-    return jax.lax.with_sharding_constraint(x, whole)
-
-
-def _forward(x: jax.Array, divided: PartitionSpec, whole: PartitionSpec) -> tuple[jax.Array, None]:
-    return _gather(x, divided, whole), None
-
-
-def _backward(divided: PartitionSpec, _whole: PartitionSpec, _: None, gradient: jax.Array) -> tuple[jax.Array]:
-    return (jax.lax.with_sharding_constraint(gradient, divided),)
-
-
-_gather.defvjp(_forward, _backward)

@@ -68,6 +68,9 @@ class Task(ABC):
     stacked: tuple[str, ...] = ()
     """The `stacked` of the task's model: names of the outermost parameters whose arrays have a leading axis of layers."""
 
+    gathers: tuple[str, ...] = ()
+    """Names of parameters that the task itself gathers (`models.gathering`), where devices hold parts of them."""
+
     partition_rules: Mapping[str, int] = {}
     """The `partition_rules` of the task's model: which dimension of a parameter the mesh's axis `model` divides."""
 

@@ -43,6 +43,7 @@ class DPO(Task):
         self._beta = config.dpo.beta
         self._make_models(config)
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
+        self.gathers = self._model.gathers
 
     def _make_models(self, config: Config) -> None:
         assert isinstance(config.model, DecoderModel)

@@ -49,6 +49,7 @@ class LanguageModel(Task):
                 "give data.packing=concat, or let its call take `segments` (docs/plugins.md)"
             )
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
+        self.gathers = self._model.gathers
         self._prompt = self._encode_prompt()
 
     def in_products(self) -> LanguageModel:

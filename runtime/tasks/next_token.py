@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from ..config import Config
 from ..contract import UserError
 from ..models import make_language_model
+from ..models.adapter import name_of
+from ..models.gathering import Rows, Tables, gathering_now
 from ..state import Params
 
 _PIECE = 64 << 20
@@ -48,6 +50,8 @@ class NextToken:
         self._names = config.model.name, config.task
         self.takes_segments = self._model.takes_segments
         self.stacked, self.partition_rules = self._model.stacked, self._model.partition_rules
+        tables = self._model.tables
+        self.gathers = () if tables is None else (tables.embedding, tables.head)
 
     def init(self, key: jax.Array, context: int) -> Params:
         """Return the initial parameters, float32, for rows of `context` tokens."""
@@ -60,7 +64,7 @@ class NextToken:
 
         Raises UserError if the model's outputs have another shape.
         """
-        logits: Any = self._model(params, tokens, key, segments)
+        logits: Any = self._model(self._gathered(params), tokens, key, segments)
         if logits.shape != (*tokens.shape, self._vocabulary):
             model, task = self._names
             raise UserError(
@@ -103,11 +107,26 @@ class NextToken:
         """
         rows, length = tokens.shape[0], tokens.shape[1] - 1
         pieces = self.pieces(rows, length, memory)
+        by, tables = gathering_now(), self._model.tables
+        if by is not None and tables is not None:
+            hidden = self._model.hidden(self._gathered(params, tables.dtype), tokens[:, :-1], key, segments)
+            matrix = next(x for path, x in jax.tree.leaves_with_path(params) if name_of(path) == tables.head)
+            return _by_rows(by.rows(tables.head, matrix, tables.along, pieces), tables, hidden, tokens[:, 1:])
         if pieces <= 1:
             return next_token(self.logits(params, tokens[:, :-1], key, segments), tokens[:, 1:])
         hidden = self._model.hidden(params, tokens[:, :-1], key, segments)
         size = math.ceil(length / pieces)
         return _in_pieces(lambda x, y: next_token(self._model.head(params, x), y), size, hidden, tokens[:, 1:])
+
+    def _gathered(self, params: Params, dtype: jax.typing.DTypeLike | None = None) -> Params:
+        """Gather the parameters that the strategy leaves to the task. With `dtype`, they are converted first."""
+        by = gathering_now()
+        if by is None or not self.gathers:
+            return params
+        whole: Params = jax.tree.map_with_path(
+            lambda path, x: by.gather(name_of(path), x, dtype) if name_of(path) in self.gathers else x, params
+        )
+        return whole
 
 
 @jax.custom_vjp
@@ -158,6 +177,42 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
         of_rest, _ = jax.closure_convert(losses, *rest)
         parts.append(jax.checkpoint(of_rest)(*rest, *weights))
     return jax.tree.map(lambda *values: jnp.concatenate(values, 1), *parts)
+
+
+class _Sums(NamedTuple):
+    """What is known of each token after some rows of the head, float32[B, T] each."""
+
+    picked: jax.Array
+    """The logit of the target, if its row was among them, else 0."""
+    top: jax.Array
+    """The largest logit."""
+    z: jax.Array
+    """Sum of the exponentials of the logits less `top`."""
+
+
+def _by_rows(head: Rows, tables: Tables, x: jax.Array, targets: jax.Array) -> Losses:
+    """Compute the losses of x, [B, T, C], and targets, int32[B, T], by some rows of the head's matrix at a time.
+
+    The backward pass gathers each piece of the matrix again, and computes its logits again. The gradient of a piece is
+    complete then, so that it is divided over the devices at once, and no device ever holds that of the whole matrix.
+    """
+    wide = x.astype(jnp.float32)  # in which the gradients of the pieces are added
+
+    def turn(sums: _Sums, piece: tuple[jax.Array, jax.Array]) -> tuple[_Sums, None]:
+        rows, numbers = piece
+        logits = tables.logits(wide.astype(x.dtype), head.gather(rows, tables.head_dtype))
+        logits = jnp.where(numbers < 0, -jnp.inf, logits)
+        top = jax.lax.stop_gradient(jnp.maximum(sums.top, logits.max(-1)))
+        z = sums.z * jnp.exp(sums.top - top) + jnp.exp(logits - top[..., None]).sum(-1)
+        picked = jnp.where(numbers == targets[..., None], logits, 0).sum(-1)
+        return _Sums(sums.picked + picked, top, z), None
+
+    zeros = jnp.zeros(targets.shape, jnp.float32)
+    again = jax.checkpoint(turn, prevent_cse=len(head.numbers) == 1)
+    first = _Sums(zeros, jnp.full_like(zeros, -jnp.inf), zeros)
+    (picked, top, z), _ = jax.lax.scan(again, first, (head.pieces, head.numbers))
+    log_z = top + jnp.log(z)
+    return Losses(log_z - picked, (picked >= top).astype(jnp.float32), log_z)
 
 
 @jax.custom_batching.custom_vmap

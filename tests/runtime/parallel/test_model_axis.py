@@ -121,6 +121,20 @@ def test_losses(text: Path, model: str, mesh: str, accumulate: int) -> None:
     assert {path for path, spec in matrices.items() if "model" not in spec} <= {"['wpe']['embedding']"}
 
 
+@pytest.mark.parametrize(
+    ("model", "mesh"),
+    mostly_long(
+        [("gemma", "fsdp 2 model 2"), ("decoder", "explicit")], lambda number, _: number == 0, lambda number, _: True
+    ),
+)
+def test_a_head_that_both_axes_divide(text: Path, model: str, mesh: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The axis `model` divides its rows, `fsdp` its columns; gathered by rows, it has the losses of one device."""
+    expected = losses_of_one_device(text, model)
+    monkeypatch.setattr("podrun.runtime.tasks.next_token._PIECE", 4 * 3 * 257 * 4)
+    one, examples = strategy(text, MESHES[mesh], {**MODELS[model], "dropout": 0.0}, accumulate=2)
+    assert_close([step["loss"] for step in train(one, one.init(), examples)[1]], expected)
+
+
 @pytest.mark.long
 def test_dropout_is_that_of_a_row(text: Path) -> None:
     """Devices of a row drop the same: two rows of two are two devices of a mesh without the axis."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +30,21 @@ from ..strategies import (
     job,
     make,
     place,
+    random_state,
     strategy,
     train,
 )
-from .reference import LANGUAGE_MODELS, SAME_DEVICES, batches, initial, reference, text, text_job, text_reference
+from .reference import (
+    LANGUAGE_MODELS,
+    SAME_DEVICES,
+    batches,
+    initial,
+    reference,
+    text,
+    text_batches,
+    text_job,
+    text_reference,
+)
 
 
 @every_strategy_in_parts
@@ -117,6 +129,36 @@ def test_a_loss_in_pieces(name: str, accumulate: int, monkeypatch: pytest.Monkey
     for metrics, values in zip(found, expected, strict=True):
         assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-6)
     assert_close(state.params, params)
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    mostly_long(
+        [
+            ("jit fsdp 2", {}),
+            ("explicit fsdp 4", {"tied_head": True}),
+            ("jit fsdp 2", {"tied_head": True, "logit_soft_cap": None}),
+            ("explicit fsdp 4", {"scan_layers": False, "remat": "block"}),
+        ],
+        lambda number, _: number < 2,
+        lambda number, _: number < 2,
+    ),
+)
+def test_a_divided_head_is_gathered_by_rows(name: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Losses and gradients are those of all logits at once. Three pieces of the 550 or 275 rows of a device need filling."""
+    monkeypatch.setattr(layout, "SMALL", 100)
+    whole = make(text_job("single", "decoder", **keys), text())
+    start, given = random_state(whole), text_batches()
+    expected_state, expected = train(whole, place(whole, start), given)
+    monkeypatch.setattr(next_token, "_PIECE", 3 * 1100 * 4)
+    one = make(text_job(name, "decoder", **keys), text())
+    program = one.lowered(given[0]).compile().as_text()
+    assert "[16,1100]" not in program  # neither the untied head nor its gradient
+    assert not re.search(r"\[(1,)*8,1100\]", program)  # nor all logits
+    state, found = train(one, place(one, start), given)
+    for metrics, values in zip(found, expected, strict=True):
+        assert {key: metrics[key] for key in values} == pytest.approx(values, rel=1e-5)
+    assert_close(state.params, expected_state.params)
 
 
 @every_strategy
