@@ -10,6 +10,9 @@ import click
 from .guard import guard, typed_program
 from .options import complete_job, complete_slice
 
+_NETWORKS = ("pod", "host", "tcpx", "tcpxo", "rdma")
+"""The names in `engines/kubernetes/networks.py`, which is imported only when it is used."""
+
 
 @click.group()
 def render() -> None:
@@ -28,7 +31,24 @@ def render() -> None:
     metavar="URL|DIR",
     help="Workdir: gs://BUCKET/PATH, s3://BUCKET/PATH, or a folder below --volume.",
 )
-@click.option("--volume", metavar="CLAIM:/DIR", help="Persistent volume claim, and the path to mount it at.")
+@click.option(
+    "--chips-per-host",
+    type=click.IntRange(1, 8),
+    metavar="N",
+    help="Chips of each TPU machine: v5e-8 and v6e-8 are one machine with 8 or, with `4`, two with 4.  [default: 8 for them]",
+)
+@click.option(
+    "--volume",
+    multiple=True,
+    metavar="WHAT:/DIR[:ro]",
+    help="Mount a persistent volume claim, gs://BUCKET (GCS FUSE) or nfs://SERVER/SHARE (Filestore) at DIR; repeatable.",
+)
+@click.option(
+    "--network",
+    type=click.Choice(_NETWORKS),
+    help="Network of the pods; tcpx, tcpxo and rdma are those of A3 and A4 machines.  "
+    "[default: host for TPUs and several GPU machines, else pod]",
+)
 @click.option(
     "--accelerator", metavar="LABEL", help="GKE's label of the nodes' GPUs: nvidia-h100-80gb.  [default: any]"
 )
@@ -36,6 +56,34 @@ def render() -> None:
     "--exclude",
     metavar="LIST",
     help="Nodes that get no pod, such as those that failed: gke-a-1,gke-a-2 (names of Kubernetes).",
+)
+@click.option("--spot", is_flag=True, help="Run on GKE's spot nodes only.")
+@click.option(
+    "--toleration",
+    multiple=True,
+    metavar="KEY[=VALUE][:EFFECT]",
+    help="Taint of nodes that the pods tolerate; repeatable. Those of accelerators and spot nodes need none.",
+)
+@click.option("--queue", metavar="NAME", help="Kueue's LocalQueue that starts the JobSet.")
+@click.option("--priority", metavar="NAME", help="PriorityClass of the pods.")
+@click.option(
+    "--service-account", metavar="NAME", help="Kubernetes service account of the pods, for access to buckets."
+)
+@click.option(
+    "--ttl", type=click.IntRange(0, 31_536_000), metavar="SECONDS", help="Delete the JobSet so long after its end."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Set any other field: spec.suspend=true, pod.spec.runtimeClassName=gvisor, container.env[A].value=1; repeatable.",
+)
+@click.option(
+    "--patch",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="YAML file whose fields are merged into the JobSet, below metadata, spec, job, pod or container.",
 )
 @click.option("--name", metavar="NAME", help="Name of the JobSet.  [default: that of train.yaml]")
 @click.option("--namespace", "-n", metavar="NAME", help="Namespace of Kubernetes.  [default: kubectl's]")

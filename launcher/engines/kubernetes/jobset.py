@@ -10,8 +10,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from podrun.runtime.config import Config, Launch
@@ -23,21 +22,28 @@ from ...plan.base_env import MEGASCALE_PORT, base_env
 from ...plan.program import Program
 from ...pod.pod import Pod
 from ...pod.slices import Slice
-from .member import ENV_CONFIG, ENV_HOST_INDEX, ENV_HOSTS, ENV_PROGRAM, ENV_SLICE_INDEX
+from .member import (
+    ENV_CONFIG,
+    ENV_HOST_INDEX,
+    ENV_HOSTS,
+    ENV_INSTALLER,
+    ENV_LIBRARIES,
+    ENV_PROGRAM,
+    ENV_SCRIPT,
+    ENV_SLICE_INDEX,
+)
+from .networks import LIBRARIES, NETWORKS, Network, default_network
+from .scheduling import SPOT, Scheduling
+from .tpu_machines import ACCELERATORS, generation
+from .volumes import FUSE_ANNOTATION, Volume
 
 Manifest = dict[str, Any]
 """A mapping in a manifest of Kubernetes, as it is written to YAML."""
-PORT = 8476
-"""Port of the coordinator. Each pod has its own network, so it is always free."""
+PORT = 8482
+"""Port of the coordinator, on the host's network too: JAX's choice for TPUs, because libtpu uses 8471 and 8476 to 8479."""
 WORKER = "worker"
 MEMBER = ("python", "-m", "podrun.launcher.kubernetes.member")
-_TPUS = {
-    "v4": "tpu-v4-podslice",
-    "v5litepod": "tpu-v5-lite-podslice",
-    "v5p": "tpu-v5p-slice",
-    "v6e": "tpu-v6e-slice",
-}
-"""Maps TPU generations to GKE's node labels."""
+_SHARED_MEMORY = "shm"
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 _PREFIX = "jobset.sigs.k8s.io/"
 _DISRUPTION_RULE = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
@@ -54,12 +60,14 @@ class ClusterOptions:
     run_id: str
     image: str
     namespace: str | None = None
-    volume: tuple[str, PurePosixPath] | None = None
-    """A persistent volume claim, and the folder where it is mounted."""
+    volumes: tuple[Volume, ...] = ()
+    network: str | None = None
+    """Name of a network in `networks.NETWORKS`; None: that of the slice's kind."""
     accelerator: str | None = None
     """GKE's node label of the GPUs, such as nvidia-h100-80gb; None: any."""
     excluded: tuple[str, ...] = ()
     """Names of nodes that get no pod of the JobSet."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
 
 
 def name_problem(name: str) -> str | None:
@@ -83,10 +91,10 @@ def text_problem(cluster: ClusterOptions) -> str | None:
 
 def slice_problem(slice: Slice) -> str | None:
     """Return why a slice is not available on GKE; None if it is."""
-    generation = _generation(slice)
-    if slice.kind != "tpu" or generation in _TPUS:
+    if slice.kind != "tpu" or generation(slice) in ACCELERATORS:
         return None
-    return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {', '.join(_TPUS)}, gpu-HxD and cpu-HxD"
+    known = ", ".join(ACCELERATORS)
+    return f"podrun does not know how GKE offers {slice.name}: on GKE it knows {known}, gpu-HxD and cpu-HxD"
 
 
 def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest:
@@ -95,7 +103,11 @@ def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest
     metadata: Manifest = {"name": cluster.name}
     if cluster.namespace:
         metadata["namespace"] = cluster.namespace
-    if slice.kind == "tpu":  # one node pool for each slice
+    if cluster.scheduling.queue:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": cluster.scheduling.queue}
+    if (
+        slice.kind == "tpu" and slice.hosts_per_slice > 1
+    ):  # one node pool for each slice; machines of one host share a pool
         metadata["annotations"] = {
             "alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool",
         }
@@ -107,8 +119,9 @@ def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest
         "podFailurePolicy": {
             "rules": [_fail_job(ExitCode.BAD_CONFIG), _fail_job(ExitCode.PREEMPTED), _DISRUPTION_RULE]
         },
-        "template": {"spec": _pod_spec(pod, job, cluster)},
+        "template": _pod_template(pod, job, cluster),
     }
+    ttl = cluster.scheduling.ttl
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
@@ -116,6 +129,7 @@ def jobset(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest
         "spec": {
             "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": cluster.name},
             "successPolicy": {"operator": "All"},
+            **({} if ttl is None else {"ttlSecondsAfterFinished": ttl}),
             "failurePolicy": _failure_policy(job.launch),
             "replicatedJobs": [{"name": WORKER, "replicas": slice.slices, "template": {"spec": members}}],
         },
@@ -166,37 +180,80 @@ def _fail_job(code: ExitCode) -> Manifest:
     }
 
 
-def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest:
-    slice = pod.slice
+def _pod_template(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> Manifest:
+    network = NETWORKS[cluster.network or default_network(pod.slice)]
+    spec = _pod_spec(pod, job, cluster, network)
+    annotations = {**network.annotations, **(FUSE_ANNOTATION if any(v.is_fuse for v in cluster.volumes) else {})}
+    return {"metadata": {"annotations": annotations}, "spec": spec} if annotations else {"spec": spec}
+
+
+def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions, network: Network) -> Manifest:
+    slice, scheduling = pod.slice, cluster.scheduling
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE_SECONDS,
+    }
+    if network.is_hosts:
+        spec |= {
+            "hostNetwork": True,
+            "dnsPolicy": "ClusterFirstWithHostNet",
+        }  # the pods of a JobSet have names in its DNS
+    if scheduling.service_account:
+        spec["serviceAccountName"] = scheduling.service_account
+    if scheduling.priority:
+        spec["priorityClassName"] = scheduling.priority
+    if selector := _selector(slice, cluster, network):
+        spec["nodeSelector"] = selector
+    if tolerations := _tolerations(slice, scheduling):
+        spec["tolerations"] = tolerations
+    if cluster.excluded:
+        spec["affinity"] = {"nodeAffinity": _without_nodes(cluster.excluded)}
+    if network.sidecar:
+        spec["initContainers"] = [dict(network.sidecar)]
+    spec["containers"] = [_container(pod, job, cluster, network)]
+    spec["volumes"] = [
+        {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}},
+        *map(dict, network.volumes),
+        *({"name": name, **volume.source} for name, volume in _named(cluster.volumes)),
+    ]
+    return spec
+
+
+def _container(pod: Pod, job: Config | Program, cluster: ClusterOptions, network: Network) -> Manifest:
+    ports = (PORT, PORT + 1) if isinstance(job, Program) else (PORT,)
     container: Manifest = {
         "name": WORKER,
         "image": cluster.image,
         "command": list(MEMBER),
-        "env": _env(pod, job, cluster),
-        "ports": [{"containerPort": port} for port in ((PORT, PORT + 1) if isinstance(job, Program) else (PORT,))],
+        "env": _env(pod, job, cluster, network),
+        "ports": [{"containerPort": port} for port in ports],
     }
-    if limits := _limits(slice):
+    if limits := _limits(pod.slice):
         container["resources"] = {"limits": limits}
-    spec: Manifest = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(job.launch.stop_grace) + SAVE_SECONDS,
-        "containers": [container],
-    }
-    if selector := _selector(slice, cluster):
-        spec["nodeSelector"] = selector
-    if cluster.excluded:
-        spec["affinity"] = {"nodeAffinity": _without_nodes(cluster.excluded)}
-    volumes, mounts = [], []
-    if slice.kind == "gpu":  # NCCL's shared memory; the default is 64 MiB
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-    if cluster.volume:
-        claim, folder = cluster.volume
-        volumes.append({"name": "workdir", "persistentVolumeClaim": {"claimName": claim}})
-        mounts.append({"name": "workdir", "mountPath": str(folder)})
-    if volumes:
-        spec["volumes"], container["volumeMounts"] = volumes, mounts
-    return spec
+    if network.capabilities:
+        container["securityContext"] = {"capabilities": {"add": list(network.capabilities)}}
+    container["volumeMounts"] = [
+        # NCCL, libtpu and the loaders of data divide their work over processes by shared memory; the default is 64 MiB
+        {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"},
+        *({"name": name, "mountPath": path} for name, path in network.mounts.items()),
+        *(
+            {"name": name, "mountPath": str(volume.folder), **({"readOnly": True} if volume.is_read_only else {})}
+            for name, volume in _named(cluster.volumes)
+        ),
+    ]
+    return container
+
+
+def _named(volumes: Sequence[Volume]) -> list[tuple[str, Volume]]:
+    return [(f"volume-{number}", volume) for number, volume in enumerate(volumes)]
+
+
+def _tolerations(slice: Slice, scheduling: Scheduling) -> list[Manifest]:
+    """Return what nodes of accelerators and spot nodes ask of their pods; GKE adds the former by itself, others do not."""
+    key = {"tpu": "google.com/tpu", "gpu": "nvidia.com/gpu"}.get(slice.kind)
+    of_devices = [{"key": key, "operator": "Exists"}] if key else []
+    spot = {"key": SPOT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}
+    return [*of_devices, *([spot] if scheduling.spot else []), *map(dict, scheduling.tolerations)]
 
 
 def _without_nodes(names: Sequence[str]) -> Manifest:
@@ -211,17 +268,16 @@ def _limits(slice: Slice) -> dict[str, int]:
     return {"nvidia.com/gpu": slice.devices_per_host} if slice.kind == "gpu" else {}
 
 
-def _selector(slice: Slice, cluster: ClusterOptions) -> dict[str, str]:
+def _selector(slice: Slice, cluster: ClusterOptions, network: Network) -> dict[str, str]:
+    spot = {SPOT: "true"} if cluster.scheduling.spot else {}
     if slice.kind == "tpu":
         return {
-            "cloud.google.com/gke-tpu-accelerator": _TPUS[_generation(slice)],
+            "cloud.google.com/gke-tpu-accelerator": ACCELERATORS[generation(slice)],
             "cloud.google.com/gke-tpu-topology": slice.topology,
+            **spot,
         }
-    return {"cloud.google.com/gke-accelerator": cluster.accelerator} if cluster.accelerator else {}
-
-
-def _generation(slice: Slice) -> str:
-    return re.sub(r"^\d+x(?=[a-z])", "", slice.name).rpartition("-")[0]
+    accelerator = cluster.accelerator or network.accelerator
+    return {**({"cloud.google.com/gke-accelerator": accelerator} if accelerator else {}), **spot}
 
 
 def _what_runs(job: Config | Program) -> dict[str, str]:
@@ -231,7 +287,7 @@ def _what_runs(job: Config | Program) -> dict[str, str]:
     return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
 
 
-def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> list[Manifest]:
+def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions, network: Network) -> list[Manifest]:
     """Return the container's environment: variables of `WorkerEnv`, and those from which `Member` computes the others."""
     slice, ids = pod.slice, range(pod.slice.devices_per_host)
     coordinator = f"{cluster.name}-{WORKER}-0-0.{cluster.name}"
@@ -245,6 +301,9 @@ def _env(pod: Pod, job: Config | Program, cluster: ClusterOptions) -> list[Manif
         **({ENV_WORKDIR: str(job.launch.workdir)} if job.launch.workdir else {}),
         ENV_HOSTS: str(slice.hosts_per_slice),
         **_what_runs(job),
+        **({ENV_LIBRARIES: LIBRARIES} if slice.kind == "gpu" else {}),
+        **({ENV_SCRIPT: network.env_script, ENV_INSTALLER: network.installer} if network.env_script else {}),
+        **network.env,
         **job.launch.env,
     }
     told = {

@@ -20,6 +20,7 @@ from podrun.runtime.contract import (
     CONFIG_FILE,
     ErrorKind,
     ExitCode,
+    UnavailableError,
     UserError,
     WorkerEnv,
     events_stream,
@@ -38,10 +39,17 @@ ENV_PROGRAM = "PODRUN_PROGRAM"
 ENV_HOSTS = "PODRUN_HOSTS_PER_SLICE"
 ENV_SLICE_INDEX = "PODRUN_SLICE_INDEX"
 ENV_HOST_INDEX = "PODRUN_HOST_INDEX"
+ENV_LIBRARIES = "PODRUN_LIBRARIES"
+"""Folder of the GPUs' driver: it is added to LD_LIBRARY_PATH, whose other folders belong to the image."""
+ENV_SCRIPT = "PODRUN_ENV_SCRIPT"
+"""Script on the node that exports the variables of NCCL's plug-in."""
+ENV_INSTALLER = "PODRUN_ENV_INSTALLER"
+"""Manifest that puts the script on the node, for messages."""
+_OWN = (ENV_CONFIG, ENV_PROGRAM, ENV_HOSTS, ENV_SLICE_INDEX, ENV_HOST_INDEX, ENV_LIBRARIES, ENV_SCRIPT, ENV_INSTALLER)
 """Variables of the manifest that only this module reads."""
-_OWN = (ENV_CONFIG, ENV_PROGRAM, ENV_HOSTS, ENV_SLICE_INDEX, ENV_HOST_INDEX)
 _TERMINATION_LOG = Path("/dev/termination-log")
 """Kubernetes shows this file's content as the container's termination message."""
+_SCRIPT_WAIT = 300.0  # seconds for the installer of a plug-in on a node that has just been created
 _POLL = 0.5  # seconds between two reads of the process's events
 _GRACE = 2.0  # seconds for a process to exit after it has reported an error
 _PEER_LOST_DELAY = 5.0  # seconds that a container with a lost peer waits, so that the peer's container fails first
@@ -58,6 +66,9 @@ def worker_env(env: Mapping[str, str], directory: Path) -> dict[str, str]:
     """
     number = int(env[ENV_SLICE_INDEX]) * int(env[ENV_HOSTS]) + int(env[ENV_HOST_INDEX])
     plain = {name: value for name, value in env.items() if name not in _OWN}
+    if folder := env.get(ENV_LIBRARIES):
+        folders = [name for name in plain.get("LD_LIBRARY_PATH", "").split(os.pathsep) if name]
+        plain["LD_LIBRARY_PATH"] = os.pathsep.join(folders if folder in folders else [*folders, folder])
     plain |= {"PODRUN_PROCESS_ID": str(number), "PODRUN_DIR": str(directory)}
     if env.get("JAX_PLATFORMS") == "cpu":  # a collective blocks one of XLA's threads for each device
         devices = len(env["PODRUN_LOCAL_DEVICE_IDS"].split(","))
@@ -81,6 +92,37 @@ def worker_command(env: Mapping[str, str]) -> list[str]:
         return [sys.executable, *RUNTIME]
     argv = [str(word) for word in json.loads(program)["argv"]]
     return [*WITH_PID, *([sys.executable, *argv[1:]] if argv[0] in OWN_PYTHON else argv)]
+
+
+def script_env(script: Path, installer: str, wait: float = _SCRIPT_WAIT) -> dict[str, str]:
+    """Return the environment after the script, of which this process's variables stay as they are.
+
+    Args:
+        script: the file, which an installer may put there only now.
+        installer: where it comes from, for the message.
+        wait: seconds to wait for it.
+
+    Raises:
+        UnavailableError: the script is missing, or fails.
+    """
+    deadline = time.monotonic() + wait
+    while not script.is_file():
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"this node has no {script} after {wait:g} s, which has NCCL's settings for its network: the cluster's "
+                f"administrator installs it (gpudirect-*/{installer} of GoogleCloudPlatform/container-engine-accelerators); "
+                "or render the job with --network pod"
+            )
+        time.sleep(_POLL)
+    try:
+        done = subprocess.run(["bash", "-c", '. "$0" >&2 && env -0', script], capture_output=True, check=False)
+    except OSError as error:
+        raise UnavailableError(f"cannot read {script} by bash: {error.strerror}; the image needs bash") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise UnavailableError(f"{script} ended with {done.returncode}: {last or 'it said nothing'}")
+    pairs = [entry.partition("=") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry]
+    return {**{name: value for name, _, value in pairs}, **os.environ}
 
 
 class Member:
@@ -126,7 +168,8 @@ class Member:
             error and newline and self._is_program and not error.get("traceback")
         ):  # a program leaves a mistake to podrun
             print(message, file=sys.stderr, flush=True)
-        self._write_termination_log(code, first)
+        end = f"{self._env['PODRUN_HOST']} (process {self._process_id}): {first} [exit code {int(code)}]"
+        write_termination_log(f"podrun: {end}")
         return code
 
     def _await_end(self, worker: subprocess.Popen[bytes]) -> int:
@@ -150,15 +193,15 @@ class Member:
                 worker.wait()
                 return int(error.get("code") or ErrorKind(error["kind"]).exit_code)
 
-    def _write_termination_log(self, code: int, why: str) -> None:
-        """Write why the worker ended to the termination message of the container, which `kubectl describe` shows."""
-        text = f"podrun: {self._env['PODRUN_HOST']} (process {self._process_id}): {why} [exit code {int(code)}]"
-        print(text, file=sys.stderr, flush=True)
-        try:
-            with _TERMINATION_LOG.open("r+b") as file:  # it exists only under Kubernetes
-                file.write(text.encode()[:_MESSAGE_BYTES])
-        except OSError:
-            pass
+
+def write_termination_log(text: str) -> None:
+    """Write why this container ended to its termination message, which `kubectl describe` shows, and to stderr."""
+    print(text, file=sys.stderr, flush=True)
+    try:
+        with _TERMINATION_LOG.open("r+b") as file:  # it exists only under Kubernetes
+            file.write(text.encode()[:_MESSAGE_BYTES])
+    except OSError:
+        pass
 
 
 class _ReportedEvents:
@@ -202,7 +245,12 @@ def _send_signal(worker: subprocess.Popen[bytes], number: int) -> None:
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="podrun-") as folder:
         try:
-            member = Member(os.environ, Path(folder))
+            script = os.environ.get(ENV_SCRIPT)
+            env = script_env(Path(script), os.environ.get(ENV_INSTALLER, "")) if script else os.environ
+            member = Member(env, Path(folder))
+        except UnavailableError as error:
+            write_termination_log(f"podrun: {error}")
+            return ExitCode.UNAVAILABLE
         except (LookupError, TypeError, ValueError, UserError) as error:
             print(f"podrun: this container has no manifest of `podrun render jobset`: {error!r}", file=sys.stderr)
             return ExitCode.BAD_CONFIG

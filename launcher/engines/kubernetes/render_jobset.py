@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import yaml
 
@@ -25,7 +25,12 @@ from ...pod.slices import Slice, parse_slice, several_slices
 from ...request.program_checks import check_kind
 from ...request.request import Request
 from ...request.train_file import read_config, read_launch
-from .jobset import ClusterOptions, jobset, name_problem, slice_problem, text_problem
+from .jobset import ClusterOptions, Manifest, jobset, name_problem, slice_problem, text_problem
+from .networks import check_network
+from .patch import apply_changes
+from .scheduling import Scheduling, parse_tolerations
+from .tpu_machines import with_chips_per_host
+from .volumes import Volume, parse_volumes
 
 _PLATFORMS = {"tpu": "tpu", "gpu": "cuda", "cpu": "cpu"}
 _LIMIT = 60.0  # seconds: timeout of kubectl
@@ -47,11 +52,24 @@ class JobSetRequest:
     name: str | None = None
     namespace: str | None = None
     workdir: str | None = None
-    volume: str | None = None
-    """`CLAIM:/FOLDER`: a persistent volume claim, and where it is mounted."""
+    volume: tuple[str, ...] = ()
+    """Volumes, in the forms that `volumes.parse_volumes` reads."""
+    chips_per_host: int | None = None
+    """Chips of each TPU machine; None: those of the slice's usual machines."""
+    network: str | None = None
     accelerator: str | None = None
     exclude: str | None = None
     """Names of nodes that get no pod, separated by commas, with ranges."""
+    spot: bool = False
+    toleration: tuple[str, ...] = ()
+    queue: str | None = None
+    priority: str | None = None
+    service_account: str | None = None
+    ttl: int | None = None
+    patch: Path | None = None
+    """YAML file with fields of the JobSet."""
+    settings: tuple[str, ...] = ()
+    """`PATH=VALUE` of fields of the JobSet."""
     submit: bool = False
     program: tuple[str, ...] = ()
     """Command line of a user program, in place of train.yaml."""
@@ -60,9 +78,10 @@ class JobSetRequest:
 def render(request: JobSetRequest) -> int:
     """Print the manifest, or submit it by kubectl. Returns the exit code. Raises UserError with all mistakes."""
     pod, job, where = _resolve(request, new_run_id())
+    manifest = _changed(jobset(pod, job, where), request)
     if job.launch.workdir is None:
         print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
-    text = yaml.safe_dump(jobset(pod, job, where), sort_keys=False, width=10_000)
+    text = to_yaml(manifest)
     if not request.submit:
         print(text, end="")
         return ExitCode.DONE
@@ -71,7 +90,29 @@ def render(request: JobSetRequest) -> int:
 
 def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
     """Return the manifest. Raises UserError with all mistakes."""
-    return jobset(*_resolve(request, run_id))
+    return _changed(jobset(*_resolve(request, run_id)), request)
+
+
+def to_yaml(manifest: Manifest) -> str:
+    """Return the manifest as YAML; a text of several lines is written as a block."""
+    return yaml.dump(manifest, Dumper=_Dumper, sort_keys=False, width=10_000)
+
+
+class _Dumper(yaml.SafeDumper):
+    """A dumper that writes a text of several lines as a block."""
+
+
+def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _block)
+
+
+def _changed(manifest: Manifest, request: JobSetRequest) -> Manifest:
+    """Return the manifest with the user's own fields. Raises UserError with all mistakes in them."""
+    apply_changes(manifest, request.patch, request.settings)
+    return manifest
 
 
 def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, ClusterOptions]:
@@ -79,20 +120,42 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
     mistakes = Mistakes()
     job = mistakes.check(lambda: _job(request))
     slice = mistakes.check(lambda: _slice(request, job))
-    volume = mistakes.check(lambda: _volume(request.volume))
+    volumes = mistakes.check(lambda: parse_volumes(request.volume))
     named = request.name or Request(request.train, program=request.program).name
     name = request.name or re.sub("[^a-z0-9]+", "-", named.lower()).strip("-")[:40].rstrip("-")
     excluded = mistakes.check(lambda: _nodes(request.exclude)) or ()
-    where = ClusterOptions(name, run_id, request.image, request.namespace, volume, request.accelerator, excluded)
-    mistakes.add(*[what for what in (name_problem(name), text_problem(where)) if what])
+    where = ClusterOptions(
+        name,
+        run_id,
+        request.image,
+        namespace=request.namespace,
+        volumes=volumes or (),
+        network=request.network,
+        accelerator=request.accelerator,
+        excluded=excluded,
+        scheduling=Scheduling(
+            spot=request.spot,
+            tolerations=mistakes.check(lambda: parse_tolerations(request.toleration)) or (),
+            queue=request.queue,
+            priority=request.priority,
+            service_account=request.service_account,
+            ttl=request.ttl,
+        ),
+    )
+    mistakes.add(*[what for what in (name_problem(name), text_problem(where)) if what], *where.scheduling.problems())
     if job:
         given = job
         mistakes.add(*_job_problems(given))
-        job = mistakes.check(lambda: _with_workdir(given, request.workdir, volume))
+        if volumes is not None:
+            mounted = volumes
+            job = mistakes.check(lambda: _with_workdir(given, request.workdir, mounted))
     if slice and (what := slice_problem(slice)):
         mistakes.add(what)
     if slice and request.accelerator and slice.kind != "gpu":
         mistakes.add(f"--accelerator names the GPUs of a gpu-HxD; the nodes of {slice.name} follow from its name")
+    if slice and request.network:
+        shape, network = slice, request.network
+        mistakes.check(lambda: check_network(network, shape, request.accelerator))
     if slice and job and (misplaced := misplaced_presets(job.launch.xla, slice.kind, slice.name)):
         mistakes.add(misplaced)
     if slice and job and not isinstance(job, Program):
@@ -117,16 +180,8 @@ def _slice(request: JobSetRequest, job: Config | Program | None) -> Slice:
     name = request.slice or (job.launch.slice if job else None)
     if name is None:
         raise UserError("no slice: give one with --slice, for example v5e-16 or gpu-2x8, or as launch.slice")
-    return several_slices(parse_slice(name), request.num_slices or parse_slice(name).slices)
-
-
-def _volume(text: str | None) -> tuple[str, PurePosixPath] | None:
-    if text is None:
-        return None
-    claim, colon, folder = text.partition(":")
-    if not colon or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", claim) or not folder.startswith("/"):
-        raise UserError(f"--volume {text!r}: write CLAIM:/FOLDER, a persistent volume claim and where it is mounted")
-    return claim, PurePosixPath(folder)
+    slice = several_slices(parse_slice(name), request.num_slices or parse_slice(name).slices)
+    return with_chips_per_host(slice, request.chips_per_host) if request.chips_per_host else slice
 
 
 def _nodes(text: str | None) -> tuple[str, ...]:
@@ -151,9 +206,7 @@ def _nodes(text: str | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _with_workdir(
-    job: Config | Program, typed: str | None, volume: tuple[str, PurePosixPath] | None
-) -> Config | Program:
+def _with_workdir(job: Config | Program, typed: str | None, volumes: Sequence[Volume]) -> Config | Program:
     """Return the job with its workdir, which must be in a bucket or on the volume: a container's disk is temporary.
 
     A user program may be without a workdir; otherwise its workdir must be on the volume.
@@ -167,18 +220,22 @@ def _with_workdir(
             f"workdir {bucket}: a user program keeps its results in a folder; give --volume CLAIM:/FOLDER and a --workdir "
             "below that folder"
         )
-    is_kept = chosen and (bucket or (volume and _is_below(chosen, volume[1])))
-    if not is_kept and (chosen or not isinstance(job, Program)):
+    volume = next((v for v in volumes if chosen and not bucket and v.holds(chosen)), None)
+    if volume and (volume.is_read_only or volume.is_fuse):
+        why = (
+            "is read-only"
+            if volume.is_read_only
+            else "is a bucket by GCS FUSE, where a checkpoint is not written at once"
+        )
+        others = "another volume" if isinstance(job, Program) else "--workdir gs://BUCKET/PATH, or another volume"
+        raise UserError(f"workdir {chosen}: --volume {volume.typed} {why}; give {others}")
+    if not (bucket or volume) and (chosen or not isinstance(job, Program)):
         where = f"is {chosen}, which ends with its container" if chosen else "is missing"
         url = "" if isinstance(job, Program) else "--workdir gs://BUCKET/PATH (or s3://...), or "
         raise UserError(f"workdir {where}; give {url}--volume CLAIM:/FOLDER and a --workdir below that folder")
     if isinstance(job, Program):
         return replace(job, launch=replace(job.launch, workdir=chosen))
     return job.model_copy(update={"launch": job.launch.model_copy(update={"workdir": chosen})})
-
-
-def _is_below(path: Path, folder: PurePosixPath) -> bool:
-    return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(folder))
 
 
 def _job_problems(job: Config | Program) -> list[str]:

@@ -56,6 +56,31 @@ def test_the_pod_is_what_the_variables_say(monkeypatch: pytest.MonkeyPatch, env:
     assert pod.hosts == tuple(Host(name, name, name) for name in names)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "hosts"),
+    [
+        ("10.0.0.1:8476,10.0.0.2:8476", ["10.0.0.1", "10.0.0.2"]),
+        ("train-0-0.train:8471, train-0-1.train:8471", ["train-0-0.train", "train-0-1.train"]),
+        ("[2001:db8::2]:8476,[2001:db8::3]:8476", ["2001:db8::2", "2001:db8::3"]),
+        ("2001:db8::2,2001:db8::3", ["2001:db8::2", "2001:db8::3"]),
+        ("a,b", ["a", "b"]),
+        (" ", ["train-0-0.train", "train-0-1.train"]),
+    ],
+)
+def test_addresses_of_processes_come_first(addresses: str, hosts: list[str]) -> None:
+    """As for JAX."""
+    listed = read_environment(container(2, "tpu7x-16", TPU_TOPOLOGY="2x2x2", TPU_PROCESS_ADDRESSES=addresses))
+    assert [host.address for host in listed.hosts] == hosts
+
+
+@pytest.mark.parametrize("kind", ["v5litepod-8", "v6e-8"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_slice_of_8_has_one_machine_or_two(kind: str, hosts: int) -> None:
+    slice = read_environment(container(hosts, kind, TPU_TOPOLOGY="2x4")).slice
+    assert slice is not None
+    assert (slice.name, slice.hosts, slice.devices_per_host, slice.devices) == (kind, hosts, 8 // hosts, 8)
+
+
 def test_without_a_type_a_slice_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     monkeypatch.delenv("TPU_ACCELERATOR_TYPE", raising=False)
@@ -77,7 +102,16 @@ def test_without_a_type_a_slice_is_needed(monkeypatch: pytest.MonkeyPatch) -> No
         (container(TPU_WORKER_HOSTNAMES="\x1b[2J" * 500), r"has '\\x1b\[2J"),
         (container(TPU_WORKER_HOSTNAMES="a," * 20_000), "which is not the name"),
         (container(3), "names 3, but a v6e-16 has 4 hosts; let the job have a pod for each"),
-        (container(2, "v6e-8", TPU_TOPOLOGY="2x4"), "names 2, but a v6e-8 has 1 host; .*and give each all the chips"),
+        (container(3, "v6e-8", TPU_TOPOLOGY="2x4"), "names 3, but a v6e-8 has 1 host; .*and give each all the chips"),
+        (
+            container(TPU_PROCESS_ADDRESSES="a:8476,b c:8476"),
+            "TPU_PROCESS_ADDRESSES has 'b c', which is not the name",
+        ),
+        (container(TPU_PROCESS_ADDRESSES="a:1,b:1,c:1"), "TPU_PROCESS_ADDRESSES names 3, but a v6e-16 has 4 hosts"),
+        (
+            container(2, "tpu7x-16", TPU_TOPOLOGY="2x2x2", TPU_PROCESS_ADDRESSES="a:8476,a:8477,b:8476,b:8477"),
+            "TPU_PROCESS_ADDRESSES has 'a' more than once: .* one container that asks for all of them",
+        ),
         (container(kind="v99-8"), "TPU_ACCELERATOR_TYPE is 'v99-8', which podrun does not know .* --slice and --hosts"),
         (container(kind="tpu-v6e-slice"), "TPU_ACCELERATOR_TYPE is 'tpu-v6e-slice', which podrun does not know"),
         (container(kind="-"), "TPU_ACCELERATOR_TYPE is '-'"),

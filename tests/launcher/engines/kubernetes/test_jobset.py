@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,16 @@ from podrun.launcher.engines.kubernetes.member import (
     ENV_CONFIG,
     ENV_HOST_INDEX,
     ENV_HOSTS,
+    ENV_LIBRARIES,
     ENV_PROGRAM,
     ENV_SLICE_INDEX,
+    script_env,
     worker_command,
     worker_env,
 )
 from podrun.launcher.engines.kubernetes.render_jobset import JobSetRequest, make_manifest
 from podrun.runtime.config import Config
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import UnavailableError, UserError
 
 from ....conftest import SMALL, Podrun, Sandbox
 from .golden import FOLDER, file_of, manifests
@@ -69,11 +72,11 @@ def test_names_and_texts_are_safe(train: Path) -> None:
         ({"name": "a" * 41}, "is not a valid Kubernetes name"),
         ({"workdir": None}, "workdir is missing; give --workdir gs://"),
         ({"workdir": "/runs/t"}, "/runs/t, which ends with its container"),
-        ({"workdir": "/elsewhere/t", "volume": "runs:/runs"}, "/elsewhere/t, which ends with its container"),
-        ({"volume": "runs"}, "write CLAIM:/FOLDER"),
-        ({"volume": "Runs!:/runs"}, "write CLAIM:/FOLDER"),
+        ({"workdir": "/elsewhere/t", "volume": ("runs:/runs",)}, "/elsewhere/t, which ends with its container"),
+        ({"volume": ("runs",)}, "write CLAIM:/FOLDER"),
+        ({"volume": ("Runs!:/runs",)}, "write CLAIM:/FOLDER"),
         ({"workdir": "gs://b"}, "is not a valid bucket name"),
-        ({"workdir": "/runs/../t", "volume": "runs:/runs"}, "/runs/../t, which ends with its container"),
+        ({"workdir": "/runs/../t", "volume": ("runs:/runs",)}, "/runs/../t, which ends with its container"),
         ({"image": "a b"}, "--image 'a b' cannot be the name of an image"),
         ({"namespace": "A b"}, "--namespace 'A b' is not a valid Kubernetes name"),
         ({"accelerator": "nvidia-l4"}, "--accelerator names the GPUs"),
@@ -222,6 +225,46 @@ def test_a_container_knows_its_place() -> None:
     made = worker_env(env, Path("/d"))
     assert (made["PODRUN_PROCESS_ID"], made["PODRUN_DIR"], made["WHO"]) == ("6", "/d", "6 of 8, $HOME")
     assert ENV_CONFIG not in made
+
+
+@pytest.mark.parametrize(
+    ("of_image", "path"),
+    [(None, "/driver"), ("/cuda/compat", "/cuda/compat:/driver"), ("/driver:/cuda", "/driver:/cuda"), ("", "/driver")],
+)
+def test_libraries_of_the_driver_are_added_to_those_of_the_image(of_image: str | None, path: str) -> None:
+    given = {ENV_CONFIG: '{"launch": {"env": {}}}', ENV_HOSTS: "1", ENV_SLICE_INDEX: "0", ENV_HOST_INDEX: "0"}
+    pod = {"RUN_ID": "r", "ATTEMPT": "0", "HOST": "h", "NUM_PROCESSES": "1", "LOCAL_DEVICE_IDS": "0", "SLICE": "s"}
+    env = {**given, **{f"PODRUN_{name}": value for name, value in pod.items()}, "PODRUN_COORDINATOR": "c:1"}
+    images = {} if of_image is None else {"LD_LIBRARY_PATH": of_image}
+    made = worker_env({**env, **images, ENV_LIBRARIES: "/driver"}, Path("/d"))
+    assert made["LD_LIBRARY_PATH"] == path
+    assert ENV_LIBRARIES not in made
+    assert "LD_LIBRARY_PATH" not in worker_env(env, Path("/d"))
+
+
+def test_a_script_of_the_node_sets_what_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if an installer writes it only after the container has started."""
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    script = tmp_path / "nccl env.sh"
+    written = 'echo hello; export NCCL_ALGO=Ring NCCL_PROTO="Simple\n  and more"; NOT_EXPORTED=1\n'
+    (tmp_path / "new").write_text(written)
+    writer = threading.Timer(0.2, (tmp_path / "new").rename, (script,))
+    writer.start()
+    env = script_env(script, "installer.yaml", wait=60)
+    writer.join()
+    assert (env["NCCL_ALGO"], env["NCCL_PROTO"]) == ("Tree", "Simple\n  and more")
+    assert "NOT_EXPORTED" not in env
+
+
+def test_a_script_that_is_missing_or_fails_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "nccl.sh"
+    with pytest.raises(
+        UnavailableError, match=r"this node has no .*nccl.sh after 0 s.* \(gpudirect-\*/installer.yaml of"
+    ):
+        script_env(script, "installer.yaml", wait=0)
+    script.write_text("echo no such card >&2\nfalse\n")
+    with pytest.raises(UnavailableError, match=r"nccl.sh ended with 1: no such card$"):
+        script_env(script, "installer.yaml", wait=0)
 
 
 def test_nodes_that_get_no_pod(train: Path) -> None:
