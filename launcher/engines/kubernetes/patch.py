@@ -244,8 +244,8 @@ def _index(where: str, items: list[Any], step: Step) -> int:
         return names.index(step.key)
     if step.key.isascii() and step.key.isdigit() and int(step.key) < len(items):
         return int(step.key)
-    there = ", ".join(filter(None, names)) or f"{len(items)} without names"
-    raise UserError(f"{where}: no item {step.key!r} in the list ({there}); [+] adds one")
+    listed = ", ".join(filter(None, names)) or f"{len(items)} without names"
+    raise UserError(f"{where}: no item {step.key!r} in the list ({listed}); [+] adds one")
 
 
 # --- the patch file ---------------------------------------------------------------------------------------------------------
