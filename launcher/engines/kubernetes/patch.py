@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def apply_changes(manifest: dict[str, Any], patch: Path | None, settings: Sequen
     if patch:
         mistakes.check(lambda: _apply_file(manifest, patch))
     for text in settings:
-        mistakes.check(lambda text=text: _apply_setting(manifest, text))
+        mistakes.check(partial(_apply_setting, manifest, text))
     mistakes.raise_any()
 
 
@@ -219,19 +219,10 @@ def _set(where: str, manifest: dict[str, Any], steps: Steps, value: Any) -> None
             at[last] = [] if step.is_item else {}
         at = at[last]
         last = _index(where, at, step) if step.is_item else step.key
-    if value is None:
-        _remove(at, last)
-    elif isinstance(at, list) and last == len(at):
-        at.append(value)
-    else:
+    if value is not None:
         at[last] = value
-
-
-def _remove(at: Any, key: str | int) -> None:
-    if isinstance(at, list):
-        del at[key]
-    else:
-        at.pop(key, None)
+    elif isinstance(at, list) or last in at:
+        del at[last]
 
 
 def _index(where: str, items: list[Any], step: Step) -> int:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -49,7 +50,7 @@ class Volume:
 def parse_volumes(texts: Sequence[str]) -> tuple[Volume, ...]:
     """Parse the values of `--volume`. Raises UserError with all mistakes."""
     mistakes = Mistakes()
-    volumes = [volume for text in texts if (volume := mistakes.check(lambda text=text: _parse(text)))]
+    volumes = [volume for text in texts if (volume := mistakes.check(partial(_parse, text)))]
     for number, volume in enumerate(volumes):
         if any(other.folder == volume.folder for other in volumes[:number]):
             mistakes.add(
