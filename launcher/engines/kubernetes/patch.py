@@ -221,7 +221,7 @@ def _set(where: str, manifest: dict[str, Any], steps: Steps, value: Any) -> None
         last = _index(where, at, step) if step.is_item else step.key
     if value is not None:
         at[last] = value
-    elif isinstance(at, list) or last in at:
+    elif isinstance(last, int) or last in at:
         del at[last]
 
 
