@@ -31,14 +31,14 @@ from ..rundir.adoption import Adoption
 from ..rundir.events import HostEvent
 from ..rundir.logs import Logs
 from ..rundir.runs import Recorder, RunDirectory, start_event
-from ..rundir.saved import host_of_checkpoints, saved_on_record
+from ..rundir.saved import saved_on_record
 from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from ..view.terminal import write_in_handler
-from .bad_hosts import bad_hosts, describe_bad, describe_new_bad
+from .bad_hosts import BadHosts
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, restart_event
-from .host_assignment import assign_hosts, can_do_without, describe_change, has_more_hosts, to_leave_out, why_not_fewer
+from .host_assignment import can_do_without, describe_change, has_more_hosts, why_not_fewer
 from .host_failures import HostFailures
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
@@ -152,11 +152,7 @@ class _Run:
         self._host_failures = HostFailures(self._note)
         self._observers = Observers(self._history, self._host_failures, opened.view)
         """Observers of the events of all attempts; each attempt adds some of its own."""
-        self._avoided: tuple[str, ...] = ()
-        """Bad hosts that the next attempt can do without, as far as is known."""
-        self._of_bad_hosts: list[str] = []
-        """What the user is told of bad hosts when the next attempt starts."""
-        self._known_bad: set[str] = set()
+        self._bad_hosts = BadHosts()
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared. The run continues without them."""
         self._is_new_here = True  # this process has not run an attempt yet
@@ -172,9 +168,9 @@ class _Run:
         self._bundles = bundles
         hosts = self._open.directory.hosts(self._spec.pod) if adopt else None
         last = self._open.directory.attempt()
-        hosts_without_bad = self._look_for_bad_hosts()
+        hosts_without_bad = self._bad_hosts.look(self._spec, self._open.directory)
         if adopt:
-            self._of_bad_hosts.clear()
+            self._bad_hosts.remarks.clear()
         else:
             hosts = hosts_without_bad
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
@@ -205,7 +201,8 @@ class _Run:
             self._note(f"--inject: not reached, so not injected: {left}")
         if self._renewal:
             self._note(self._renewal.remark)
-        self._name_new_bad_hosts()
+        if self._host_failures.has_recorded and (new := self._bad_hosts.new(self._spec.pod)):
+            self._note(new)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._history.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._history.past, attempt], self._spec.pod)):
@@ -253,8 +250,8 @@ class _Run:
                 self._note(f"`min_hosts` in the pod file does not help this job, which needs all hosts: {why}")
         else:
             self._note("another supervisor has taken the run over")
-        while self._of_bad_hosts:
-            self._note(self._of_bad_hosts.pop(0))
+        while self._bad_hosts.remarks:
+            self._note(self._bad_hosts.remarks.pop(0))
         try:
             outcome = (prepare() if prepare else None) or self._supervise(plan, adoption)
         finally:
@@ -267,32 +264,6 @@ class _Run:
         name = next(one.log_name(process) for one in plan.hosts if one.host.name == host)
         start = self._open.directory.log_sizes().get(name, 0)
         return self._open.logs.end_of(name, _PRINTED, start).decode(errors="replace")
-
-    def _look_for_bad_hosts(self) -> tuple[Host, ...] | None:
-        """Choose the bad hosts that the next attempt can do without, and what the user is told of bad hosts at its start.
-
-        Returns its hosts if all others can be reached; None if it is to have those of the pod.
-        """
-        pod = self._spec.pod
-        lines: list[str] = []
-        bad = bad_hosts(pod, lines.append)
-        needed = host_of_checkpoints(self._spec, self._open.directory) if bad and pod.excludes_bad else None
-        others = [name for name in bad if name != needed]
-        self._avoided = to_leave_out(pod, self._spec.job, others, self._unfit) if pod.excludes_bad else ()
-        hosts = assign_hosts(pod, self._spec.job, {*self._avoided}) if self._avoided else None
-        if self._is_new_here or not bad.keys() <= self._known_bad:
-            known = hosts if self._is_new_here and hosts else ()  # before a restart, any host may be lost
-            self._of_bad_hosts = [*lines, *describe_bad(pod, bad, self._avoided, known, needed)]
-        self._known_bad |= bad.keys()
-        return hosts
-
-    def _name_new_bad_hosts(self) -> None:
-        """Name the hosts that have become bad in this run, at its end."""
-        if not self._host_failures.has_recorded:
-            return
-        bad = bad_hosts(self._spec.pod, lambda _: None)
-        if new := {name: history for name, history in bad.items() if name not in self._known_bad}:
-            self._note(describe_new_bad(self._spec.pod, new))
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
         """Decide what follows an attempt.
@@ -321,8 +292,9 @@ class _Run:
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:
             self._give_up(outcome)
-        self._look_for_bad_hosts()
-        host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit, avoided=self._avoided)
+        self._bad_hosts.look(self._spec, self._open.directory, unfit=self._unfit, is_restart=not self._is_new_here)
+        avoided = self._bad_hosts.avoided
+        host_wait = HostWait(pod, plan.run.job, self._transport, self._note, unfit=self._unfit, avoided=avoided)
         if (pod.can_replace or (plan.run.code and not self._agents.has_all_of(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
@@ -445,7 +417,7 @@ class _Run:
         pod, budget = self._spec.pod, budget_of(plan)
         if len(plan.hosts) == len(pod.hosts) or not (budget.failures or budget.preemptions):
             return None
-        dropped, present = {*self._unfit, *self._avoided}, set(plan.pod.hosts)
+        dropped, present = {*self._unfit, *self._bad_hosts.avoided}, set(plan.pod.hosts)
         missing = [host for host in pod.all_hosts if host not in present and host.name not in dropped]
         host_wait = HostWait(pod, plan.run.job, self._transport, self._note)
         away = partial(host_wait.away, stopped=self._is_stopped, quiet=True)

@@ -7,18 +7,69 @@ is only a suspicion, and a run that is refused costs more than one that may lose
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import counted
 
+from ..plan.spec import RunSpec
 from ..pod.fold import fold
 from ..pod.pod import Host, Pod
 from ..rundir.host_history import HostHistory, HostKey, worst_first
 from ..rundir.host_record import place_of, read_hosts
+from ..rundir.runs import RunDirectory
+from ..rundir.saved import host_of_checkpoints
 from ..view.printable import in_one_line
+from .host_assignment import assign_hosts, to_leave_out
 
 _NAMED = 3  # bad hosts that a message describes
 _LONGEST = 40  # characters of the hosts in a command that a message shows
+
+
+@dataclass
+class BadHosts:
+    """What a run knows of the bad hosts of its pod, from attempt to attempt."""
+
+    avoided: tuple[str, ...] = ()
+    """Those that the next attempt can do without, as far as is known."""
+    remarks: list[str] = field(default_factory=list)
+    """What the user is to be told of them when the next attempt starts."""
+    known: set[str] = field(default_factory=set)
+
+    def look(
+        self, spec: RunSpec, directory: RunDirectory, *, unfit: Collection[str] = (), is_restart: bool = False
+    ) -> tuple[Host, ...] | None:
+        """Choose the bad hosts that the next attempt can do without, and the remarks.
+
+        Args:
+            spec: the run.
+            directory: its run directory.
+            unfit: hosts that the run does without in any case.
+            is_restart: whether an attempt has ended before. Then any host may be lost.
+
+        Returns:
+            The hosts of the attempt if all others can be reached; None if it is to have those of the pod.
+        """
+        pod = spec.pod
+        lines: list[str] = []
+        bad = bad_hosts(pod, lines.append)
+        needed = host_of_checkpoints(spec, directory) if bad and pod.excludes_bad else None
+        others = [name for name in bad if name != needed]
+        self.avoided = to_leave_out(pod, spec.job, others, unfit) if pod.excludes_bad else ()
+        hosts = assign_hosts(pod, spec.job, {*self.avoided}) if self.avoided else None
+        if not is_restart or not bad.keys() <= self.known:
+            self.remarks = [
+                *lines,
+                *describe_bad(pod, bad, self.avoided, () if is_restart else hosts or (), needed),
+            ]
+        self.known |= bad.keys()
+        return hosts
+
+    def new(self, pod: Pod) -> str | None:
+        """Return a sentence about the hosts that have become bad since `look`; None if there are none."""
+        bad = bad_hosts(pod, lambda _: None)
+        new = {name: history for name, history in bad.items() if name not in self.known}
+        return describe_new_bad(pod, new) if new else None
 
 
 def bad_hosts(pod: Pod, note: Callable[[str], None]) -> dict[str, HostHistory]:

@@ -249,7 +249,7 @@ def test_the_host_that_alone_has_the_checkpoints_stays(tmp_path: Path, monkeypat
     """Without it, training would begin with step 1."""
     fail(H[0], H[1])
     pod = replace(POD, spares=tuple(S))
-    monkeypatch.setattr(attempts, "host_of_checkpoints", lambda spec, directory: "h0")
+    monkeypatch.setattr("podrun.launcher.run.bad_hosts.host_of_checkpoints", lambda spec, directory: "h0")
     hosts, notes = attempts_of(monkeypatch, tmp_path, pod, [Outcome(0)])
     assert hosts == [["h0", "s0", "h2", "h3"]]
     assert notes == [
