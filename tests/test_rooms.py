@@ -110,13 +110,14 @@ SHARED = {
         "base/private",
         "base/disk",
         "base/holder",
+        "base/python_version",
     ),
     *("prepare/extract", "prepare/data_set", "host/google", "host/devices", "host/gpus"),
 }
 """Files of the agent that the launcher imports: what both sides say, where things are on a host, what data travels as, how
 Google's metadata server and nvidia-smi are asked, which accelerators a machine has, how a full disk and a host in use are
-told, and two rules that both sides keep,
-whose files are whose and which links stay inside a folder."""
+told, and three rules that both sides keep:
+what is a version of Python and not a path, whose files are whose and which links stay inside a folder."""
 
 
 def imports(package: str, path: Path, tree: ast.AST) -> set[str]:

@@ -101,7 +101,7 @@ def clean(run: str | None, older_than: str | None, dry_run: bool, yes: bool, **w
 
     
     Without a pod: run directories on this machine (logs, events), but no workdirs; compiled programs, the
-                   kept answers of inspect and fit, compilers (compile --install), and wheels for offline hosts.
+                   kept answers of inspect and fit, compilers (compile --install), and packages and Pythons for hosts.
     With a pod:    on its hosts, folders and processes of runs that have no agent there any more,
                    and unused bundles, environments and data sets.
     With RUN:      its run directory on this machine, and its folders and processes on its hosts.

@@ -132,7 +132,7 @@ def _stored(older_than: float) -> list[StoredFiles]:
         ("compiled programs", EXECUTABLES, executable_files(older_than)),
         ("kept answers", ANSWERS, answer_files(older_than)),
         ("compilers of TPUs and GPUs", COMPILERS, compiler_folders(older_than)),
-        ("wheels for offline hosts", WHEELS, wheel_folders(older_than)),
+        ("packages and Pythons for hosts", WHEELS, wheel_folders(older_than)),
     ):
         kept = [path for path in files if path not in due]
         stored += [StoredFiles(kind, podrun_home() / folder, some, some is due) for some in (due, kept) if some]
@@ -195,7 +195,7 @@ class _Hosts:
             pruned += answer["pruned"]
             if answer["left"]:
                 problems.append(f"{host}: processes {', '.join(map(str, answer['left']))} cannot be ended")
-        done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle, environment or data set")]
+        done = [(folders, "folder"), (processes, "process"), (pruned, "old bundle, environment, Python or data set")]
         if counts := [counted(number, what) for number, what in done if number]:
             print(f"removed {', '.join(counts)} on the hosts")
         return problems

@@ -16,6 +16,7 @@ import yaml
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import counted
 
+from ..agent.base.python_version import is_version
 from ..inventory.base import LOCAL
 from ..inventory.fits import misfit
 from ..inventory.hostfile import read_hostfile
@@ -75,8 +76,9 @@ QUESTIONS = (
     ),
     Question(
         "python",
-        "A Python 3.11+ there that has JAX and flax, such as /opt/venv/bin/python (empty: podrun builds an environment, for "
-        "which the machines need a way to the package index; if they have none, use `podrun init --offline`)",
+        "A Python 3.11+ there that has JAX and flax, such as /opt/venv/bin/python; or 3.12, and podrun brings this Python if "
+        "the machines have none (empty: podrun builds an environment with their python3; for both the machines need a way to "
+        "the package index; if they have none, use `podrun init --offline`)",
         remote=True,
     ),
 )
@@ -169,7 +171,8 @@ def _with_requirements(file: Path, answers: Answers) -> tuple[Answers, str]:
     An existing file is used unchanged. Returns the answers with the file, and a message; it is empty if no file is
     needed.
     """
-    if answers.is_here or (answers.python is not None and not answers.offline):
+    has_packages = answers.python is not None and not is_version(answers.python)
+    if answers.is_here or (has_packages and not answers.offline):
         return answers, ""
     path = file.with_name("requirements.txt")
     answers = replace(answers, requirements=path.name)
@@ -236,6 +239,8 @@ def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answ
     """Return the answers with one more. Raises UserError if it makes the pod file invalid."""
     value = _hosts(answer) if question.name == "hosts" else _here(answer) if question.name == "key" else answer
     answers = answers.with_one(question.name, value)
+    if question.name == "python" and is_version(answer):
+        return answers  # it needs requirements, which come later
     if problems := _problems(file, answers.pod_file()):
         raise UserError("\n".join(problems))
     return answers
@@ -315,7 +320,7 @@ def _rest(answers: Answers) -> list[str]:
 
     return [
         line("workdir", "/mnt/shared/runs", "holds a folder for each run; the hosts need not share it"),
-        line("python", "/opt/venv/bin/python", "Python 3.11+ on the hosts"),
+        line("python", '"3.12"', "Python 3.11+ on the hosts: a path, or a version, which podrun brings"),
         line(
             "requirements",
             "requirements.txt",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from ..agent.base.python_version import is_version
 from ..pod.secret_values import Secrets, missing_secret_message, missing_secrets, read_secrets_file
 from ..pod.traits import TRAITS
 from ..yamlfile.mistakes import Row, mistake_row
@@ -62,6 +63,8 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
         for remote in _REMOTE:
             if remote in file.model_fields_set:
                 yield remote, f"is for other machines; {LOCAL} is this one, and uses what is installed here: remove it"
+        if file.python and is_version(file.python):
+            yield "python", f"{file.python}: podrun brings a version of Python to other machines only; give a path here"
         if file.transport:
             yield "transport", f"{file.transport}, but `{LOCAL}` is this machine itself; remove one of the two"
         return
@@ -89,10 +92,31 @@ def _transport(described: ParsedPodFile, other_hosts: bool, here: bool) -> Itera
         yield from _mounts(file.container.mounts)
     if file.container and file.requirements:
         yield "requirements", "a container has the packages of its image; install them there, and remove this"
+    yield from _version(described, simulated=lists_hosts is False or (not listed_elsewhere and file.transport is None))
     if file.offline and not (file.requirements or described.broken & {"requirements"}):
         yield (
             "offline",
             "sends the packages of `requirements`, and there is none; name a requirements.txt, or remove this",
+        )
+
+
+def _version(described: ParsedPodFile, simulated: bool) -> Iterator[Mistake]:
+    """Check `python` with a version in place of an interpreter."""
+    file = described.file
+    if not (file.python and is_version(file.python)):
+        return
+    if file.container:
+        yield (
+            "python",
+            f"{file.python}: podrun brings no Python into a container; install it in the image, and remove this",
+        )
+    elif simulated:
+        yield "python", f"{file.python}: podrun brings a version of Python to other machines only; give a path here"
+    elif not (file.requirements or described.broken & {"requirements"}):
+        yield (
+            "python",
+            f"{file.python} is a version, which podrun brings for the packages of `requirements`, and there is none; name a "
+            "requirements.txt, or the path of an interpreter",
         )
 
 

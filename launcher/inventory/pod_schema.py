@@ -70,7 +70,7 @@ def _on_the_hosts(path: str) -> str:
 
 def _python(path: str) -> str:
     if not path.strip():
-        raise ValueError("must be the name or path of a Python 3.11+ on the hosts")
+        raise ValueError('must be the name or path of a Python 3.11+ on the hosts, or a version, as "3.12" in quotes')
     return _on_the_hosts(path) if "/" in path else path
 
 
@@ -234,7 +234,9 @@ class PodFile(Section):
     )
     ssh: SshSection = SshSection()
     home: HostPath = Field("~/.podrun", description="podrun's folder on the hosts.")
-    python: Annotated[str, AfterValidator(_python)] | None = Field(None, description="Interpreter on the hosts.")
+    python: Annotated[str, AfterValidator(_python)] | None = Field(
+        None, description="Interpreter on the hosts, or a version in quotes, which podrun brings where it is missing."
+    )
     container: ContainerSection | None = Field(None, description="The image that the workers run in.")
     workdir: HostPath | None = Field(
         None, description="Folder of the results, one folder in it for each run; on the first host if it is not shared."

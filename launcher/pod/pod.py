@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ..agent.base.python_version import is_version
 from .container import Container
 from .slices import Slice
 from .traits import TRAITS, Traits
@@ -66,7 +67,7 @@ class Pod:
     home: str = "~/.podrun"
     """podrun's folder on the hosts: agent, code, environments and runs. `~/` is the login directory."""
     python: str | None = None
-    """Interpreter on the hosts."""
+    """Interpreter on the hosts, or the version of one, such as 3.12."""
     container: Container | None = None
     """Image that the workers run in."""
     workdir: str | None = None
@@ -102,11 +103,14 @@ class Pod:
         """Return the interpreter that runs the agent."""
         if self.container and self.container.holds_agent:
             return self.container.python
-        return self.python or _PYTHON
+        return _PYTHON if self.python is None or is_version(self.python) else self.python
 
     @property
     def base_python(self) -> str:
-        """Return the interpreter that runs the workers, or that creates their virtual environment if the pod has one."""
+        """Return the interpreter that runs the workers, or that creates their virtual environment if the pod has one.
+
+        It may be a version, such as 3.12, which podrun brings where it is missing.
+        """
         return self.container.python if self.container else self.python or _PYTHON
 
     @property

@@ -20,7 +20,9 @@ from ..pod.pod import Host, Pod
 from ..remote.ask import Reply, ask, asking
 from ..remote.clock import with_skew
 from ..remote.open_agent import prepare_host
+from ..staging.managed_python import fetch_python
 from ..staging.requirements import requirements_text, worker_python
+from ..staging.send_wheels import target_with
 from ..staging.wheels import Target, download_wheels, target_of
 from ..transport.base import Transport
 from .base import Finding, group, is_known, unless_mounted
@@ -72,7 +74,7 @@ def run_preflight(transport: Transport, pod: Pod, workdir: str | None, say: Say,
     report = gather_facts(transport, pod, workdir, requirements, say)
     report.findings += apply_rules(pod, report.facts, program=program, before_setup=bool(pod.setup))
     report.findings += check_environment(pod, report.facts, requirements, program=program)
-    if pod.offline:
+    if pod.requirements is not None:
         report.findings += _try_wheels(report, say)
     if pod.hosts[0].name in report.facts:  # the others must reach it
         _try_coordinator(report, transport, say)
@@ -171,16 +173,25 @@ def _reached(report: Report) -> tuple[Host, ...]:
 
 
 def _try_wheels(report: Report, say: Say) -> list[Finding]:
-    """Download the wheels of missing environments to this machine, where the next start finds them. Returns the failures."""
+    """Download to this machine what hosts lack for their environment: the next start sends it. Returns the failures."""
     assert report.pod.requirements is not None
     hosts: dict[Target, list[str]] = {}
     refused: dict[str, str] = {}
     for host, facts in report.facts.items():
-        if is_known(facts, "interpreter") and (answer := facts["interpreter"].get("target")):
-            try:
+        if not is_known(facts, "interpreter"):
+            continue
+        answer, of_agent = facts["interpreter"].get("target"), facts["interpreter"].get("brings")
+        try:
+            if of_agent is not None:
+                pod = report.pod
+                python = fetch_python(
+                    pod.base_python, of_agent, archive=pod.offline, tell=lambda text: say(text, 0, 1, [])
+                )
+                answer = target_with(python, of_agent) if pod.offline else None
+            if answer is not None:
                 hosts.setdefault(target_of(answer), []).append(host)
-            except UserError as error:
-                refused[host] = str(error)
+        except UserError as error:
+            refused[host] = str(error)
     for target, names in hosts.items():
         try:
             download_wheels(report.pod.requirements, target, lambda text: say(text, 0, len(hosts), []))

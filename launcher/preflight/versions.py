@@ -62,6 +62,8 @@ def _too_old_python(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> lis
     remedy = (
         f"install Python {required} {'in the image' if pod.container else 'there'}, and set {_key(pod)} to its path"
     )
+    if pod.traits.needs_staging and not pod.container:
+        remedy += ', or write `python: "3.12"` and `requirements: requirements.txt` there, and podrun brings one'
     return [Finding(hosts, what, remedy, fatal, "python") for what, hosts in group(old)] if fatal else []
 
 

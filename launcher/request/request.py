@@ -13,6 +13,7 @@ from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import UserError
 
+from ..agent.base.python_version import is_version
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.program import Program
@@ -124,6 +125,11 @@ def make_spec(
             )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
+    if pod and launch.python and is_version(launch.python) and not pod.traits.files_are_here and not pod.requirements:
+        mistakes.add(
+            f"launch.python: {launch.python} is a version, which podrun brings for the packages of `requirements:` in a pod "
+            "file for --pod; name a requirements.txt there, or give the path of an interpreter"
+        )
     if pod and (misplaced := misplaced_presets(launch.xla, pod.slice.kind, pod.slice.name)):
         mistakes.add(misplaced)
     inject = mistakes.check(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))

@@ -71,7 +71,7 @@ def stage_hosts(
     answers = prepare(pod)
     lacking = {host: answer for host, answer in answers.items() if isinstance(answer, LacksWheels)}
     if lacking and not _failures(answers):
-        environments = send_wheels(pod, transport, {h: a.target for h, a in lacking.items()}, tell, note)
+        environments = send_wheels(pod, transport, lacking, tell, note)
         if unbuildable := {h: e for h, e in environments.items() if isinstance(e, HostError)}:
             reasons = group({h: (e.reason, e.dropped) for h, e in unbuildable.items()})
             return [

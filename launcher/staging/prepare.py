@@ -45,10 +45,12 @@ class Prepared:
 
 @dataclass(frozen=True)
 class LacksWheels:
-    """A host of an offline pod that can build its environment only when it has the wheels."""
+    """A host that can build its environment only when it has the wheels, or a Python."""
 
     target: WheelTarget
-    """The interpreter for which the wheels must be."""
+    """The interpreter for which the wheels must be; that of the agent if Python is missing."""
+    python: bool
+    """Python is missing."""
     sent: tuple[str, ...]
     """Names of the bundles that were sent."""
 
@@ -172,11 +174,12 @@ def _prepare(
             gather: GatherFacts = {}
             agent.send_frame(gather)
         elif frame["type"] == "wheels":
-            if not request["requirements"] or request["requirements"]["wheels"] != "":
+            wanted = request["requirements"]
+            if not wanted or wanted["brings" if frame["python"] else "wheels"] != "":
                 raise HostError(
                     agent.host.name, "sent a malformed frame: wheels: the environment is not built from them"
                 )
-            return LacksWheels(frame["target"], tuple(bundle.name for bundle in sent))
+            return LacksWheels(frame["target"], frame["python"], tuple(bundle.name for bundle in sent))
         elif frame["type"] == "error":
             what = frame["what"]
             join = "\n" if "\n" in what else "; "

@@ -8,6 +8,7 @@ import re
 from podrun.runtime.contract import UserError
 
 from ..agent.base.places import environment_python
+from ..agent.base.python_version import is_version
 from ..agent.base.to_agent import EnvironmentRequest
 from ..pod.pod import Pod
 from .runtime_packages import lacking, space_needed
@@ -76,7 +77,13 @@ def environment_request(pod: Pod) -> EnvironmentRequest | None:
     text = requirements_text(pod)
     if text is None:
         return None
-    return {"key": _key_of(pod, text), "text": text, "space": space_needed(text), "wheels": "" if pod.offline else None}
+    return {
+        "key": _key_of(pod, text),
+        "text": text,
+        "space": space_needed(text),
+        "wheels": "" if pod.offline else None,
+        "brings": "" if is_version(pod.base_python) else None,
+    }
 
 
 def worker_python(pod: Pod) -> str:

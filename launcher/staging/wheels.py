@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 FOLDER = "wheels"
 _LIST = "wheels.json"
-_NEW = "new-"
+NEW = "new-"
 """Prefix of the names of folders into which pip is downloading."""
 _ABANDONED = 24 * 3600.0  # seconds after which such a folder belongs to a podrun that was killed
 _UNUSED = 30 * 24 * 3600.0  # seconds after which the wheels of a requirements.txt are removed
@@ -194,7 +194,7 @@ def _key(lines: list[str], here: str, target: Target) -> str:
 
 def _remove_unused() -> None:
     for folder in private_folder(FOLDER).iterdir():
-        limit = _ABANDONED if folder.name.startswith(_NEW) else _UNUSED
+        limit = _ABANDONED if folder.name.startswith(NEW) else _UNUSED
         if (age := age_of(folder)) is not None and age > limit:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -207,10 +207,10 @@ def _download(requirements: Path, target: Target, folder: Path, tell: Callable[[
         )
     started = time.monotonic()
     tell(f"downloading the packages of {requirements.name} for {target}")
-    with tempfile.TemporaryDirectory(prefix=_NEW, dir=folder.parent, ignore_cleanup_errors=True) as work:
+    with tempfile.TemporaryDirectory(prefix=NEW, dir=folder.parent, ignore_cleanup_errors=True) as work:
         new = Path(work, "wheels")
         arguments = ["download", "--dest", str(new), "-r", str(requirements.resolve()), *target.options]
-        lines = _run_pip(arguments, target, work, requirements.parent, tell)
+        lines = run_pip(arguments, target, work, requirements.parent, tell)
         if lines is not None:
             raise UserError(_reason(lines, requirements, target))
         strange = [path.name for path in new.iterdir() if path.suffix != ".whl"]
@@ -230,7 +230,7 @@ def _download(requirements: Path, target: Target, folder: Path, tell: Callable[[
     )
 
 
-def _run_pip(
+def run_pip(
     arguments: list[str], target: Target, work: str, folder: Path, tell: Callable[[str], None]
 ) -> list[str] | None:
     """Run pip. Returns None, or its output if it failed. Raises OSError.

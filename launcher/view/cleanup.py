@@ -67,7 +67,7 @@ class Removable:
 
     @property
     def due(self) -> list[Environment]:
-        """Return the environments and data sets that no run has used recently."""
+        """Return the environments, Pythons and data sets that no run has used recently."""
         return [e for environments in self.environments.values() for e in environments if e["due"]]
 
 
@@ -99,6 +99,8 @@ def as_table(removable: Removable) -> str:
 
 _RULES = {
     "environment": "an environment can be removed when no run has used it for {} (--older-than); a run builds it again",
+    "Python": "a Python that podrun has brought can be removed when no environment of it has been used for {} "
+    "(--older-than); a run brings it again",
     "data set": "a data set can be removed when no run has used it for {} (--older-than); a run copies it again",
 }
 _RULES_HERE = {
@@ -109,11 +111,13 @@ _RULES_HERE = {
     "compilers of TPUs and GPUs": "compilers of TPUs and GPUs can be removed when nothing has used them for {} "
     "(--older-than); "
     "`podrun compile --install` downloads them again",
+    "packages and Pythons for hosts": "packages and Pythons for hosts can be removed when no run has sent them for {} "
+    "(--older-than); a run downloads them again",
 }
 
 
 def kept_lines(removable: Removable, older_than: str) -> list[str]:
-    """Return lines about environments and data sets that are kept, and until when; hosts with the same ones share a line."""
+    """Return lines about what is kept on hosts and here, and until when; hosts with the same things share a line."""
     lines = []
     for kind, rule in _RULES.items():
         hosts: dict[str, list[str]] = {}

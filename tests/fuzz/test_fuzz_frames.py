@@ -182,6 +182,7 @@ PREPARE = st.one_of(
         {
             "type": "wheels",
             "target": {"version": "3.11.2", "implementation": "cpython", "machine": "x86_64", "libc": "2.36"},
+            "python": True,
         }
     ),
     st.just({"type": "error", "what": "w", "remedy": "r"}),

@@ -274,6 +274,8 @@ class Interpreter(_Interpreter, total=False):
     """Why its missing environment cannot be built, then `; ` and what to do."""
     target: WheelTarget
     """Set if the launcher must send the wheels of its missing environment."""
+    brings: WheelTarget
+    """Set if the launcher must send this Python itself: the interpreter of the agent."""
 
 
 class Memory(Message):
@@ -455,10 +457,12 @@ class Done(Message):
 
 
 class LacksWheels(Message):
-    """The environment is missing, and so are the wheels to build it from. Nothing follows."""
+    """The environment is missing, and so are the wheels or the Python to build it from. Nothing follows."""
 
     type: Literal["wheels"]
     target: WheelTarget
+    python: bool
+    """True: Python is missing, and `target` is the interpreter of the agent."""
 
 
 class Failed(Message):

@@ -3,6 +3,7 @@
 home/agents/HASH.pyz               the agent, with the code compiled for the Python that stored it
 home/bundles/KIND-HASH/            code, unpacked
 home/envs/KEY/                     virtual environments
+home/pythons/VERSION-MACHINE/      managed Pythons
 home/data/files/SHA256             data files, named by their digest
 home/data/sets/HASH/               a data set: the same files under their own names
 home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events
@@ -15,6 +16,9 @@ import posixpath
 AGENTS = "agents"
 BUNDLES = "bundles"
 ENVIRONMENTS = "envs"
+PYTHONS = "pythons"
+DOWNLOADS = "pythons.json"
+"""File in a data set with the archive of a Python: its digest, in the format of uv."""
 DATA = "data"
 DATA_FILES = "files"
 DATA_SETS = "sets"
@@ -37,6 +41,11 @@ def bundle_folder(home: str, name: str) -> str:
 def environments_folder(home: str) -> str:
     """Return the folder of all virtual environments."""
     return posixpath.join(home, ENVIRONMENTS)
+
+
+def pythons_folder(home: str) -> str:
+    """Return the folder of all managed Pythons."""
+    return posixpath.join(home, PYTHONS)
 
 
 def environment_python(home: str, key: str) -> str:

@@ -15,7 +15,7 @@ DEPTH = 32  # levels of nesting; valid frames have fewer than ten
 LARGEST = 1 << 53  # largest integer: JSON readers disagree on larger ones
 TEXT_LIMIT = 1 << 13  # characters of a message for people, which may hold a few paths
 _MANY_DIGITS = re.compile(r"\d{19}")
-_PYTHON = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){2}", re.ASCII)
+_PYTHON = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}", re.ASCII)
 _SHOWN = 60  # characters of a bad value in a message
 
 Check = Callable[[Any], None]

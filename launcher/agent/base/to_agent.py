@@ -316,6 +316,9 @@ class EnvironmentRequest(Message):
     space: Count
     wheels: Optional[str]
     """Data set with the wheels to install; empty: the launcher has not sent it yet; None: install from the package index."""
+    brings: Optional[str]
+    """Data set with uv, to install the Python that is missing, and with its archive if the host has no network; empty: the
+    launcher has not sent it yet; None: the request names an interpreter."""
 
 
 @final

@@ -13,8 +13,11 @@ from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional
 from urllib.parse import urlsplit
 
 from .environment import REMEDY_INDEX, REMEDY_VENV, find_uv
+from .managed_python import REMEDY_NO_PYTHON
 
 _INDEX = "https://pypi.org/simple"
+_PYTHONS = "https://github.com"
+"""Where uv finds the archives of Python, if it does not find them at its own mirror."""
 _LIMIT = 5.0  # seconds for the package index to accept a connection
 _VENV_LIMIT = 5.0  # seconds for the interpreter to import venv
 _OPTION = re.compile(r"(?:-i|--index-url|--extra-index-url)[\s=]+(\S+)")
@@ -25,18 +28,19 @@ _UV_CONFIG = ("/etc/uv/uv.toml", "~/.config/uv/uv.toml")
 _PIP_CONFIG = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf", "~/.pip/pip.conf", "~/.config/pip/pip.conf")
 
 
-def why_not_buildable(python: str, text: str, env: Mapping[str, str]) -> Optional[str]:
+def why_not_buildable(python: str, text: str, env: Mapping[str, str], brought: bool = False) -> Optional[str]:
     """Return why an environment with these requirements cannot be built, then `; ` and what to do; None if it may work.
 
     Args:
         python: interpreter that creates the environment.
         text: content of its requirements.txt.
         env: environment variables for pip or uv.
+        brought: podrun brings uv.
     """
-    uv = find_uv(dict(env))
-    if uv is None and not _has_venv(python, env):
+    by_uv = brought or find_uv(dict(env)) is not None
+    if not by_uv and not _has_venv(python, env):
         return "%s cannot make virtual environments: it has no venv or no ensurepip; %s" % (python, REMEDY_VENV)
-    servers = [_server(url, env) for url in _indexes(text, env, uv is not None)]
+    servers = [_server(url, env) for url in _indexes(text, env, by_uv)]
     known = [server for server in servers if server is not None]
     if not known or len(known) < len(servers):
         return None
@@ -44,6 +48,18 @@ def why_not_buildable(python: str, text: str, env: Mapping[str, str]) -> Optiona
     if None in reasons:  # pip and uv take what one of several indexes has
         return None
     return "%s cannot be reached: %s; %s" % (known[0].name, reasons[0], REMEDY_INDEX)
+
+
+def why_no_python(env: Mapping[str, str]) -> Optional[str]:
+    """Return why uv cannot download Python, then `; ` and what to do; None if it may work."""
+    if env.get("UV_PYTHON_DOWNLOADS_JSON_URL"):  # the file names the servers
+        return None
+    server = _server(env.get("UV_PYTHON_INSTALL_MIRROR") or _PYTHONS, env)
+    why = None if server is None else _try_all([server])[0]
+    if server is None or why is None:
+        return None
+    name = server.name.replace("package index", "server")
+    return "Python cannot be downloaded: %s cannot be reached: %s; %s" % (name, why, REMEDY_NO_PYTHON)
 
 
 def _has_venv(python: str, env: Mapping[str, str]) -> bool:

@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import os
 import shutil
-import socket
-import time
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Set, Tuple
 
-from ..base.disk import ROOM, check_space, free_space, human
+from ..base.disk import check_space
 from ..base.places import data_set_folder, environments_folder
-from ..base.private import UnsafeError, is_private, private_path
-from ..base.problem import Problem, cannot_write
+from ..base.private import is_private
+from ..base.problem import Problem
 from ..base.protocol import EXTENSION
 from ..base.tool import Say, ToolError, Tools
+from .build_lock import BuildLock, full_disk_problem, write_whole
 from .copy_environment import COPYABLE, copy_environment
 from .packages import InterpreterError, ask_target
-from .store import DONE, in_use, lock_path
+from .store import DONE, beside, in_use, lock_path
 
 if TYPE_CHECKING:
     from ..base.from_agent import WheelTarget
     from ..base.to_agent import EnvironmentRequest
 
 BUILD_LIMIT = 1800.0  # seconds for one command of a build
-LOCK_LIMIT = 2400.0  # seconds to wait for another build of the same environment
 _ASK_LIMIT = 60.0  # seconds for an interpreter to report its version
-_FULL = 20 * 10**6  # free bytes below which a failed build is blamed on the disk, whatever its message
 _VERSION = "import sys; print('.'.join(map(str, sys.version_info[:3])), sys.implementation.name)"
 
 
 class LacksWheelsError(Exception):
-    """The environment must be built from wheels that the launcher has not sent yet."""
+    """The environment must be built from wheels, or with a Python, that the launcher has not sent yet."""
 
-    def __init__(self, target: WheelTarget) -> None:
-        super().__init__("no wheels")
+    def __init__(self, target: WheelTarget, python: bool = False) -> None:
+        super().__init__("nothing to build from")
         self.target = target
+        self.python = python
+        """True: Python itself is missing, and `target` is the interpreter of the agent."""
 
 
 class Environments:
     """The environments below `home`."""
 
-    def __init__(self, home: str, tools: Tools, say: Say) -> None:
+    def __init__(self, home: str, tools: Tools, say: Say, brought_uv: Optional[str] = None) -> None:
+        """`brought_uv`: the uv that builds environments on a host without one of its own; None: pip builds them."""
         self._home = home
+        self._brought_uv = brought_uv
         self._folder = environments_folder(home)
         self._tools = tools
         self._say = say
@@ -68,7 +67,7 @@ class Environments:
         """
         key = request["key"]
         folder = self.folder(key)
-        with _Lock(lock_path(self._folder, key), self._tools, self._say):
+        with BuildLock(lock_path(self._folder, key), "environment", self._tools, self._say):
             version = self._version(python)
             if version is None:
                 raise _no_python(python)
@@ -77,7 +76,7 @@ class Environments:
                 if request["wheels"] == "":
                     raise LacksWheelsError(self._target(python))
                 self._build(folder, request, python, version)
-                _write(os.path.join(folder, DONE), json.dumps({"python": version}))
+                write_whole(os.path.join(folder, DONE), json.dumps({"python": version}))
             in_use(folder)
             return inside
 
@@ -99,9 +98,9 @@ class Environments:
         text, space, wheels = request["text"], request["space"], request["wheels"]
         shutil.rmtree(folder, ignore_errors=True)
         wanted = folder + ".txt"
-        _write(wanted, text)
+        write_whole(wanted, text)
         inside = os.path.join(folder, "bin", "python")
-        uv = find_uv(self._env)
+        uv = find_uv(self._env) or self._brought_uv
         install = [uv, "pip", "install", "--python", inside] if uv else [inside, "-m", "pip", "install"]
         if wheels is not None:
             install += ["--no-index", "--find-links", data_set_folder(self._home, wheels)]
@@ -127,26 +126,30 @@ class Environments:
         return None
 
     def _step(self, failure: str, argv: List[str], remedy: str) -> None:
+        env = self._env
+        cache = beside(self._folder + "/cache", "new")
+        if argv[0] == self._brought_uv:  # its cache would stay outside podrun's folder, where nothing removes it
+            env = {**env, "UV_CACHE_DIR": cache}
         try:
-            self._tools.run(argv, self._say, BUILD_LIMIT, self._env)
+            self._tools.run(argv, self._say, BUILD_LIMIT, env)
         except ToolError as error:
-            left = free_space(self._folder)
-            if left < _FULL or os.strerror(errno.ENOSPC) in str(error):
-                raise Problem(
-                    "the disk is full: %s left at %s, while %s ran" % (human(left), self._folder, " ".join(argv[:4])),
-                    ROOM,
-                )
             text = str(error)
+            full = full_disk_problem(self._folder, argv, text)
+            if full is not None:
+                raise full
             if any(sign in text for sign in _NO_INDEX):
                 text, remedy = _unreachable(text), REMEDY_INDEX
             raise Problem("%s: %s %s" % (failure, " ".join(argv[:4]), text), remedy)
+        finally:
+            shutil.rmtree(cache, ignore_errors=True)
 
 
 REMEDY_VENV = "install uv, or Python's venv (on Debian and Ubuntu the package python3-venv), on the host"
 REMEDY_INDEX = (
     "this host does not reach the package index; write `offline: true` in the pod file, and the machine on which podrun was "
     "called downloads the packages and sends them; or name a Python that has them (`python:`), a mirror "
-    "(`env: {PIP_INDEX_URL: ...}`), or files that the hosts see (a line `--find-links FOLDER` in the requirements)"
+    "(`env: {PIP_INDEX_URL: ...}`, for uv UV_DEFAULT_INDEX), or files that the hosts see (a line `--find-links FOLDER` in "
+    "the requirements)"
 )
 _NO_INDEX = ("name resolution", "Name or service not known", "NewConnectionError", "ConnectTimeoutError", "dns error")
 """Texts that pip and uv print if they cannot reach the index."""
@@ -211,57 +214,5 @@ def _read_lines(path: str) -> Set[str]:
         return set()
 
 
-def _write(path: str, text: str) -> None:
-    """Write a file atomically: readers see all of it or nothing. Raises Problem."""
-    try:
-        with open(path + ".new", "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-    except OSError as error:
-        raise cannot_write(path, error)
-
-
 def _silent(line: str) -> None:
     pass
-
-
-class _Lock:
-    """A lock that one process holds while it builds, among all hosts that share the folder. It ends with the process."""
-
-    def __init__(self, path: str, tools: Tools, say: Say) -> None:
-        self._path = path
-        self._tools = tools
-        self._say = say
-        self._fd = -1
-
-    def __enter__(self) -> None:
-        try:
-            private_path(*os.path.split(os.path.dirname(self._path)))
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._wait()
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, ("%s, pid %d" % (socket.gethostname(), os.getpid())).encode(), 0)
-        except UnsafeError as error:
-            raise Problem(*str(error).split("; ", 1))
-        except OSError as error:
-            raise cannot_write(self._path, error)
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + LOCK_LIMIT
-        reported = False
-        while True:
-            try:
-                return fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = os.pread(self._fd, 200, 0).decode(errors="replace") or "another process"
-            if time.monotonic() > deadline:
-                raise Problem("%s has been building this environment for too long" % holder, "end that process")
-            if not reported:
-                self._say("waiting for %s, which builds the same environment" % holder)
-                reported = True
-            self._tools.wait(0.2)
-
-    def __exit__(self, *_: Any) -> None:
-        os.close(self._fd)

@@ -6,6 +6,7 @@ import os
 import re
 import resource
 import socket
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 from ..base.address import is_own, peer_address, resolve_or_raise
 from ..base.boot import boot_id
 from ..base.places import environments_folder
+from ..base.python_version import is_version
 from ..host.devices import device_nodes, holders, lock_file
 from ..host.gpus import read_gpus
 from ..host.links import read_links
 from ..host.lock import claimed_by_others, current_holder
-from .buildable import why_not_buildable
+from .buildable import why_no_python, why_not_buildable
+from .managed_python import find_version
 from .packages import InterpreterError, ask_interpreter, ask_target, missing_modules
 from .store import is_complete
 
@@ -105,6 +108,12 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     python, before = request.get("python") or "python3", request.get("python_before")
     if not before or before == python:
         return ask_interpreter(python, env, request.get("container"))
+    brought = False
+    if is_version(before):
+        ready = find_version(_home(request), before, dict(os.environ, **env))
+        if ready is None:
+            return _to_bring(request, before, env)
+        before, brought = ready.python, ready.uv is not None
     base = ask_interpreter(before, env)
     built = _ask_environment(python, env)
     if built is not None and built["version"] == base["version"]:
@@ -114,10 +123,30 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
         missing["target"] = ask_target(before, env)
     # wheels need no index, as a file without packages needs none
     text = "" if request.get("offline") else request.get("requirements") or ""
-    why = why_not_buildable(base["executable"], text, dict(os.environ, **env))
+    why = why_not_buildable(base["executable"], text, dict(os.environ, **env), brought)
     if why is not None:
         missing["cannot_build"] = why
     return missing
+
+
+def _to_bring(request: FactsRequest, version: str, env: Dict[str, str]) -> Interpreter:
+    """Return the facts about a Python that a run will install."""
+    facts: Interpreter = {
+        "version": version,
+        "executable": "the one that podrun brings",
+        "packages": None,
+        "brings": ask_target(sys.executable, {}),
+    }
+    if not request.get("offline"):
+        all_env = dict(os.environ, **env)
+        why = why_no_python(all_env) or why_not_buildable(version, request.get("requirements") or "", all_env, True)
+        if why is not None:
+            facts["cannot_build"] = why
+    return facts
+
+
+def _home(request: FactsRequest) -> str:
+    return os.path.abspath(os.path.expanduser(request.get("home") or "~/.podrun"))
 
 
 def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Interpreter]:
@@ -133,7 +162,7 @@ def _ask_environment(python: str, env: Dict[str, str]) -> Optional[Interpreter]:
 def _can_extend(request: FactsRequest, version: str) -> bool:
     from .environment import extendable
 
-    envs = environments_folder(os.path.expanduser(request.get("home") or "~/.podrun"))
+    envs = environments_folder(_home(request))
     versions = [built_with.split() for built_with, _ in extendable(envs, request.get("requirements") or "")]
     return any(words[:1] == [version] for words in versions)
 

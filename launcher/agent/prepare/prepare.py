@@ -24,6 +24,7 @@ from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, GATHER_FACTS, PREPARE_RE
 from ..base.tool import ToolError, Tools
 from .environment import Environments, LacksWheelsError, find_python
 from .launcher import Launcher
+from .managed_python import ManagedPython, ManagedPythons
 from .packages import InterpreterError, ask_interpreter
 from .store import missing, prune, unpack
 
@@ -117,7 +118,7 @@ class Preparation:
         try:
             python = self._find_python()
         except LacksWheelsError as error:
-            return {"type": "wheels", "target": error.target}
+            return {"type": "wheels", "target": error.target, "python": error.python}
         self._set_up()
         facts = self._facts(python)
         return {"type": "done", "python": python, "facts": facts, "pruned": prune(self._home, self._used)}
@@ -135,12 +136,17 @@ class Preparation:
         """Return the workers' interpreter: of the container, of the requirements' virtual environment, or of the host."""
         if self._request["container"]:
             return self._try_container(self._request["container"])
-        python = find_python(self._request["python"], self._env)
         wanted = self._request["requirements"]
         if wanted is None:
-            return python
-        environments = Environments(self._home, self._tools, self._say("environment"))
-        inside = environments.ensure(wanted, python)
+            return find_python(self._request["python"], self._env)
+        say = self._say("environment")
+        if wanted["brings"] is None:
+            python = ManagedPython(find_python(self._request["python"], self._env), None)
+        else:
+            pythons = ManagedPythons(self._home, self._tools, say)
+            python = pythons.ensure(self._request["python"], wanted["brings"])
+        environments = Environments(self._home, self._tools, say, python.uv)
+        inside = environments.ensure(wanted, python.python)
         folder = environments.folder(wanted["key"])
         self._used.append(folder)
         self._env["VIRTUAL_ENV"] = folder

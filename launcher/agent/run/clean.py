@@ -1,4 +1,4 @@
-"""`agent clean`: list or remove folders and processes of finished runs, and old environments and data sets."""
+"""`agent clean`: list or remove folders and processes of finished runs, and old environments, Pythons and data sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ..base.places import RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
 from ..base.protocol import ENV_HOST, ENV_RUN, ENV_RUNS_ALIVE
 from ..base.stdin import read_request
+from ..prepare.managed_python import pythons_of
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
 
@@ -48,9 +49,10 @@ def clean() -> None:
 
 
 def list_environments(home: str, older_than: float) -> List[Environment]:
-    """Return environments and data sets, with their size, age since the last use, and whether they are `due` for removal."""
+    """Return environments, managed Pythons and data sets: size, age since the last use, and whether they are `due`."""
     rows: List[Environment] = []
-    for kind, folders in (("environment", environments_of(home)), ("data set", sets_of(home))):
+    kinds = (("environment", environments_of(home)), ("Python", pythons_of(home)), ("data set", sets_of(home)))
+    for kind, folders in kinds:
         for path, used in folders:
             age = max(0.0, time.time() - used)
             due = age >= max(older_than, IN_USE)

@@ -7,21 +7,22 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from podrun.launcher.agent.base.to_agent import EnvironmentRequest
 from podrun.launcher.pod.errors import HostError
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.staging.bundle import Bundle
 from podrun.launcher.staging.bundles import podrun_bundle, project_bundle
-from podrun.launcher.staging.prepare import Prepared, prepare_hosts
+from podrun.launcher.staging.prepare import LacksWheels, Prepared, prepare_hosts
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 
-Answers = dict[str, Prepared | HostError]
+Answers = dict[str, Prepared | LacksWheels | HostError]
 
 
 class Behind(LocalTransport):
@@ -64,10 +65,12 @@ class Case:
         env: dict[str, str] | None = None,
         tell: Callable[[str, str, str], None] | None = None,
         facts: dict[str, Any] | None = None,
+        environments: Mapping[str, EnvironmentRequest] | None = None,
         **pod: Any,
     ) -> Answers:
         self.pod = replace(self.pod, **pod)
-        self.told.clear()
+        if environments is None:
+            self.told.clear()
         bundles = self.bundles()
         return prepare_hosts(
             self.pod,
@@ -78,6 +81,7 @@ class Case:
             env={"PODRUN_TEST": self.mark, **(env or {})},
             facts=facts,
             tell=tell or (lambda *news: self.told.append(news)),
+            environments=environments,
         )
 
     def prepared(self, **arguments: Any) -> Prepared:
