@@ -153,6 +153,7 @@ def create(state: State, kind: str, key: str, name: str, path: str, command: str
             "number": state["made"],
         }
     state[kind][key] = row
+    state["most"] = max(state.get("most", 0), len(state["groups"]))  # groups that there were at one time
     print(json.dumps([{"name": name}]))
     return 0
 

@@ -25,74 +25,71 @@ def _split(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return tuple(value.split(",")) if value else ()
 
 
-def _order(function: F) -> F:
-    """Add the options that describe a TPU VM to create."""
-    for option in reversed(
-        (
-            click.argument("name", metavar="NAME"),
-            _ZONE,
-            click.option(
-                "--slice",
-                "-s",
-                required=True,
-                metavar="TYPE",
-                shell_complete=complete_slice,
-                help="Type of the TPU VM: v5e-16.",
-            ),
-            click.option(
-                "--spot", is_flag=True, help="Spot capacity: cheaper, but Google may take it back at any time."
-            ),
-            click.option("--reserved", is_flag=True, help="Use your reservation.  [default: on demand]"),
-            click.option("--reservation", metavar="NAME", help="Use this reservation of yours."),
-            click.option(
-                "--flex-start",
-                "flex",
-                is_flag=True,
-                help="Cheaper, for a limited time, after a wait in Google's queue.",
-            ),
-            click.option(
-                "--max-run-duration", "max_run", metavar="TIME", help="Time limit of --flex-start: 4h.  [default: 7d]"
-            ),
-            click.option(
-                "--valid-until-duration", "valid_until", metavar="TIME", help="Time limit in Google's queue: 6h."
-            ),
-            click.option(
-                "--runtime-version",
-                metavar="VERSION",
-                help="Runtime version of the TPU VM; an image family on Compute Engine.  [default: Google's for JAX]",
-            ),
-            click.option(
-                "--topology", metavar="SHAPE", help="Shape of the slice: 2x4x4.  [default: that of `podrun slices`]"
-            ),
-            click.option("--network", metavar="NAME", help="Network of the machines.  [default: default]"),
-            click.option("--subnetwork", metavar="NAME", help="Subnetwork of the machines."),
-            click.option("--internal-ips", is_flag=True, help="The machines get no external addresses."),
-            click.option("--service-account", metavar="EMAIL", help="Service account of the machines."),
-            click.option("--labels", callback=_split, metavar="KEY=VALUE,...", help="Labels of the machines."),
-            click.option(
-                "--data-disk",
-                "data_disks",
-                multiple=True,
-                metavar="NAME[:rw]",
-                help="Attach an existing disk, read-only.",
-            ),
-            click.option(
-                "--gcloud",
-                multiple=True,
-                metavar="KEY[=VALUE]",
-                help="A further option of gcloud: tags=a,b. On Compute Engine also policy.KEY and group.KEY.",
-            ),
-            click.option(
-                "--api",
-                type=click.Choice(["queued", "compute"]),
-                help="Google's API.  [default: compute for v5p and later, queued for the others]",
-            ),
-            _PROJECT,
-            _YES,
-        )
-    ):
-        function = option(function)
-    return function
+_DESCRIPTION: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--slice",
+        "-s",
+        required=True,
+        metavar="TYPE",
+        shell_complete=complete_slice,
+        help="Type of the TPU VM: v5e-16.",
+    ),
+    click.option("--spot", is_flag=True, help="Spot capacity: cheaper, but Google may take it back at any time."),
+    click.option("--reserved", is_flag=True, help="Use your reservation.  [default: on demand]"),
+    click.option("--reservation", metavar="NAME", help="Use this reservation of yours."),
+    click.option(
+        "--flex-start",
+        "flex",
+        is_flag=True,
+        help="Cheaper, for a limited time, after a wait in Google's queue.",
+    ),
+    click.option(
+        "--max-run-duration", "max_run", metavar="TIME", help="Time limit of --flex-start: 4h.  [default: 7d]"
+    ),
+    click.option("--valid-until-duration", "valid_until", metavar="TIME", help="Time limit in Google's queue: 6h."),
+    click.option(
+        "--runtime-version",
+        metavar="VERSION",
+        help="Runtime version of the TPU VM; an image family on Compute Engine.  [default: Google's for JAX]",
+    ),
+    click.option("--topology", metavar="SHAPE", help="Shape of the slice: 2x4x4.  [default: that of `podrun slices`]"),
+    click.option("--network", metavar="NAME", help="Network of the machines.  [default: default]"),
+    click.option("--subnetwork", metavar="NAME", help="Subnetwork of the machines."),
+    click.option("--internal-ips", is_flag=True, help="The machines get no external addresses."),
+    click.option("--service-account", metavar="EMAIL", help="Service account of the machines."),
+    click.option("--labels", callback=_split, metavar="KEY=VALUE,...", help="Labels of the machines."),
+    click.option(
+        "--data-disk",
+        "data_disks",
+        multiple=True,
+        metavar="NAME[:rw]",
+        help="Attach an existing disk, read-only.",
+    ),
+    click.option(
+        "--gcloud",
+        multiple=True,
+        metavar="KEY[=VALUE]",
+        help="A further option of gcloud: tags=a,b. On Compute Engine also policy.KEY and group.KEY.",
+    ),
+    click.option(
+        "--api",
+        type=click.Choice(["queued", "compute"]),
+        help="Google's API.  [default: compute for v5p and later, queued for the others]",
+    ),
+    _PROJECT,
+    _YES,
+)
+
+
+def _order(*zone: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Return a decorator that adds the options that describe a TPU to create. `zone`: the options that say where."""
+
+    def add(function: F) -> F:
+        for option in reversed((click.argument("name", metavar="NAME"), *zone, *_DESCRIPTION)):
+            function = option(function)
+        return function
+
+    return add
 
 
 def _request(runtime_version: str | None, **options: Any) -> TpuRequest:
@@ -120,7 +117,7 @@ def tpu(ctx: click.Context) -> None:
 
 
 @tpu.command()
-@_order
+@_order(_ZONE)
 def up(**options: Any) -> None:
     """Create a TPU VM, and wait in Google's queue until it is ready. Ctrl-C ends only the wait.
 
@@ -181,7 +178,21 @@ def list_zone(zone: str, project: str | None) -> None:
 
 
 @tpu.command()
-@_order
+@_order(
+    click.option("--zone", metavar="ZONE", help="Zone of the TPU: us-central1-a."),
+    click.option(
+        "--zones", callback=_split, metavar="ZONE,...", help="Zones, tried in this order, in place of --zone."
+    ),
+)
+@click.option(
+    "--down", is_flag=True, help="Delete the TPU at the end, however the run ends.  [default: it stays, and costs]"
+)
+@click.option(
+    "--prices",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Google's price list as JSON, to show the price and the cost so far.",
+)
 @click.option(
     "--workdir",
     "-w",
@@ -211,12 +222,17 @@ def keep(
     workdir: Path | None,
     pod: Path | None,
     compile_ahead: bool | None,
+    zone: str | None,
+    zones: tuple[str, ...],
+    down: bool,
+    prices: Path | None,
     **options: Any,
 ) -> None:
     """Train on a TPU VM that Google may take away: create it, and create it again whenever it is gone.
 
     It stays one run, which resumes from its newest checkpoint each time. So the workdir must be in a bucket, or on a file
-    system that `setup:` of the pod file mounts. Ctrl-C stops the run. The TPU VM stays after the end of the run.
+    system that `setup:` of the pod file mounts. Ctrl-C stops the run. Without --down the TPU VM
+    stays after the end of the run.
 
     \b
     Exit code: that of the run, or of `podrun tpu up` if the TPU VM cannot be created.
@@ -228,6 +244,11 @@ def keep(
     program: tuple[str, ...] = ctx.meta.get(PROGRAM, ())
     if not program and not job:
         raise click.MissingParameter(param_hint="'train.yaml'", param_type="argument", ctx=ctx)
+    if not zone and not zones:
+        raise click.MissingParameter(param_hint="'--zone'", param_type="option", ctx=ctx)
+    if zone and zones:
+        raise click.UsageError("--zone and --zones both say where; give one of them", ctx=ctx)
+    first, *others = zones or (zone or "",)
 
     def action() -> int:
         from ..commands.tpu_keep import KeepRequest
@@ -242,7 +263,7 @@ def keep(
             compile_ahead=compile_ahead,
             command=tuple(ctx.meta.get(TYPED, ())),
         )
-        return keep_request(KeepRequest(_request(**options), request, pod))
+        return keep_request(KeepRequest(_request(zone=first, **options), request, pod, tuple(others), prices, down))
 
     guard(action)
 

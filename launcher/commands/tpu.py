@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -72,7 +73,7 @@ def up(request: TpuRequest) -> int:
     return ExitCode.DONE
 
 
-def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
+def agree(order: Order, yes: bool, remark: str, always: bool = False, more: Sequence[list[str]] = ()) -> bool:
     """Show what will be created or deleted, and ask. Returns False if the user declines.
 
     Args:
@@ -80,6 +81,7 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
         yes: do not ask.
         remark: a further line to show.
         always: ask even if nothing will be created.
+        more: further rows to show, with two columns.
 
     Raises:
         UserError: the order cannot be carried out, or there is no terminal to ask on.
@@ -91,7 +93,7 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False) -> bool:
     if not status.is_there:
         _check_others(order)
     on_its_way = status.is_coming
-    print(_shown(order, status), flush=True)
+    print(_shown(order, status, more), flush=True)
     if on_its_way and not always:
         return True
     doing = "use it" if on_its_way else "create it"
@@ -127,7 +129,7 @@ def confirm(question: str, what: str) -> bool:
     return False
 
 
-def _shown(order: Order, status: Status) -> str:
+def _shown(order: Order, status: Status, more: Sequence[list[str]]) -> str:
     tpu = order.tpu
     project = tpu.project or configured_project(tpu)
     rows = [
@@ -139,6 +141,7 @@ def _shown(order: Order, status: Status) -> str:
         ["made as", APIS[order.api].TITLE],
         ["system", order.runtime],
         *([["topology", order.topology]] if order.settings.topology or order.api == COMPUTE else []),
+        *more,
         ["now", status.label],
     ]
     return text_table([[f"  {key}", value] for key, value in rows])

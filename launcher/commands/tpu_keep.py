@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from podrun.runtime.config import Launch, bucket_url
-from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.contract import ExitCode, UnavailableError, UserError
 
+from ..engines.tpu.gcloud import StoppedError, TpuName
 from ..engines.tpu.keep import RenewableTpu
+from ..engines.tpu.prices import Price, read_prices
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
+from ..pod.errors import Mistakes
 from ..pod.pod import Pod
 from ..pod.slices import parse_slice
 from ..request.request import Request, make_spec
@@ -30,6 +34,12 @@ class KeepRequest:
     request: Request
     """The run, without a pod."""
     pod: Path | None = None
+    zones: tuple[str, ...] = ()
+    """Zones that are tried after that of `tpu`, in this order."""
+    prices: Path | None = None
+    """Google's price list."""
+    down: bool = False
+    """True: delete the TPU at the end, however the run ends."""
 
 
 def keep(request: KeepRequest) -> int:
@@ -38,12 +48,45 @@ def keep(request: KeepRequest) -> int:
     Raises UserError, UnavailableError.
     """
     order = request.tpu.order
+    mistakes = Mistakes()
+    for zone in request.zones:
+        mistakes.check(lambda zone=zone: replace(order.tpu, zone=zone))  # type: ignore[misc]
+    mistakes.raise_any()
     launch = _check(request)
-    tpu = order.tpu
-    if not agree(order, request.tpu.yes, _REMARK, always=True):
+    prices = read_prices(request.prices, order, (order.tpu.zone, *request.zones)) if request.prices else {}
+    if not agree(order, request.tpu.yes, _REMARK, always=True, more=_rows(request, prices)):
         return ExitCode.DONE
     where = _Where(request, launch)
-    kept = RenewableTpu(order, where.find)
+    kept = RenewableTpu(order, where.find, request.zones, prices, request.down)
+    try:
+        return _keep(request, kept, where)
+    finally:
+        if request.down:
+            _delete(kept)
+
+
+def _rows(request: KeepRequest, prices: Mapping[str, Price]) -> list[list[str]]:
+    """Return rows about zones and price for the question to the user."""
+    rows = [["then tried", ", ".join(request.zones)]] if request.zones else []
+    if request.prices:
+        listed = [f"{zone} {prices.get(zone, 'not listed')}" for zone in (request.tpu.zone, *request.zones)]
+        rows.append(["price", f"{'; '.join(listed)}, by {request.prices.name}"])
+    return [*rows, ["at the end", "it is deleted" if request.down else "it stays"]]
+
+
+def _delete(kept: RenewableTpu) -> None:
+    """Delete the TPU at the end. A failure is a message: the exit code is that of the run."""
+    with Signals() as signals:
+        try:
+            kept.delete(tell, lambda: len(signals.received))
+        except (StoppedError, UserError, UnavailableError) as error:
+            why = "interrupted" if isinstance(error, StoppedError) else error
+            print(f"podrun: {kept.name} could not be deleted: {why}{hints(kept.tpu)}", flush=True)
+            return
+    print(f"podrun: {kept.name} is deleted", flush=True)
+
+
+def _keep(request: KeepRequest, kept: RenewableTpu, where: _Where) -> int:
     compiling = compile_ahead(replace(request.request, where=where.found), parse_slice(request.tpu.slice))
     if compiling:
         print(compiling.words, flush=True)
@@ -53,14 +96,17 @@ def keep(request: KeepRequest) -> int:
         remark = compiling.end() if compiling else None
         if remark and pod is not None:
             print(f"podrun: {remark}", flush=True)
-        if pod is not None:
+        if pod is not None and not signals.received:  # Ctrl-C may come while gcloud lists the hosts
             return run(replace(request.request, where=where.found), renewal=kept)
     except BaseException:  # before the run begins; the run prints this itself at its end
         if compiling:
             compiling.end()
-        print(f"podrun: {tpu.name} is left as it is{hints(tpu)}", flush=True)
+        if not request.down:
+            print(f"podrun: {kept.name} is left as it is{hints(kept.tpu)}", flush=True)
         raise
-    print(f"podrun: interrupted; {tpu.name} is left as it is{hints(tpu)}", flush=True)
+    print(
+        "podrun: interrupted" + ("" if request.down else f"; {kept.name} is left as it is{hints(kept.tpu)}"), flush=True
+    )
     return 128 + signals.received[0]
 
 
@@ -73,9 +119,10 @@ class _Where:
         refinements = {"zone": tpu.zone, **({"project": tpu.project} if tpu.project else {})}
         self.found = PodRequest(tpu.slice, request.pod, {"tpu": tpu.name}, refinements, request.request.train)
 
-    def find(self) -> Pod:
+    def find(self, tpu: TpuName) -> Pod:
         """Return the current pod. Raises UserError, UnavailableError."""
-        self.found = replace(self.found)  # a copy without the cached listing
+        # a copy without the cached listing
+        self.found = replace(self.found, refinements={**self.found.refinements, "zone": tpu.zone})
         return find_pod(self.found, self._launch)
 
 

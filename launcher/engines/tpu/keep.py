@@ -1,43 +1,85 @@
-"""Recreate the TPU VM of a run whenever Google takes it away."""
+"""Recreate the TPU of a run whenever Google takes it away, in the first of several zones that has machines."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
-from podrun.runtime.contract import UnavailableError
+from podrun.runtime.contract import UnavailableError, UserError
 
 from ...pod.pod import Pod
 from . import provision
 from .apis import APIS
-from .gcloud import StoppedError
+from .gcloud import StoppedError, TpuName
 from .order import Order
+from .prices import Price
 from .provision import Waiting
 
 _ATTEMPTS = 5  # requests that may fail in a row
+_ZONE_WAIT = 600.0  # seconds in the queue of one zone, if there are others
 
 
 class RenewableTpu:
-    """A TPU VM that is recreated when Google takes it away: a `Renewal`. The first `renew` creates it.
+    """A TPU that is recreated when Google takes it away: a `Renewal`. The first `renew` creates it.
 
     Args:
-        order: the TPU VM.
-        find: returns the pod of the TPU VM once it is ready; raises UserError or UnavailableError.
+        order: the TPU, in the zone that is tried first.
+        find: returns the pod of the TPU once it is ready; raises UserError or UnavailableError.
+        zones: further zones, in the order in which they are tried.
+        prices: list prices by zone, as far as they are known.
+        is_deleted: True if the TPU is deleted at the end, which the caller does by `delete`.
     """
 
-    def __init__(self, order: Order, find: Callable[[], Pod]) -> None:
+    def __init__(
+        self,
+        order: Order,
+        find: Callable[[TpuName], Pod],
+        zones: Sequence[str] = (),
+        prices: Mapping[str, Price] = MappingProxyType({}),
+        is_deleted: bool = False,
+    ) -> None:
+        self._orders = [order, *(replace(order, tpu=replace(order.tpu, zone=zone)) for zone in zones)]
         self._order = order
         self._find = find
+        self._prices = prices
+        self._is_deleted = is_deleted
+        self._since: float | None = None  # when the machines were ready
+        self._past: list[tuple[str, float]] = []  # zone and seconds of earlier machines
 
     @property
     def name(self) -> str:
         return self._order.tpu.name or ""
 
     @property
+    def tpu(self) -> TpuName:
+        """Return the TPU in the zone in which it is now."""
+        return self._order.tpu
+
+    @property
     def remark(self) -> str:
         tpu = self._order.tpu
         project = f" --project {tpu.project}" if tpu.project else ""
-        return f"{self.name} stays: `podrun tpu down {self.name} --zone {tpu.zone}{project}` deletes it; until then it costs"
+        down = f"`podrun tpu down {self.name} --zone {tpu.zone}{project}`"
+        end = (
+            f"{self.name} is deleted now"
+            if self._is_deleted
+            else f"{self.name} stays: {down} deletes it; until then it costs"
+        )
+        return f"{self.cost_so_far}; {end}"
+
+    @property
+    def cost_so_far(self) -> str:
+        """Return the time for which there were machines, and its cost if the price is known."""
+        uses = [*self._past, *([] if self._since is None else [(self._order.tpu.zone, time.time() - self._since)])]
+        hours = sum(seconds for _, seconds in uses) / 3600
+        known = [(self._prices[zone], seconds) for zone, seconds in uses if zone in self._prices]
+        cost = ""
+        if known and len(known) == len(uses):
+            total = sum(price.per_hour * seconds / 3600 for price, seconds in known)
+            cost = f", about {total:.2f} {known[0][0].currency} by the price list"
+        return f"{self.name} had machines for {hours:.2f} h so far ({self._order.cost}{cost})"
 
     def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
         waiting = Waiting(note, stopped)
@@ -65,15 +107,20 @@ class RenewableTpu:
 
     def renew(self, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | None:
         waiting = Waiting(note, stopped)
+        if self._since is not None:
+            self._past.append((self._order.tpu.zone, time.time() - self._since))
+            self._since = None
+            note(self.cost_so_far)
         left = _ATTEMPTS
         while True:
             left -= 1
             try:
-                provision.provision(self._order, waiting, attempts=_ATTEMPTS)
+                self._provision(waiting)
             except StoppedError:
                 return None
+            self._since = time.time()
             try:
-                return self._find()
+                return self._find(self._order.tpu)
             except UnavailableError as error:  # it may have been taken away meanwhile
                 if not left:
                     raise
@@ -82,3 +129,71 @@ class RenewableTpu:
                 waiting.sleep(provision.PAUSE)
             except StoppedError:
                 return None
+
+    def delete(self, note: Callable[[str], None], stopped: Callable[[], int]) -> None:
+        """Delete the TPU, and return when it is gone. Raises UserError, UnavailableError, StoppedError."""
+        self._leave(Waiting(note, stopped))
+
+    def _provision(self, waiting: Waiting) -> None:
+        """Provision the TPU in the first zone that has machines. Raises UserError, UnavailableError, StoppedError."""
+        if len(self._orders) == 1:
+            provision.provision(self._order, waiting, attempts=_ATTEMPTS)
+            return
+        rounds = 0  # in which no zone has even taken the request
+        orders = self._in_turn(waiting)
+        while True:
+            is_queued = False
+            for order in list(orders):
+                self._order = order
+                try:
+                    provision.provision(order, waiting, queue_limit=_ZONE_WAIT)
+                    return
+                except UserError as error:  # it stays wrong, such as a zone without this type
+                    orders.remove(order)
+                    if not orders:
+                        raise
+                    waiting.tell(f"{error}\n{order.tpu.zone} is left out from now on")
+                except UnavailableError as error:
+                    is_queued |= isinstance(error, provision.QueueError)
+                    if rounds + 1 == _ATTEMPTS and order == orders[-1] and not is_queued:
+                        self._leave(waiting)
+                        raise
+                    waiting.tell(
+                        f"{error}\n{order.tpu.zone} has no machines for {self.name} now; the next zone is tried"
+                    )
+                    self._leave(waiting)
+            rounds = 0 if is_queued else rounds + 1
+            waiting.sleep(provision.PAUSE * 2**rounds)
+
+    def _in_turn(self, waiting: Waiting) -> list[Order]:
+        """Return the orders in the order in which they are tried.
+
+        A zone in which the TPU is already, or in which Google repairs it, is the first. What is dead is deleted.
+        """
+        current = [self._order, *(order for order in self._orders if order != self._order)]
+        for order in current:
+            status = APIS[order.api].query_status(order.tpu, waiting.stopped)
+            if status.is_coming and status.refusal(order) is None:
+                return [order, *(other for other in self._orders if other != order)]
+            if status.is_dead and order == self._order:
+                self._leave(waiting)
+        return list(self._orders)
+
+    def _leave(self, waiting: Waiting) -> None:
+        """Delete the TPU in the current zone, so that there are never two of them.
+
+        An outage of Google's is waited for. Raises UserError, UnavailableError, StoppedError.
+        """
+        api, tpu = APIS[self._order.api], self._order.tpu
+        for attempt in range(_ATTEMPTS):
+            try:
+                if why := api.query_status(tpu, waiting.stopped).refusal(self._order):
+                    waiting.tell(f"{self.name} in {tpu.zone} is left alone: {why}")
+                else:
+                    provision.delete_and_wait(api, tpu, waiting)
+                return
+            except UnavailableError as error:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                waiting.tell(str(error))
+                waiting.sleep(provision.PAUSE * 2**attempt)

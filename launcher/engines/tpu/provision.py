@@ -37,15 +37,21 @@ class Waiting:
             time.sleep(min(0.1, seconds))
 
 
-def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
+class QueueError(UnavailableError):
+    """The order has waited in Google's queue for as long as it may."""
+
+
+def provision(order: Order, waiting: Waiting, attempts: int = 1, queue_limit: float | None = None) -> None:
     """Create a TPU unless it exists, and return when it is ready.
 
     Args:
         order: the TPU.
         waiting: where progress goes, and when to give up.
         attempts: number of creation requests before it gives up.
+        queue_limit: seconds for which it may wait in Google's queue; None: without a limit.
 
     Raises:
+        QueueError: `queue_limit` is over.
         UserError: Google refuses the request, or something else has that name.
         UnavailableError: Google does not answer for 10 minutes, the quota is used up, or the machines do not start.
         StoppedError: the user asked to stop. What Google has been asked to do continues.
@@ -53,7 +59,7 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1) -> None:
     api = APIS[order.api]
     asked = 0
     while True:
-        status = _await(api, order.tpu, waiting, lambda s: _is_settled(s) or s.refusal(order) is not None)
+        status = _await(api, order.tpu, waiting, lambda s: _is_settled(s) or s.refusal(order) is not None, queue_limit)
         if why := status.refusal(order):
             raise UserError(f"{order.tpu.label}: {why}")
         if status.is_ready:
@@ -88,13 +94,15 @@ def _is_settled(status: Status) -> bool:
     return not status.is_there or status.is_ready or status.is_dead
 
 
-def _await(api: Api, tpu: TpuName, waiting: Waiting, done: Callable[[Status], bool]) -> Status:
+def _await(
+    api: Api, tpu: TpuName, waiting: Waiting, done: Callable[[Status], bool], queue_limit: float | None = None
+) -> Status:
     """Query the status until `done` returns True for it, and return it.
 
-    There is no time limit while Google's queue has the order. Every other state has one.
+    There is no time limit but `queue_limit` while Google's queue has the order. Every other state has one.
     """
     told = ""
-    moved = answered = time.monotonic()
+    moved = answered = began = time.monotonic()
     while True:
         try:
             status = api.query_status(tpu, waiting.stopped)
@@ -108,6 +116,8 @@ def _await(api: Api, tpu: TpuName, waiting: Waiting, done: Callable[[Status], bo
             if done(status):
                 return status
             label, news = status.label, f"{tpu.name}: {status.label}, {status.meaning}"
+            if queue_limit is not None and status.in_queue and answered - began > queue_limit:
+                raise QueueError(f"{tpu.label}: {label} for {queue_limit / 60:.0f} min")
             if label != told or status.in_queue:
                 moved = answered
             elif answered - moved > _LIMIT:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +46,8 @@ def service(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Service:
         ((*BUCKET, "--", "python", "my.py"), "a user program keeps its results in a folder"),
         (BUCKET, "missing argument 'train.yaml'"),
         (("--reserved", "train.yaml"), "--spot and --reserved are two classes of cost"),
+        (("--zones", "a,b", "train.yaml"), "--zone and --zones both say where; give one of them"),
+        ((*BUCKET, "--prices", "nothing.json", "train.yaml"), "--prices: nothing.json cannot be read"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -82,10 +87,11 @@ def test_the_commands_of_the_page(
     """All `podrun tpu` of docs/tpu_vm.md, in its order; `keep` up to the question."""
     (sandbox.path / "pod.yaml").write_text("workdir: /mnt/runs\n")
     (sandbox.path / "my_train.py").touch()
+    (sandbox.path / "skus.json").write_text("[]")
     train = sandbox.path / "train.yaml"
     train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
     lines = re.findall(r"^    podrun (tpu .*?)(?: {2,}#.*)?$", PAGE.read_text(), re.MULTILINE)
-    assert [line.split()[1] for line in lines] == ["up", "list", "down", "keep", "up", "up", "keep", "keep"]
+    assert [line.split()[1] for line in lines] == ["up", "list", "down", "keep", "up", "up", "keep", "keep", "keep"]
     with Path(os.devnull).open() as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         for line in lines:
@@ -97,3 +103,66 @@ def test_the_commands_of_the_page(
             else:
                 assert done.code == 0, done.err
     assert service.state["created"] == 1 and not service.state["queued"]
+
+
+def test_zones_price_and_what_happens_at_the_end(service: Service, sandbox: Sandbox, podrun: Podrun) -> None:
+    """They are in the question. With --down nothing is left where the run cannot even begin."""
+    price = {
+        "usageUnit": "h",
+        "tieredRates": [{"unitPrice": {"currencyCode": "USD", "units": "2", "nanos": 500000000}}],
+    }
+    sku = {
+        "description": "TpuV5p in Iowa",
+        "serviceRegions": ["us-central1"],
+        "pricingInfo": [{"pricingExpression": price}],
+    }
+    (sandbox.path / "skus.json").write_text(json.dumps({"skus": [sku]}))
+    train = sandbox.path / "train.yaml"
+    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    words = (
+        "tpu",
+        "keep",
+        "my-tpu",
+        "--zones",
+        f"{ZONE},us-east5-b",
+        "--slice",
+        "v5p-32",
+        "--prices",
+        "skus.json",
+        *BUCKET,
+    )
+    service.change_compute(courses=[["RUNNING", "RUNNING", "TERMINATED"]])
+    with Path(os.devnull).open() as nothing, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", nothing)
+        done = podrun(*words, "train.yaml")
+    rows = dict(re.findall(r"^  (\S.*?) {2,}(.*)$", done.out, re.MULTILINE))
+    assert done.code == 2 and rows["zone"] == ZONE and rows["then tried"] == "us-east5-b", done.err
+    assert rows["price"] == f"{ZONE} 40.00 USD per hour (16 x 2.5); us-east5-b not listed, by skus.json"
+    assert rows["at the end"] == "it stays" and service.ledger == []
+    service.change_compute(
+        faults={"instances list": ["ERROR: (g) Required 'compute.instances.list' permission for 'x'"]}
+    )
+    done = podrun(*words, "--down", "--yes", "train.yaml")
+    assert done.code == 2 and "roles/compute.viewer" in done.err, done.err
+    assert done.out.endswith("podrun: my-tpu is deleted\n") and service.ledger == []
+
+
+@pytest.mark.parametrize(
+    "held", ["instance-templates create", "managed create", "managed list-instances", "instances list"]
+)
+def test_ctrl_c_with_down_leaves_nothing(service: Service, sandbox: Sandbox, held: str) -> None:
+    """At every stage before the run."""
+    train = sandbox.path / "train.yaml"
+    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    service.change_compute(faults={held: ["hold"]}, courses=[["PENDING", "RUNNING"]])
+    words = ("tpu", "keep", "my-tpu", "--zone", ZONE, "--slice", "v5p-32", "--down", "--yes", *BUCKET, "train.yaml")
+    with subprocess.Popen(
+        [*sandbox.command, *words], cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while not (service.folder / "held").exists() and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        (service.folder / "go").touch()
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130 and out.endswith("podrun: my-tpu is deleted\n"), out
+    assert service.ledger == []

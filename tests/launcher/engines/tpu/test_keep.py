@@ -40,7 +40,7 @@ def told() -> list[str]:
 def kept(answers: list[Pod | Exception] | None = None) -> RenewableTpu:
     """Return the TPU VM; `answers` are those to who asks for its pod."""
 
-    def find() -> Pod:
+    def find(tpu: TpuName) -> Pod:
         answer = answers.pop(0) if answers else POD
         if isinstance(answer, Exception):
             raise answer
