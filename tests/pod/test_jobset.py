@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +112,30 @@ for step in train:
     podrun.report(step, loss=0.5)
     time.sleep(0.02)
 """
+
+
+def test_a_hang_is_noticed(sandbox: Sandbox) -> None:
+    """All containers print the stacks of their process, and name the one that the others wait for."""
+    manifest = rendered(sandbox, "steps=100000", "launch.stall_timeout=3")
+    running = start(sandbox, manifest)
+    wait_until(lambda: reached(sandbox) > 10, "some steps", 90)
+    (worker,) = children(running[1].pid)
+    os.kill(worker, signal.SIGSTOP)
+    for code, text in ends(running):
+        assert code == ExitCode.STALLED, text
+        assert "most recent call first" in text
+        last = text.splitlines()[-1]
+        assert re.match(
+            r"podrun: small-worker-1-0-x7f2k \(process 1\): no progress for \d+ s in phase train after", last
+        ), last
+        assert last.endswith("[exit code 77]")
+        assert "it is stopped (SIGSTOP, or a debugger) (limit: 3 s, from launch.stall_timeout=3)" in last
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 MISTAKE = """\
 import podrun
 from podrun.runtime.contract import UserError

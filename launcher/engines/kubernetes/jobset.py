@@ -22,6 +22,7 @@ from ...plan.base_env import MEGASCALE_PORT, base_env
 from ...plan.program import Program
 from ...pod.pod import Pod
 from ...pod.slices import Slice
+from .hang_watch import PORT_OFFSET
 from .member import (
     ENV_CONFIG,
     ENV_HOST_INDEX,
@@ -226,7 +227,10 @@ def _container(pod: Pod, job: Config | Program, cluster: ClusterOptions, network
         "image": cluster.image,
         "command": list(MEMBER),
         "env": _env(pod, job, cluster, network),
-        "ports": [{"containerPort": port} for port in ports],
+        "ports": [
+            *({"containerPort": port} for port in ports),
+            {"containerPort": PORT + PORT_OFFSET, "protocol": "UDP"},
+        ],
     }
     if limits := _limits(pod.slice):
         container["resources"] = {"limits": limits}
@@ -283,7 +287,13 @@ def _selector(slice: Slice, cluster: ClusterOptions, network: Network) -> dict[s
 def _what_runs(job: Config | Program) -> dict[str, str]:
     if not isinstance(job, Program):
         return {ENV_CONFIG: job.model_dump_json()}
-    launch = {"env": job.launch.env, "instrument": job.launch.instrument, "join": job.launch.join}
+    given = job.launch
+    launch = {
+        "env": given.env,
+        "instrument": given.instrument,
+        "join": given.join,
+        "stall_timeout": given.stall_timeout,
+    }
     return {ENV_PROGRAM: json.dumps({"argv": job.argv, "launch": launch})}
 
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from podrun.runtime.config import Launch
 from podrun.runtime.contract import (
     CONFIG_FILE,
     ErrorKind,
@@ -23,16 +24,20 @@ from podrun.runtime.contract import (
     UnavailableError,
     UserError,
     WorkerEnv,
+    beat_file,
     events_stream,
     failure_code,
 )
 from podrun.runtime.events import ErrorEvent, EventKind
 
+from ...agent.base.processes import descendants
 from ...agent.base.schema import Lines, Malformed
+from ...agent.run.progress import print_stacks, read_record
 from ...plan.base_env import RUNTIME
 from ...plan.container import WITH_PID
 from ...plan.program import INSTRUMENT_FOLDER, OWN_PYTHON, coordinator_env, filled, program_env
 from ...rundir.events import LIMIT, parse_worker_event
+from .hang_watch import HangWatch, Verdict, report_of
 
 ENV_CONFIG = "PODRUN_CONFIG"
 ENV_PROGRAM = "PODRUN_PROGRAM"
@@ -142,15 +147,22 @@ class Member:
         self._is_program = ENV_PROGRAM in env
         self._argv = worker_command(env)
         self._env = worker_env(env, directory)
-        self._process_id = int(self._env["PODRUN_PROCESS_ID"])
+        self._worker = WorkerEnv.from_env(self._env)
+        self._process_id = self._worker.process_id
         self._reported = _ReportedEvents(directory / events_stream(self._process_id))
+        given = json.loads(env[ENV_PROGRAM] if self._is_program else env[ENV_CONFIG])["launch"]
+        self._launch = Launch(stall_timeout=given.get("stall_timeout"))
 
     def run(self) -> int:
         """Run the worker, and return its exit code; 128 + N if signal N ended it. Passes SIGTERM on, so that it can save."""
         worker = subprocess.Popen(self._argv, env=self._env, start_new_session=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: _send_signal(worker, number))
-        code = self._await_end(worker)
+        hang = self._watch_for_hang(worker.pid)
+        code = self._await_end(worker, hang)
+        if code and hang and hang.failure:  # the first process that is killed may end the others
+            write_termination_log(f"podrun: {hang.failure} [exit code {ExitCode.STALLED}]")
+            return ExitCode.STALLED
         if code == 0:
             return ExitCode.DONE
         code = failure_code(128 - code if code < 0 else code)
@@ -172,8 +184,25 @@ class Member:
         write_termination_log(f"podrun: {end}")
         return code
 
-    def _await_end(self, worker: subprocess.Popen[bytes]) -> int:
-        """Wait for the worker, and return its exit code. Kills a worker that has reported an error but does not exit.
+    def _watch_for_hang(self, pid: int) -> HangWatch | None:
+        """Start to report the worker's progress; None if there is no limit, as for most user programs."""
+        worker = self._worker
+        if self._is_program and self._launch.stall_timeout is None:
+            return None
+        run = f"{worker.run_id}.{worker.attempt}"
+        record = os.fspath(worker.directory / beat_file(worker.process_id))
+        leads = worker.process_id == 0
+        return HangWatch(
+            worker.coordinator,
+            lambda: report_of(run, worker.process_id, worker.host, read_record(record), pid),
+            _print_all_stacks,
+            Verdict(run, worker.num_processes, self._launch, self._is_program) if leads else None,
+        )
+
+    def _await_end(self, worker: subprocess.Popen[bytes], hang: HangWatch | None) -> int:
+        """Wait for the worker, and return its exit code.
+
+        Kills a worker that has reported an error but does not exit, and a worker of a pod that hangs.
 
         Python waits for its threads at exit, and JAX for the other processes, which wait for this one.
         """
@@ -185,6 +214,10 @@ class Member:
                 return code
             except subprocess.TimeoutExpired:
                 self._reported.read()
+            if hang and hang.failure:
+                _send_signal(worker, signal.SIGKILL)
+                worker.wait()
+                return ExitCode.STALLED
             error = self._reported.error
             if error is not None and deadline == float("inf"):
                 deadline = time.monotonic() + _GRACE
@@ -192,6 +225,12 @@ class Member:
                 _send_signal(worker, signal.SIGKILL)
                 worker.wait()
                 return int(error.get("code") or ErrorKind(error["kind"]).exit_code)
+
+
+def _print_all_stacks() -> None:
+    """Make all processes of this container print the stacks of their threads."""
+    for pid in descendants():
+        print_stacks(pid)
 
 
 def write_termination_log(text: str) -> None:
