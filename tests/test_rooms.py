@@ -113,6 +113,7 @@ SHARED = {
         "base/python_version",
     ),
     *("prepare/extract", "prepare/data_set", "host/google", "host/devices", "host/gpus"),
+    *("base/processes", "run/progress"),  # for the program of a Kubernetes container, which stands in for an agent
 }
 """Files of the agent that the launcher imports: what both sides say, where things are on a host, what data travels as, how
 Google's metadata server and nvidia-smi are asked, which accelerators a machine has, how a full disk and a host in use are
