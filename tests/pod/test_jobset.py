@@ -120,8 +120,13 @@ def test_a_hang_is_noticed(sandbox: Sandbox) -> None:
     running = start(sandbox, manifest)
     wait_until(lambda: reached(sandbox) > 10, "some steps", 90)
     (worker,) = children(running[1].pid)
+    running[0].send_signal(signal.SIGUSR1)  # prints its stacks, and goes on
+    reached_then = reached(sandbox)
+    wait_until(lambda: reached(sandbox) > reached_then + 10, "more steps", 90)
     os.kill(worker, signal.SIGSTOP)
-    for code, text in ends(running):
+    stalled = ends(running)
+    assert stalled[0][1].count("most recent call first") > stalled[1][1].count("most recent call first")
+    for code, text in stalled:
         assert code == ExitCode.STALLED, text
         assert "most recent call first" in text
         last = text.splitlines()[-1]

@@ -141,46 +141,50 @@ class HangWatch:
     def _serve(self) -> None:
         """Hear reports, and answer with the failure once there is one. Raises OSError."""
         assert self._verdict
-        failure, ends = None, float("inf")
+        failure, ends, due = None, float("inf"), 0.0
         with _listening(self._address[1]) as listener:
             listener.settimeout(INTERVAL / 2)
-            while time.monotonic() < ends:
-                now = time.monotonic()
-                self._verdict.hear(self._report(), now)
+            while (now := time.monotonic()) < ends:
+                if now >= due and failure is None:
+                    due = now + INTERVAL / 2
+                    self._verdict.hear(self._report(), now)
+                    if failure := self._verdict.failure(now):
+                        ends = now + _ANSWERING
+                        self._on_failure()
                 try:
                     data, sender = listener.recvfrom(_BYTES)
                     report = Report.parse(data)
                 except (TimeoutError, ValueError):
-                    report = None
-                if report:
-                    self._verdict.hear(report, now)
-                    if failure:
-                        listener.sendto(_answer(report.run, failure, ends - now), sender)
-                if failure is None and (failure := self._verdict.failure(now)):
-                    ends = now + _ANSWERING
-                    self._on_failure()
+                    continue
+                self._verdict.hear(report, time.monotonic())
+                if failure:
+                    listener.sendto(_answer(report.run, failure, ends - time.monotonic()), sender)
         self.failure = failure
 
     def _send(self) -> None:
         """Send reports until process 0 answers with a failure."""
+        process_0: Any = None
         while self.failure is None:
             report = self._report()
             try:
-                family, kind, protocol, _, address = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+                # The name is looked up again only after an error: a pod asks the cluster's DNS each time.
+                process_0 = process_0 or socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+                family, kind, protocol, _, address = process_0
                 with socket.socket(family, kind, protocol) as sender:
                     sender.connect(address)  # takes answers from process 0 only
                     sender.settimeout(INTERVAL)
                     sender.send(report.to_bytes())
                     answer = _parse_answer(sender.recv(_BYTES), report.run)
             except TimeoutError:  # no answer, which is the rule
-                pass
+                continue
             except OSError:  # process 0 has not started, or has ended
+                process_0 = None
                 time.sleep(INTERVAL)
-            else:
-                if answer:
-                    self._on_failure()
-                    time.sleep(answer[1])
-                    self.failure = answer[0]
+                continue
+            if answer:
+                self._on_failure()
+                time.sleep(answer[1])
+                self.failure = answer[0]
 
 
 def _listening(port: int) -> socket.socket:
@@ -210,8 +214,9 @@ def _parse_answer(data: bytes, run: str) -> tuple[str, float] | None:
     if not isinstance(answer, dict) or answer.get("run") != run:
         return None
     failure, seconds = answer.get("failure"), answer.get("seconds")
-    is_whole = isinstance(failure, str) and isinstance(seconds, float) and 0 <= seconds <= _ANSWERING
-    return (failure, seconds) if is_whole else None
+    if isinstance(failure, str) and isinstance(seconds, float) and 0 <= seconds <= _ANSWERING:
+        return failure, seconds
+    return None
 
 
 def report_of(run: str, process: int, host: str, record: str, pid: int) -> Report:

@@ -154,10 +154,14 @@ class Member:
         self._launch = Launch(stall_timeout=given.get("stall_timeout"))
 
     def run(self) -> int:
-        """Run the worker, and return its exit code; 128 + N if signal N ended it. Passes SIGTERM on, so that it can save."""
+        """Run the worker, and return its exit code; 128 + N if signal N ended it. Passes SIGTERM on, so that it can save.
+
+        SIGUSR1 makes its processes print their stacks.
+        """
         worker = subprocess.Popen(self._argv, env=self._env, start_new_session=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: _send_signal(worker, number))
+        signal.signal(signal.SIGUSR1, lambda *_: _print_all_stacks())
         hang = self._watch_for_hang(worker.pid)
         code = self._await_end(worker, hang)
         if code and hang and hang.failure:  # the first process that is killed may end the others

@@ -293,8 +293,7 @@ def _remedy(stderr: str) -> str:
         ("AlreadyExists", "a JobSet of that name exists: `kubectl delete jobset NAME`, or give another --name"),
         ("no matches for kind", "the cluster has no JobSet: install it (https://jobset.sigs.k8s.io/docs/installation)"),
         ("Forbidden", "your user may not create JobSets there; ask who runs the cluster"),
-        ("host network", "the namespace does not allow the host's network: give --network pod"),
-        ("hostNetwork", "the namespace does not allow the host's network: give --network pod"),
+        ("hostNetwork", "the cluster does not allow the host's network: give --network pod"),
         ("was refused", "kubectl does not reach the cluster: `kubectl config current-context`"),
         ("connection refused", "kubectl does not reach the cluster: `kubectl config current-context`"),
     )
