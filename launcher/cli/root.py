@@ -211,6 +211,19 @@ def main() -> None:
     help=f"With {QUEUE_OPTIONS}: compile while the job waits.  [default: if the compiler is installed]",
 )
 @click.option(
+    "--array",
+    multiple=True,
+    metavar="KEY=A,B",
+    help=f"With {QUEUE_OPTIONS}: a run for each value of a key of train.yaml, as one job array; several --array give all "
+    "combinations. A program gets the value as the environment variable KEY, and in place of {KEY} in its arguments.",
+)
+@click.option(
+    "--at-once",
+    type=click.IntRange(1),
+    metavar="N",
+    help="With --array: at most N of its runs train at the same time.",
+)
+@click.option(
     "--join",
     is_flag=True,
     help="Join a program that never calls jax.distributed.initialize() to the pod (launch.join).",
@@ -238,6 +251,8 @@ def run(
     detach: bool,
     pull: str | None,
     compile_ahead: bool | None,
+    array: tuple[str, ...],
+    at_once: int | None,
     join: bool,
     name: str,
     tags: tuple[str, ...],
@@ -265,7 +280,7 @@ def run(
         from ..commands.prestart import prestart
 
         train = None if program else Path(job[0])
-        starts = train is not None and where["simulate"] and not (dry_run or detach)
+        starts = train is not None and where["simulate"] and not (dry_run or detach or array)
         with prestart(where["slice"] if starts else None, where["num_slices"] or 1) as prestarted:
             from ..inventory.pod_request import PodRequest
             from ..plan.spec import Label
@@ -286,21 +301,32 @@ def run(
                 command=tuple(ctx.meta.get(TYPED, ())),
                 where=PodRequest.from_options(where, train),
             )
-            return _run_or_submit(request, prestarted)
+            return _run_or_submit(request, array, at_once, prestarted)
 
     _guard(action)
 
 
-def _run_or_submit(request: Request, prestarted: Prestart | None) -> int:
+def _run_or_submit(request: Request, array: tuple[str, ...], at_once: int | None, prestarted: Prestart | None) -> int:
+    from podrun.runtime.contract import UserError
+
     from ..request.queue_options import queue_name
 
     queue = queue_name(request)
+    if at_once is not None and not array:
+        raise UserError("--at-once is for --array KEY=A,B, which submits a run for each value")
+    if array and not queue:
+        raise UserError(
+            f"--array submits a job array: give the options of the job with {QUEUE_OPTIONS}, such as --slurm=time=2:00:00; "
+            "`podrun compare --over KEY=A,B` runs one variant after the other anywhere"
+        )
     if request.compile_ahead and not queue:
-        from podrun.runtime.contract import UserError
-
         raise UserError(
             f"--compile-ahead is for a run that waits in a queue ({QUEUE_OPTIONS}); `podrun compile` compiles now"
         )
+    if queue and array:
+        from ..commands.submit_array import submit_array
+
+        return submit_array(request, queue, array, at_once)
     if queue:
         from ..commands.submit import submit
 

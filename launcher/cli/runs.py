@@ -69,15 +69,21 @@ def ps(show_all: bool, name: str | None, tag: str | None, state: str | None, as_
 @click.argument("run", required=False, metavar="[RUN]")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 def status(run: str | None, as_json: bool) -> None:
-    """Show what every process of a run is doing, or how the run ended.
+    """Show what every process of a run is doing, or how the run ended; of an array, a row for each of its runs.
 
-    RUN is the name of a run, or a part of its id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; the id of an array, or its end; without it, the newest run or array.
 
     \b
     Example: podrun status 4f2a
     """
 
     def action() -> int:
+        from ..rundir.arrays import find_array
+
+        if array := find_array(run):
+            from ..commands.arrays import array_status
+
+            return array_status(array, as_json)
         from ..commands.status import status
 
         return status(run, as_json)
@@ -109,9 +115,9 @@ def status(run: str | None, as_json: bool) -> None:
 def logs(
     run: str | None, follow: bool, hosts: tuple[str, ...], since: str | None, lines: int | None, raw: bool
 ) -> None:
-    """Show the output of a run's processes, in the order of its arrival.
+    """Show the output of a run's processes, in the order of its arrival; of an array, that of one run after the other.
 
-    RUN is the name of a run, or a part of its id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; the id of an array, or its end; without it, the newest run or array.
     Colours stay; other control characters are shown as text, such as \\x1b.
 
     \b
@@ -124,8 +130,14 @@ def logs(
     def action() -> int:
         from ..commands.logs import LogsRequest
         from ..commands.logs import logs as show
+        from ..rundir.arrays import find_array
 
-        return show(LogsRequest(run, follow, hosts, since, lines, raw))
+        request = LogsRequest(run, follow, hosts, since, lines, raw)
+        if array := find_array(run):
+            from ..commands.arrays import array_logs
+
+            return array_logs(array, request)
+        return show(request)
 
     guard(action)
 
@@ -134,15 +146,22 @@ def logs(
 @click.option("--json", "as_json", is_flag=True, help="Print events as JSON lines.")
 @click.argument("run", required=False, metavar="[RUN]")
 def attach(run: str | None, as_json: bool) -> None:
-    """Watch a run from any shell; Ctrl-C does not stop the run.
+    """Watch a run, or all runs of an array, from any shell; Ctrl-C does not stop them.
 
-    RUN is the name of a run, or a part of its id; without it, the newest run.
+    RUN is the name of a run, or a part of its id; the id of an array, or its end; without it, the newest run or array.
+    The exit code is that of the run; of an array, that of its first run that has failed.
 
     \b
     Example: podrun attach 4f2a
     """
 
     def action() -> int:
+        from ..rundir.arrays import find_array
+
+        if array := find_array(run):
+            from ..commands.arrays import attach_array
+
+            return attach_array(array, as_json)
         from ..commands.attach import attach
 
         return attach(run, as_json)
@@ -154,15 +173,21 @@ def attach(run: str | None, as_json: bool) -> None:
 @click.option("--now", is_flag=True, help="Do not wait for a checkpoint.")
 @click.argument("run", required=False, metavar="[RUN]")
 def stop(run: str | None, now: bool) -> None:
-    """Stop a run; it saves a checkpoint first, as after Ctrl-C.
+    """Stop a run, or all runs of an array; they save a checkpoint first, as after Ctrl-C.
 
-    RUN is the name of a run, or a part of its id; without it, the only run that is going.
+    RUN is the name of a run, or a part of its id, or the id of an array, or its end; without it, the only run that is going.
 
     \b
     Example: podrun stop 4f2a
     """
 
     def action() -> int:
+        from ..rundir.arrays import find_array
+
+        if run is not None and (array := find_array(run)):
+            from ..commands.arrays import stop_array
+
+            return stop_array(array, now)
         from ..commands.stop import stop
 
         return stop(run, now)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
+from ..pod.run_id import task_of
 from ..pod.traits import TRAITS
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import all_runs
@@ -59,6 +61,7 @@ def ps(request: PsRequest) -> int:
     every = [summarize(directory) for directory in all_runs()]
     summaries = [summary for summary in every if request.wants(summary)]
     shown = summaries if request.show_all or request.filters else _of_interest(summaries)
+    rows = shown if request.filters else _folded(shown)
     if request.json:
         print(json.dumps([_row(summary) for summary in shown], indent=1))
     elif not every:
@@ -66,7 +69,7 @@ def ps(request: PsRequest) -> int:
     elif not summaries:
         print(f"none of the {len(every)} runs matches; `podrun ps --all` lists all")
     else:
-        print(table_of(shown, os.get_terminal_size().columns if sys.stdout.isatty() else None))
+        print(table_of(rows, os.get_terminal_size().columns if sys.stdout.isatty() else None))
         if abandoned := [summary for summary in shown if summary.state is RunStatus.ABANDONED]:
             run, heard = ("RUN", "") if len(abandoned) > 1 else (abandoned[0].run, f", {silence(abandoned[0])}")
             print(f"abandoned: its launcher is gone{heard}")
@@ -77,9 +80,24 @@ def ps(request: PsRequest) -> int:
 
 
 def _of_interest(summaries: list[Summary]) -> list[Summary]:
-    ended = [summary for summary in summaries if summary.has_ended]
-    recent = {summary.run for summary in ended[:_RECENT]}
-    return [summary for summary in summaries if not summary.has_ended or summary.run in recent]
+    active = {_unit(summary) for summary in summaries if not summary.has_ended}
+    ended = dict.fromkeys(unit for summary in summaries if (unit := _unit(summary)) not in active)
+    recent = {*active, *list(ended)[:_RECENT]}
+    return [summary for summary in summaries if _unit(summary) in recent]
+
+
+def _unit(summary: Summary) -> str:
+    """Return the array that a run belongs to, or the run."""
+    task = task_of(summary.run)
+    return summary.run if task is None else task.group
+
+
+def _folded(summaries: Sequence[Summary]) -> list[Summary | list[Summary]]:
+    """Return the runs, those of each array together."""
+    units: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        units.setdefault(_unit(summary), []).append(summary)
+    return [runs if task_of(runs[0].run) else runs[0] for runs in units.values()]
 
 
 def _row(summary: Summary) -> dict[str, object]:
@@ -87,15 +105,19 @@ def _row(summary: Summary) -> dict[str, object]:
     return {**asdict(summary), "seconds": round(end - summary.started, 3)}
 
 
-def table_of(shown: Sequence[Summary], width: int | None) -> str:
-    """Return the table of the runs; `width`: columns of the terminal that it must fit, if there is one."""
-    columns = {name: [cells[name] for cells in map(_cells, shown)] for name in _cells(shown[0])}
+def table_of(shown: Sequence[Summary | list[Summary]], width: int | None) -> str:
+    """Return the table of the runs; `width`: columns of the terminal that it must fit, if there is one.
+
+    `shown`: the runs; those in a list, of one array, get one row.
+    """
+    rows = [_array_cells(one) if isinstance(one, list) else _cells(one) for one in shown]
+    columns = {name: [cells[name] for cells in rows] for name in rows[0]}
     if all(cell == "-" for cell in columns["NAME"]):
         del columns["NAME"]
     if width is not None:
         columns = _fitted(columns, width)
-    rows = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
-    return text_table([*rows], right=[number for number, name in enumerate(columns) if name == "HOSTS"])
+    table = zip(*([name, *cells] for name, cells in columns.items()), strict=True)
+    return text_table([*table], right=[number for number, name in enumerate(columns) if name == "HOSTS"])
 
 
 def _cells(summary: Summary) -> dict[str, str]:
@@ -112,6 +134,24 @@ def _cells(summary: Summary) -> dict[str, str]:
         "NAME": shorten(summary.name, _MOST) or "-",
         "WORKDIR": "-" if _has_no_workdir(summary) else _end_of(_from_here(summary.workdir), _MOST),
         "JOB": shorten(summary.job, 200) if summary.program else "train.yaml",
+    }
+
+
+def _array_cells(runs: Sequence[Summary]) -> dict[str, str]:
+    """Return the cells of an array, of which `runs` are the runs."""
+    first = _cells(runs[-1])
+    counts = Counter(run.state for run in runs)
+    begun, ended = min(run.started for run in runs), max(run.ended or time.time() for run in runs)
+    return {
+        **first,
+        "RUN": _unit(runs[-1]),
+        "STATE": ", ".join(f"{counts[state]} {state}" for state in RunStatus if counts[state]),
+        "STEP": "-",
+        "METRIC": "-",
+        "STARTED": moment(begun),
+        "FOR": duration(ended - begun),
+        "NAME": f"array of {len(runs)}",
+        "WORKDIR": _end_of(_from_here(str(Path(runs[-1].workdir).parent)), _MOST),
     }
 
 

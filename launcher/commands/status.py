@@ -47,16 +47,16 @@ _ROWS = 16  # up to this many processes get a row each; otherwise those in the s
 def status(name: str | None, as_json: bool) -> int:
     """Print the status of the run. Raises UserError if there is no such run."""
     directory = find_run(name)
-    summary = summarize(directory)
-    details = read_state(directory)
     if as_json:
-        print(json.dumps(_as_json(directory, summary, details), indent=1))
+        print(json.dumps(status_as_json(directory), indent=1))
     else:
-        print("\n".join(_as_text(directory, summary, details)))
+        print("\n".join(_as_text(directory, summarize(directory), read_state(directory))))
     return ExitCode.DONE
 
 
-def _as_json(directory: RunDirectory, summary: Summary, details: RunState) -> dict[str, Any]:
+def status_as_json(directory: RunDirectory) -> dict[str, Any]:
+    """Return the status of a run as values for JSON."""
+    summary, details = summarize(directory), read_state(directory)
     start, checkpoint, job = details.start, details.checkpoint, directory.job()
     queue = (directory.transport() if job else None) or "slurm"  # a run without a job has the key of the first queue
     step: Mapping[str, object] = details.step or {}

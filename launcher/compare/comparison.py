@@ -11,12 +11,12 @@ from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
 
 from ..plan.spec import RunSpec
-from ..pod.errors import Mistakes
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, queue_name, with_queue_options
-from ..request.request import Request, make_spec
+from ..request.request import Request
 from .files import Files, SharedFiles, files_of
 from .folder import Folders, new_folders
+from .specs import check_all, with_same_code
 from .variants import Variant, find_variants
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def plan_comparison(request: Request, over: Sequence[str], repeat: int = 1) -> C
     submission, problems = None, list[str]()
     if queue := queue_name(request):
         request, submission, problems = with_queue_options(request, queue)
-    specs = _check_all(request, variants, problems)
+    specs = check_all(request, variants, _request_of, problems)
     first = specs[0]
     if submission and (mistakes := submission.queue.mistakes(submission.options, first.pod)):
         raise UserError("\n".join(mistakes))
@@ -71,28 +71,8 @@ def plan_comparison(request: Request, over: Sequence[str], repeat: int = 1) -> C
     files = SharedFiles() if submission else files_of(first.pod)
     folders = new_folders(first.workdir, request.workdir is not None, first.pod, [v.folder for v in variants], files)
     specs = [_of_variant(s, folders.runs / variant.folder) for variant, s in zip(variants, specs, strict=True)]
-    specs, bundles = _with_code(specs)
+    specs, bundles = with_same_code(specs)
     return Comparison(request.name, tuple(zip(variants, specs, strict=True)), bundles, folders, files, submission)
-
-
-def _check_all(request: Request, variants: Sequence[Variant], known: Sequence[str]) -> list[RunSpec]:
-    """Return the specs of all variants.
-
-    `known`: mistakes that were found before. Raises one UserError with all mistakes; those of single variants name
-    them.
-    """
-    specs: list[RunSpec] = []
-    problems = {problem: [variant.label for variant in variants] for problem in known}
-    for variant in variants:
-        try:
-            specs.append(make_spec(_request_of(request, variant)))
-        except Mistakes as mistakes:
-            for problem in mistakes.texts:
-                problems.setdefault(problem, []).append(variant.label)
-    if problems:
-        rows = [_row(problem, names, len(variants)) for problem, names in problems.items()]
-        raise UserError("\n".join(rows))
-    return specs
 
 
 def _request_of(request: Request, variant: Variant) -> Request:
@@ -104,10 +84,6 @@ def _request_of(request: Request, variant: Variant) -> Request:
     return replace(request, overrides=variant.overrides(request.overrides), label=label)
 
 
-def _row(problem: str, names: Sequence[str], count: int) -> str:
-    return problem if len(names) == count else f"{'; '.join(names)}: {problem}"
-
-
 def _of_variant(spec: RunSpec, workdir: Path) -> RunSpec:
     """Return the variant's spec: with its workdir, and without JAX's compilation cache.
 
@@ -115,15 +91,3 @@ def _of_variant(spec: RunSpec, workdir: Path) -> RunSpec:
     """
     pod = replace(spec.pod, env={_CACHE: "false", **spec.pod.env})
     return replace(spec, run_id="", pod=pod, workdir=workdir, owner="", command=())
-
-
-def _with_code(specs: list[RunSpec]) -> tuple[list[RunSpec], tuple[Bundle, ...]]:
-    """Add the code to the specs, so that all variants run its current version. Raises UserError if it cannot be packed."""
-    if not specs[0].pod.traits.needs_staging:
-        return specs, ()
-    from ..run.pack import with_code
-    from ..staging.requirements import worker_python
-
-    first, bundles = with_code(specs[0])
-    assert first.code is not None
-    return [replace(s, code=replace(first.code, python=worker_python(s.pod))) for s in specs], bundles

@@ -14,14 +14,29 @@ from podrun.runtime.contract import UserError
 
 from ..pod.errors import Mistakes
 
-MAX_VARIANTS = 100  # maximum number of variants; more are probably a typing mistake
+MAX_VARIANTS = 100
 _FOLDER = 100  # maximum length of a folder's name
+_SHOWN = 200  # characters of an option in messages
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
-_EXAMPLE = "for example --over parallel=pmap,single"
 _OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
-_LAUNCH = "launch."
+_LAUNCH, _ENV = "launch.", "launch.env."
 LOG_EVERY = "log.every"
+
+
+@dataclass(frozen=True)
+class AxisOption:
+    """An option that names a key and its values."""
+
+    name: str
+    example: str
+    least: int
+    """Number of variants that all its values together must give at least."""
+    most: int
+    """Maximum number of variants; more are probably a typing mistake."""
+
+
+OVER = AxisOption("--over", "for example --over parallel=pmap,single", 2, MAX_VARIANTS)
 
 
 @dataclass(frozen=True)
@@ -58,16 +73,38 @@ class Variant:
 
     def program(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the words of a program with `{key}` replaced by values. Values without a place become `--key=value`."""
-        values = {key: _plain(value) for key, value in self.values if not key.startswith(_LAUNCH)}
-        placed = {key for key in values if any(_place(key) in word for word in words)}
-        pattern = re.compile("|".join(re.escape(_place(key)) for key in placed) or r"(?!)")
-        filled = [pattern.sub(lambda match: values[match[0][1:-1]], word) for word in words]
-        return (*filled, *(f"--{key}={value}" for key, value in values.items() if key not in placed))
+        placed = self.placed(words)
+        options = (f"--{key}={value}" for key, value in self._plain_values().items() if key not in placed)
+        return (*self.filled(words), *options)
+
+    def placed(self, words: Sequence[str]) -> set[str]:
+        """Return the keys whose `{key}` is in the words of a program."""
+        return {key for key in self._plain_values() if any(_place(key) in word for word in words)}
+
+    def filled(self, words: Sequence[str]) -> tuple[str, ...]:
+        """Return the words of a program with `{key}` replaced by values."""
+        values = self._plain_values()
+        pattern = re.compile("|".join(re.escape(_place(key)) for key in values) or r"(?!)")
+        return tuple(pattern.sub(lambda match: values[match[0][1:-1]], word) for word in words)
+
+    def variables(self) -> tuple[str, ...]:
+        """Return the `launch.env` keys that set an environment variable for each key that can be the name of one."""
+        values = self._plain_values().items()
+        return tuple(f"{_ENV}{key}={json.dumps(value)}" for key, value in values if is_variable(key))
+
+    def _plain_values(self) -> dict[str, str]:
+        """Return the values for a program by key, without the keys of `launch`."""
+        return {key: _plain(value) for key, value in self.values if not key.startswith(_LAUNCH)}
 
     def launch_keys(self, given: Sequence[str]) -> tuple[str, ...]:
         """Return the `launch` keys of a program: the `given` ones and the variant's."""
         values = ((key, _text(key, value)) for key, value in self.values if key.startswith(_LAUNCH))
         return (*given, *map("=".join, values))
+
+
+def is_variable(key: str) -> bool:
+    """Return whether a key can be the name of an environment variable."""
+    return re.fullmatch(r"[A-Za-z_]\w*", key, re.ASCII) is not None
 
 
 def _place(key: str) -> str:
@@ -82,30 +119,33 @@ def _plain(value: str) -> str:
 
 def _text(key: str, value: str) -> str:
     """Return a value as YAML. The value of an environment variable is always a text, even if it looks like a number."""
-    return json.dumps(_plain(value)) if key.startswith(f"{_LAUNCH}env.") else value
+    return json.dumps(_plain(value)) if key.startswith(_ENV) else value
 
 
-def find_variants(over: Sequence[str], given: Sequence[str] = (), repeat: int = 1) -> list[Variant]:
-    """Return all combinations of the `--over` values, the last option varying fastest, and this list `repeat` times.
+def find_variants(
+    over: Sequence[str], given: Sequence[str] = (), repeat: int = 1, axes_of: AxisOption = OVER
+) -> list[Variant]:
+    """Return all combinations of the values, the last option varying fastest, and this list `repeat` times.
 
     Args:
         over: the options, as typed.
         given: the other overrides.
         repeat: number of runs of each variant. The list of all variants is repeated, not each variant.
+        axes_of: the option that they belong to.
 
     Raises:
         UserError: all mistakes.
     """
     mistakes = Mistakes()
-    axes = [axis for text in over if (axis := mistakes.check(partial(parse_axis, text)))]
-    mistakes.add(*_problems(axes, given))
+    axes = [axis for text in over if (axis := mistakes.check(partial(parse_axis, text, axes_of)))]
+    mistakes.add(*_problems(axes, given, axes_of.name))
     mistakes.raise_any()
     count = math.prod(len(axis.values) for axis in axes)
-    if count < 2:
-        raise UserError(f"one variant has nothing to be compared with: give more values, {_EXAMPLE}")
-    if count * repeat > MAX_VARIANTS:
+    if count < axes_of.least:
+        raise UserError(f"one variant has nothing to be compared with: give more values, {axes_of.example}")
+    if count * repeat > axes_of.most:
         how = f"{count} variants" if repeat == 1 else f"{repeat} runs of {count} variants"
-        raise UserError(f"--over asks for {how}, more than {MAX_VARIANTS}: give fewer values")
+        raise UserError(f"{axes_of.name} asks for {how}, more than {axes_of.most}: give fewer values")
     variants = _name([tuple(values) for values in itertools.product(*([(a.key, v) for v in a.values] for a in axes))])
     again = [
         replace(variant, folder=f"{variant.folder}-run{number}", repeat=number)
@@ -115,21 +155,26 @@ def find_variants(over: Sequence[str], given: Sequence[str] = (), repeat: int = 
     return [*variants, *again]
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str, axes_of: AxisOption = OVER) -> Axis:
     """Parse key=value,value. Raises UserError if malformed."""
+    name, example = axes_of.name, axes_of.example
     key, equals, values = text.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
-        raise UserError(f"--over {text}: write key.path=value,value, {_EXAMPLE}")
+        raise UserError(f"{name} {_cut(text)}: write key.path=value,value, {example}")
     parts = split_values(values)
     if parts is None:
-        raise UserError(f"--over {text}: a bracket or a quote has no partner; put the value in quotes")
+        raise UserError(f"{name} {_cut(text)}: a bracket or a quote has no partner; put the value in quotes")
     if "" in parts:
         raise UserError(
-            f"--over {text}: value {parts.index('') + 1} is empty; an empty text is '', and no value is null"
+            f"{name} {_cut(text)}: value {parts.index('') + 1} is empty; an empty text is '', and no value is null"
         )
     if twice := [part for i, part in enumerate(parts) if part in parts[:i]]:
-        raise UserError(f"--over {text}: {twice[0]} is there twice; keep one of them")
+        raise UserError(f"{name} {_cut(text)}: {_cut(twice[0])} is there twice; keep one of them")
     return Axis(key, tuple(parts))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def split_values(text: str) -> list[str] | None:
@@ -157,18 +202,18 @@ def split_values(text: str) -> list[str] | None:
     return None if expected else [part.strip() for part in parts]
 
 
-def _problems(axes: Sequence[Axis], given: Sequence[str]) -> list[str]:
+def _problems(axes: Sequence[Axis], given: Sequence[str], option: str) -> list[str]:
     """Return mistakes: keys that contradict each other, or that a comparison cannot vary."""
     keys = [axis.key for axis in axes]
     typed = [text.partition("=")[0] for text in given if "=" in text]
-    problems = [f"--over {key} is there twice: give all its values in one" for key in _twice(keys)]
+    problems = [f"{option} {key} is there twice: give all its values in one" for key in _twice(keys)]
     problems += [
-        f"{key} has one value on the command line and several in --over: remove one of the two"
+        f"{key} has one value on the command line and several in {option}: remove one of the two"
         for key in dict.fromkeys(keys)
         if key in typed
     ]
     problems += [
-        f"--over {key}: all variants have the same pod, and a workdir each; use --slice, --pod and --workdir"
+        f"{option} {key}: all variants have the same pod, and a workdir each; use --slice, --pod and --workdir"
         for key in keys
         if key in _OF_THE_POD
     ]

@@ -1,9 +1,13 @@
-"""Create run ids. Imports only fast modules: simulated workers load this file first."""
+"""Create run ids, also those of the tasks of an array. Imports only fast modules: simulated workers load this file first."""
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
+from dataclasses import dataclass
+
+_TASK = re.compile(r"(\d{8}-\d{6}-[0-9a-f]{6})_(\d{1,6})")
 
 
 def new_run_id() -> str:
@@ -15,3 +19,26 @@ def new_run_id() -> str:
     now = time.time()
     fraction = int(now % 1 * 256)
     return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{fraction:02x}{secrets.token_hex(2)}"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of the runs that were submitted as a job array."""
+
+    group: str
+    """Id of the array. That of each run begins with it."""
+    number: int
+    """Its number, from 0."""
+    digits: int
+    """Number of digits with which its number is written, so that ids sort by it."""
+
+
+def task_run_id(group: str, number: int, count: int) -> str:
+    """Return the run id of a task of an array of `count` tasks: `20261123-151707-c47a9f_07`."""
+    return f"{group}_{number:0{len(str(count - 1))}d}"
+
+
+def task_of(run_id: str) -> Task | None:
+    """Return the array that a run belongs to; None if it was not submitted as one."""
+    match = _TASK.fullmatch(run_id)
+    return Task(match[1], int(match[2]), len(match[2])) if match else None

@@ -94,12 +94,28 @@ class Queue(ABC):
         """Return the arguments of the program that submits the run. `name` becomes part of the job's name."""
 
     @abstractmethod
-    def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-        """Return what would be submitted: as values for JSON, and as a command line for people."""
+    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, Any], str]:
+        """Return what would be submitted: as values for JSON, and as a command line for people.
+
+        `tasks`: number of tasks of an array of which the run is the first; 0: a single run.
+        """
 
     @abstractmethod
     def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:
         """Submit a run, and return its directory. Raises UserError, and then leaves no run directory."""
+
+    @abstractmethod
+    def submit_array(
+        self, specs: Sequence[RunSpec], bundles: Sequence[Bundle], arguments: Sequence[str], at_once: int | None
+    ) -> list[RunDirectory]:
+        """Submit runs as the tasks of one job, and return their directories. Raises UserError, and then leaves none.
+
+        Args:
+            specs: the runs; their ids are those of tasks (`pod.run_id.task_run_id`).
+            bundles: their code.
+            arguments: those of one of them.
+            at_once: number of tasks that may run at once; None: no limit.
+        """
 
 
 def load_queue(name: str) -> Queue:

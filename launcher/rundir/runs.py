@@ -35,6 +35,7 @@ from .run_state import reduce_events
 _JOB = record({"job": text})
 _SPEC = record({"pod": record({"transport": text})})
 _LABEL = record({}, {"label": record({}, {"name": text, "note": text, "tags": each(text)})})
+JOB_OUTPUT = "job.out"
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
@@ -104,7 +105,7 @@ class RunDirectory:
     @property
     def job_output(self) -> Path:
         """Return the path of the output of the run's jobs."""
-        return self.path / "job.out"
+        return self.path / JOB_OUTPUT
 
     @property
     def bundles(self) -> Path:

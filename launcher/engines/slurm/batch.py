@@ -36,6 +36,8 @@ _REMEDIES = (
         "`sinfo --summarize` says how many nodes there are",
     ),
     (r"unrecognized option|[Ii]nvalid --|unable to parse", "`sbatch --help` lists the options"),
+    (r"[Dd]ependency", "give the id of a job in the queue, such as dependency=afterok:4711; `squeue --me` lists yours"),
+    (r"[Ii]nvalid job array", "`scontrol show config | grep MaxArraySize` says how many tasks an array may have"),
     (
         r"violates accounting/QOS policy|job submit limit|temporarily unable to accept",
         "the queue takes no more jobs now: `squeue --me` lists yours",
@@ -144,7 +146,9 @@ JOB_CACHE = JobCache()
 def _ask_queue() -> dict[str, Job] | None:
     user = str(os.getuid()) if (name := _user()) is None else name
     try:
-        answer = ask_slurm("squeue", "--noheader", f"--user={user}", "--states=all", "--format=%i|%T|%S|%e|%r")
+        answer = ask_slurm(
+            "squeue", "--noheader", "--array", f"--user={user}", "--states=all", "--format=%i|%T|%S|%e|%r"
+        )
     except SlurmError:
         return None
     jobs = {}
@@ -234,7 +238,12 @@ def _options_of_next(options: Sequence[str]) -> list[str]:
 
 def cancel_pending(job: str) -> None:
     """Cancel the job if it is pending. Raises SlurmError."""
-    ask_slurm("scancel", "--state=PENDING", job)
+    if "_" not in job:
+        ask_slurm("scancel", "--state=PENDING", job)
+        return
+    JOB_CACHE.forget()
+    if (state := JOB_CACHE.job(job)) is not None and state.is_pending:
+        ask_slurm("scancel", job)  # with --state, SLURM 22.05 would cancel all pending tasks of the array
 
 
 def signal_script(job: str) -> None:

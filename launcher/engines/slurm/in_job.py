@@ -13,6 +13,7 @@ from podrun.runtime.contract import ExitCode
 from ...inventory.find import find_pod
 from ...inventory.pod_request import PodRequest
 from ...pod.pod import Pod
+from ...pod.run_id import task_of
 from ...run.in_job import continue_in, recorded_options, report_start, supervise_in_job
 from ...rundir.runs import RunDirectory
 from .batch import nodes_to_exclude, requeue, submit_next
@@ -33,7 +34,7 @@ def supervise(directory: RunDirectory, nodes: Listing | None = None, prestarted:
         nodes: the job's nodes, if SLURM has been asked already.
         prestarted: agents that have been started on them.
     """
-    job, script = os.environ.get("SLURM_JOB_ID", ""), str(directory.job_script)
+    job, script = _listed_id(directory), str(directory.job_script)
     pod = _on_nodes(directory.spec().pod, nodes)
     options = recorded_options(directory)
     job_time = SlurmJobTime(
@@ -58,7 +59,14 @@ def _submit_again(directory: RunDirectory, job: str, options: Sequence[str], exc
     """Submit another job that continues the run, and return its id. Raises SlurmError."""
     if not options:
         raise SlurmError(f"{directory.job_options} is missing, or damaged")
-    return submit_next(job, options, str(directory.job_script), excluded)
+    following, task = submit_next(job, options, str(directory.job_script), excluded), task_of(directory.run_id)
+    return following if task is None else f"{following}_{task.number}"
+
+
+def _listed_id(directory: RunDirectory) -> str:
+    """Return the id of this job; for a task of an array `ARRAY_TASK`, since the array has the same id as its last task."""
+    task, array = task_of(directory.run_id), os.environ.get("SLURM_ARRAY_JOB_ID", "")
+    return f"{array}_{task.number}" if task is not None and array else os.environ.get("SLURM_JOB_ID", "")
 
 
 def _on_nodes(pod: Pod, known: Listing | None) -> Pod:

@@ -15,6 +15,7 @@ _SLOW_AFTER = 3.0  # seconds after which an answer of SLURM's is late
 LIMIT = 20.0  # seconds: timeout of SLURM's programs
 _ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of job arrays and components of heterogeneous jobs
 _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
+_NUMBER = re.compile(r"JobId=(\d{1,19}) ")
 _REASON = re.compile(r"\bReason=(\w{1,40})")
 COMPLETING = "COMPLETING"
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}  # reasons of a completing job, by the state that follows
@@ -135,15 +136,25 @@ def _state(job: str) -> str | None:
         answer = ask_slurm("scontrol", "--oneliner", "show", "job", job)
     except SlurmError as error:
         return "COMPLETED" if "Invalid job id" in str(error) else None
-    state, reason = _STATE.search(answer), _REASON.search(answer)
+    array, of_array, _ = job.partition("_")
+    if of_array and not _STATE.search(answer):  # tasks that were cancelled before they began are one record
+        return _state(array)
+    record = _record(job, answer)
+    state, reason = _STATE.search(record), _REASON.search(record)
     if state and state[1] == COMPLETING:
-        return _REASONS.get(reason[1] if reason else "") or _state_in_output(job, answer) or COMPLETING
+        return _REASONS.get(reason[1] if reason else "") or _state_in_output(record) or COMPLETING
     return state[1] if state else None
 
 
-def _state_in_output(job: str, answer: str) -> str | None:
+def _record(job: str, answer: str) -> str:
+    """Return the line about a job. An array and its last task have the same id, so SLURM answers with all tasks."""
+    return next((line for line in answer.splitlines() if line.startswith(f"JobId={job} ")), answer)
+
+
+def _state_in_output(record: str) -> str | None:
     """Return the state in which SLURM ends the job, from the line that SLURM writes to the output of the batch script."""
-    if not (path := _OUTPUT.search(answer)):
+    path, job = _OUTPUT.search(record), _NUMBER.match(record)
+    if not path or not job:
         return None
     try:
         with Path(path[1]).open("rb") as file:
@@ -151,19 +162,18 @@ def _state_in_output(job: str, answer: str) -> str | None:
             text = file.read(_TAIL)
     except OSError:
         return None
-    announced = re.findall(
-        rb"\*\*\* JOB %b ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?" % re.escape(job.encode()), text
-    )
+    announced = re.findall(rb"\*\*\* JOB %b ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+))?" % job[1].encode(), text)
     return _DUE_TO.get(announced[-1].strip()) if announced else None
 
 
 def time_left(job: str) -> str | None:
     """Return a job's remaining time as SLURM writes it, `1-02:30:00` or `UNLIMITED`; None if it is unknown."""
     try:
-        answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format=%L").split()
+        answer = ask_slurm("squeue", "--noheader", "--jobs", job, "--format=%A %L")
     except SlurmError:
         return None
-    return answer[0] if answer and re.fullmatch(r"[0-9:-]{1,20}|UNLIMITED", answer[0]) else None
+    left = {id: time for id, _, time in (line.strip().partition(" ") for line in answer.splitlines())}.get(job, "")
+    return left if re.fullmatch(r"[0-9:-]{1,20}|UNLIMITED", left) else None
 
 
 def _all_lines(text: str) -> str:

@@ -20,7 +20,7 @@ _FLAGS = {
 """Options of sbatch without a value."""
 _TAKEN = {
     "nodes": "the slice says how many nodes, and spares=1 asks for more",
-    "array": "a run is one job",
+    "array": "`podrun --array KEY=A,B` submits an array of runs",
     "wrap": "podrun writes the script",
     "chdir": "the run starts where podrun was called",
     "input": "podrun reads nothing there",

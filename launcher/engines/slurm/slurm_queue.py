@@ -55,15 +55,22 @@ class SlurmQueue(Queue):
 
         return sbatch_arguments(spec, options, name)
 
-    def preview(self, spec: RunSpec, arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
+    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, Any], str]:
         from .submission import preview
 
-        return preview(spec, arguments)
+        return preview(spec, arguments, tasks)
 
     def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:
         from .submission import submit_run
 
         return submit_run(spec, bundles, arguments)
+
+    def submit_array(
+        self, specs: Sequence[RunSpec], bundles: Sequence[Bundle], arguments: Sequence[str], at_once: int | None
+    ) -> list[RunDirectory]:
+        from .submission import submit_array
+
+        return submit_array(specs, bundles, arguments, at_once)
 
 
 QUEUE = SlurmQueue()

@@ -9,8 +9,9 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import UserError
@@ -22,7 +23,8 @@ from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
 from .bad_nodes import without_bad_nodes
 from .batch import JOB_CACHE, SBATCH_TIMEOUT, cancel_pending, signal_script, submit
-from .batch_script import batch_options, batch_script
+from .batch_script import array_option, batch_options, batch_script, may_take_whole_nodes, output_pattern
+from .gpus_of_nodes import gpus_of_nodes
 from .job import SlurmError
 from .options import BatchOptions
 
@@ -32,24 +34,30 @@ _TERMINATED = 128 + signal.SIGTERM
 
 def make_script(spec: RunSpec) -> str:
     """Return the batch script of a run."""
-    directory = podrun_home() / "runs" / spec.run_id
-    argv = [sys.executable, "-m", "podrun.launcher.engines.slurm.job_start", str(directory)]
+    argv = [sys.executable, "-m", "podrun.launcher.engines.slurm.job_start"]
     return batch_script(spec.run_id, spec.command, spec.cwd, podrun_home(), argv)
 
 
 def sbatch_arguments(spec: RunSpec, options: BatchOptions, name: str) -> list[str]:
     """Return the arguments of sbatch for a run. `name` becomes part of the job's name."""
-    output = RunDirectory(podrun_home() / "runs" / spec.run_id).job_output
+
+    output = output_pattern(podrun_home(), spec.run_id)
+    gpus = spec.pod.slice.devices_per_host
+    whole_nodes = may_take_whole_nodes(options, spec.pod) and gpus_of_nodes(options) == {gpus}
 
     def words(options: BatchOptions) -> list[str]:
-        return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output)
+        return batch_options(options, spec.pod, f"podrun-{name}"[:_NAME], output, whole_nodes)
 
     return words(without_bad_nodes(options, spec.pod, words, _tell))
 
 
-def preview(spec: RunSpec, words: Sequence[str]) -> tuple[Mapping[str, Any], str]:
-    """Return what would be submitted: as values for JSON, and as a command line for people."""
+def preview(spec: RunSpec, words: Sequence[str], tasks: int) -> tuple[Mapping[str, Any], str]:
+    """Return what would be submitted: as values for JSON, and as a command line for people.
+
+    `tasks`: number of tasks of an array; 0: a single run.
+    """
     script = make_script(spec)
+    words = [*words, *([array_option(0, tasks - 1)] if tasks else [])]
     return {"sbatch": list(words), "script": script}, f"{shlex.join(['sbatch', *words])} <<'END'\n{script}END"
 
 
@@ -64,27 +72,87 @@ def submit_run(spec: RunSpec, bundles: Sequence[Bundle], words: Sequence[str]) -
     Raises:
         UserError: SLURM refuses the job, or the run directory cannot be written. The directory is removed.
     """
-    directory = RunDirectory.create(spec)
+    (directory,) = _submit([spec], bundles, words, [list(words)], lambda job: [job])
+    return directory
+
+
+def submit_array(
+    specs: Sequence[RunSpec], bundles: Sequence[Bundle], words: Sequence[str], at_once: int | None
+) -> list[RunDirectory]:
+    """Submit runs as the tasks of one job array, and return their directories.
+
+    Args:
+        specs: the runs; their ids are those of tasks of one array.
+        bundles: their code.
+        words: arguments of sbatch for one of them.
+        at_once: number of tasks that may run at once; None: no limit.
+
+    Raises:
+        UserError: SLURM refuses the job, or a run directory cannot be written. The directories are removed.
+    """
+    numbers = range(len(specs))
+    array = array_option(0, len(specs) - 1, at_once)
+    again = [[*words, array_option(number, number)] for number in numbers]  # if SLURM does not requeue a task
+    return _submit(specs, bundles, [*words, array], again, lambda job: [f"{job}_{number}" for number in numbers])
+
+
+def _submit(
+    specs: Sequence[RunSpec],
+    bundles: Sequence[Bundle],
+    words: Sequence[str],
+    again: Sequence[Sequence[str]],
+    jobs: Callable[[str], Sequence[str]],
+) -> list[RunDirectory]:
+    """Write the directories of runs, and submit them as one job.
+
+    Args:
+        specs: the runs.
+        bundles: their code.
+        words: arguments of sbatch.
+        again: for each run the arguments with which it alone is submitted again.
+        jobs: returns the job id of each run, from the answer of sbatch.
+
+    Raises:
+        UserError: as `submit_run`.
+    """
+    directories: list[RunDirectory] = []
+    code, script = pickle.dumps(list(bundles)), make_script(specs[0]).encode()
     try:
-        directory.write(directory.bundles, pickle.dumps(list(bundles)))
-        directory.write(directory.job_script, make_script(spec).encode())
-        directory.write(directory.job_options, json.dumps(list(words)).encode())
-        directory.events.touch(mode=0o600)
-        job = submit(words, str(directory.job_script), _report_wait)
+        for spec, options in zip(specs, again, strict=True):
+            directories.append(directory := RunDirectory.create(spec))
+            if directory == directories[0]:
+                directory.write(directory.bundles, code)
+            else:
+                _link(directories[0].bundles, directory.bundles)
+            directory.write(directory.job_script, script)
+            directory.write(directory.job_options, json.dumps(list(options)).encode())
+            directory.events.touch(mode=0o600)
+        job = submit(words, str(directories[0].job_script), _report_wait)
     except SlurmError as error:
-        _remove(directory)
+        _remove(directories)
         raise UserError(f"SLURM has not taken the job: {error}") from None
-    except KeyboardInterrupt:  # while the queue is full
-        _remove(directory)
+    except (KeyboardInterrupt, UserError):
+        _remove(directories)
         raise
     except OSError as error:
-        _remove(directory)
-        raise UserError(f"cannot write {error.filename or directory.path}: {error.strerror}") from None
+        _remove(directories)
+        raise UserError(f"cannot write {error.filename or podrun_home()}: {error.strerror}") from None
     with suppress(OSError):  # such as a full disk; the job records its id itself when it starts
-        directory.record_job(job)
+        for directory, id in zip(directories, jobs(job), strict=True):
+            directory.record_job(id)
     JOB_CACHE.forget()
-    note_work_tree(directory.work_tree, spec.cwd)
-    return directory
+    for directory, spec in zip(directories, specs, strict=True):
+        note_work_tree(directory.work_tree, spec.cwd)
+    return directories
+
+
+def _link(source: Path, target: Path) -> None:
+    """Make a hard link to a file, or a copy where the file system has none. Raises OSError."""
+    try:
+        target.hardlink_to(source)
+    except OSError:
+        shutil.copyfile(source, target)
+        target.chmod(0o600)
 
 
 def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
@@ -125,5 +193,6 @@ def _tell(line: str) -> None:
     print(f"podrun: {line}", file=sys.stderr, flush=True)
 
 
-def _remove(directory: RunDirectory) -> None:
-    shutil.rmtree(directory.path, ignore_errors=True)
+def _remove(directories: Sequence[RunDirectory]) -> None:
+    for directory in directories:
+        shutil.rmtree(directory.path, ignore_errors=True)

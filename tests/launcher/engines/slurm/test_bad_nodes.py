@@ -49,7 +49,7 @@ def submitted(typed: str, excludes_bad: bool = False) -> tuple[list[str], list[s
     pod = replace(find_pod(PodRequest("cpu-2x1", inventories={"slurm": options})), excludes_bad=excludes_bad)
 
     def words(options: object) -> list[str]:
-        return batch_options(options, pod, "podrun-train", Path("/home/me/job.out"))  # type: ignore[arg-type]
+        return batch_options(options, pod, "podrun-train", "/home/me/job.out")  # type: ignore[arg-type]
 
     chosen = words(without_bad_nodes(options, pod, words, told.append))
     return [word for word in chosen if "exclude" in word], told

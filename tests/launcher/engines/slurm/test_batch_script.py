@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
-from podrun.launcher.engines.slurm.batch_script import batch_options, batch_script
+from podrun.launcher.engines.slurm.batch_script import array_option, batch_options, batch_script, output_pattern
 from podrun.launcher.engines.slurm.options import parse_options
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
+from podrun.launcher.pod.run_id import Task, task_of, task_run_id
 
-OUTPUT = Path("/home/me/.podrun/runs/r/job.out")
+OUTPUT = "/home/me/.podrun/runs/r/job.out"
 
 
-def words(typed: str, slice: str = "gpu-2x8", output: Path = OUTPUT) -> list[str]:
+def words(typed: str, slice: str = "gpu-2x8", output: str = OUTPUT) -> list[str]:
     options = parse_options(typed)
     return batch_options(options, find_pod(PodRequest(slice, inventories={"slurm": options})), "podrun-train", output)
 
@@ -50,7 +52,26 @@ def test_a_slice_of_processors_asks_for_no_gpus() -> None:
 
 
 def test_a_percent_sign_in_the_path_is_no_pattern() -> None:
-    assert "--output=/home/100%%j/job.out" in words("time=10", output=Path("/home/100%j/job.out"))
+    assert output_pattern(Path("/home/100%j"), "r") == "/home/100%%j/runs/r/job.out"
+
+
+def test_tasks_of_an_array_share_script_and_options(tmp_path: Path) -> None:
+    """Each task finds its run directory by its number, written with the digits of the run ids."""
+    group = "20261123-151707-c47a9f"
+    ids = [task_run_id(group, number, 12) for number in range(12)]
+    assert (ids[0], ids[11]) == (f"{group}_00", f"{group}_11") and ids == sorted(ids)
+    assert task_of(ids[7]) == Task(group, 7, 2) and task_of(group) is None
+    assert output_pattern(Path("/home/100%j"), ids[0]) == f"/home/100%%j/runs/{group}_%2a/job.out"
+    assert [array_option(0, 11, 4), array_option(0, 0, 4), array_option(3, 3)] == [
+        "--array=0-11%4",
+        "--array=0",
+        "--array=3",
+    ]
+    script = batch_script(ids[0], ["--array", "a=1"], tmp_path, Path("/my home"), ["echo"])
+    done = subprocess.run(
+        ["sh"], input=script, env={**os.environ, "SLURM_ARRAY_TASK_ID": "7"}, capture_output=True, text=True, timeout=20
+    )
+    assert done.stdout == f"/my home/runs/{ids[7]}\n", done.stderr
 
 
 def test_the_script_runs_what_it_says_whatever_was_typed(tmp_path: Path) -> None:
@@ -59,9 +80,9 @@ def test_the_script_runs_what_it_says_whatever_was_typed(tmp_path: Path) -> None
     folder.mkdir()
     typed = ["--slurm=time=10", "a\ntouch INJECTED\n", "$(touch INJECTED)"]
     script = batch_script(
-        "r", typed, folder, Path("/h'x"), ["sh", "-c", 'pwd; echo "$PODRUN_HOME"; echo "$1"', "sh", "$x 'y'"]
+        "r", typed, folder, Path("/h'x"), ["sh", "-c", 'pwd; echo "$PODRUN_HOME"; echo "$@"', "sh", "$x 'y'"]
     )
     done = subprocess.run(["sh"], input=script, cwd=tmp_path, capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [str(folder), "/h'x", "$x 'y'"]
+    assert done.stdout.splitlines() == [str(folder), "/h'x", "$x 'y' /h'x/runs/r"]
     assert not list(tmp_path.rglob("INJECTED"))

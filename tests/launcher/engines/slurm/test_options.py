@@ -36,7 +36,7 @@ def test_the_signal_is_podruns_own() -> None:
         ("gpu", ["'gpu' is not an option of sbatch", "partition=gpu"]),
         ("", ["is not an option of sbatch"]),
         ("Time=2", ["'Time=2' is not an option"]),
-        ("nodes=4,array=1-3", ["nodes: the slice says how many", "array: a run is one job"]),
+        ("nodes=4,array=1-3", ["nodes: the slice says how many", "`podrun --array KEY=A,B` submits an array of runs"]),
         ("spares=one", ["spares is 'one'; give the number of nodes beyond"]),
         (
             "container-image=a.sqsh",

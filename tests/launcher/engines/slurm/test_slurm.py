@@ -146,7 +146,10 @@ def test_the_words_of_the_command_alone() -> None:
     ],
 )
 def test_states_of_a_job(answer: Path, state: str, what: str | None) -> None:
-    answer.write_text(f"JobId=7 JobName=x UserId=me(1)\n {state} Dependency=(null)\n")
+    others = (
+        "JobId=8 ArrayJobId=7 ArrayTaskId=0 JobName=x JobState=FAILED Reason=None\n"  # the array has the id of a task
+    )
+    answer.write_text(f"{others}JobId=7 JobName=x UserId=me(1) {state} Dependency=(null)\n")
     assert why_over("7") == what
 
 
@@ -251,9 +254,17 @@ def test_a_job_that_slurm_does_not_know_any_more(answer: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "left"), [("1-02:00:00\n", "1-02:00:00"), ("UNLIMITED\n", "UNLIMITED"), ("\x1b[2J\n", None), ("", None)]
+    ("said", "left"),
+    [
+        ("7 1-02:00:00\n", "1-02:00:00"),
+        ("8 5:00\n7 UNLIMITED\n", "UNLIMITED"),
+        ("7 \x1b[2J\n", None),
+        ("8 5:00\n", None),
+        ("", None),
+    ],
 )
 def test_the_time_that_is_left(answer: Path, said: str, left: str | None) -> None:
+    """An array and its last task have the same id, by which SLURM answers with all tasks."""
     answer.write_text(said)
     assert time_left("7") == left
 
