@@ -33,7 +33,7 @@ from .member import (
     ENV_SCRIPT,
     ENV_SLICE_INDEX,
 )
-from .networks import LIBRARIES, NETWORKS, Network, default_network
+from .networks import LIBRARIES, NETWORKS, Network, accelerator_of, default_network
 from .scheduling import SPOT, Scheduling
 from .tpu_machines import ACCELERATORS, generation
 from .volumes import FUSE_ANNOTATION, Volume
@@ -280,7 +280,7 @@ def _selector(slice: Slice, cluster: ClusterOptions, network: Network) -> dict[s
             "cloud.google.com/gke-tpu-topology": slice.topology,
             **spot,
         }
-    accelerator = cluster.accelerator or network.accelerator
+    accelerator = cluster.accelerator or accelerator_of(slice, network)
     return {**({"cloud.google.com/gke-accelerator": accelerator} if accelerator else {}), **spot}
 
 

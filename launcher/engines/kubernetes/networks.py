@@ -13,6 +13,7 @@ from typing import Any
 
 from podrun.runtime.contract import UserError
 
+from ...pod.gpu_slices import declared_model
 from ...pod.slices import Slice
 
 DRIVER = "/usr/local/nvidia"
@@ -178,7 +179,10 @@ NETWORKS = {
     "rdma": _RDMA,
 }
 """Networks by their names. Machines: `tcpx` a3-highgpu-8g, `tcpxo` a3-megagpu-8g, `rdma` a3-ultragpu-8g and a4-highgpu-8g."""
-GPU_NETWORKS = ("tcpx", "tcpxo", "rdma")
+_MODELS = {"tcpx": ("H100",), "tcpxo": ("H100",), "rdma": ("H200", "B200")}
+"""GPUs of the machines with each network."""
+_LABELS = {"H200": "nvidia-h200-141gb", "B200": "nvidia-b200"}
+"""GKE's node labels of the GPUs of the machines with `rdma`."""
 
 
 def default_network(slice: Slice) -> str:
@@ -186,11 +190,18 @@ def default_network(slice: Slice) -> str:
     return "host" if slice.kind == "tpu" or (slice.kind == "gpu" and slice.hosts > 1) else "pod"
 
 
+def accelerator_of(slice: Slice, network: Network) -> str | None:
+    """Return GKE's label of the nodes with the network; None: any, such as those of clusters without GKE's labels."""
+    if network is not _RDMA:
+        return network.accelerator
+    return _LABELS.get(declared_model(slice.name) or "")
+
+
 def check_network(name: str, slice: Slice, accelerator: str | None) -> None:
     """Raise UserError if the slice's machines do not have this network."""
-    network = NETWORKS[name]
-    if name not in GPU_NETWORKS:
+    if (models := _MODELS.get(name)) is None:
         return
+    network, model = NETWORKS[name], declared_model(slice.name)
     if slice.kind != "gpu":
         raise UserError(
             f"--network {name} is of GPU machines, but {slice.name} has none; leave it out, or give host or pod"
@@ -199,6 +210,10 @@ def check_network(name: str, slice: Slice, accelerator: str | None) -> None:
         raise UserError(
             f"--network {name}: its machines have {_GPUS_OF_A_HOST} GPUs, and a pod uses all of them, but {slice.name} has "
             f"{slice.devices_per_host} on a host; give gpu-{max(1, slice.devices // _GPUS_OF_A_HOST)}x{_GPUS_OF_A_HOST}"
+        )
+    if model not in (None, *models):
+        raise UserError(
+            f"--network {name} is that of machines with {' or '.join(models)}, but {slice.name} has {model}; leave it out"
         )
     if network.accelerator and accelerator not in (None, network.accelerator):
         raise UserError(

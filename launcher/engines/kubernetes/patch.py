@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -58,17 +58,38 @@ class Step:
 Steps = tuple[Step, ...]
 
 
-def apply_changes(manifest: dict[str, Any], patch: Path | None, settings: Sequence[str]) -> None:
-    """Change the manifest by a patch file, then by settings `PATH=VALUE`. Raises UserError with all mistakes."""
+@dataclass(frozen=True)
+class Changes:
+    """Checked changes of a manifest."""
+
+    patch: Mapping[str, Any] = field(default_factory=dict)
+    """Fields by their first words, to be merged."""
+    settings: tuple[tuple[str, Steps, Any], ...] = ()
+    """Words for messages, path and value of each field to be set; None removes it."""
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        """Change the manifest. Raises UserError with all items of lists that it does not have."""
+        for root, value in self.patch.items():
+            at: Any = manifest
+            for key in ROOTS[root][:-1]:
+                at = at[key]
+            at[ROOTS[root][-1]] = _merged(at[ROOTS[root][-1]], value)
+        mistakes = Mistakes()
+        for where, steps, value in self.settings:
+            mistakes.check(partial(_set, where, manifest, steps, value))
+        mistakes.raise_any()
+
+
+def read_changes(patch: Path | None, settings: Sequence[str]) -> Changes:
+    """Read a patch file and settings `PATH=VALUE`. Raises UserError with all fields that a JobSet does not have."""
     mistakes = Mistakes()
-    if patch:
-        mistakes.check(lambda: _apply_file(manifest, patch))
-    for text in settings:
-        mistakes.check(partial(_apply_setting, manifest, text))
+    values = mistakes.check(lambda: _read_patch(patch)) if patch else None
+    parsed = [mistakes.check(partial(_read_setting, text)) for text in settings]
     mistakes.raise_any()
+    return Changes(values or {}, tuple(filter(None, parsed)))
 
 
-def _apply_setting(manifest: dict[str, Any], text: str) -> None:
+def _read_setting(text: str) -> tuple[str, Steps, Any]:
     path, value = _split(text)
     where = f"--set {path}"
     steps = _steps(path)
@@ -78,17 +99,14 @@ def _apply_setting(manifest: dict[str, Any], text: str) -> None:
             f"{where}: names the whole of {path}; name a field of it, or give a --patch FILE, which is merged"
         )
     if kind == "string":  # `true` and `1` are texts here, as annotations are
-        parsed: Any = None if value == "null" else value
-    else:
-        try:
-            parsed = parse(value)[0]
-        except yaml.YAMLError as error:
-            raise UserError(f"{where}: {short(value)} is not valid YAML: {yaml_problem(error)}") from None
-    if parsed is not None:
-        problems = [f"{where}{place}: {what}" for place, what, _ in _problems(kind, parsed)]
-        if problems:
-            raise UserError("\n".join(problems))
-    _set(where, manifest, steps, parsed)
+        return where, steps, None if value == "null" else value
+    try:
+        parsed = parse(value)[0]
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: {short(value)} is not valid YAML: {yaml_problem(error)}") from None
+    if problems := [f"{where}{place}: {what}" for place, what, _ in _problems(kind, parsed)]:
+        raise Mistakes(problems)
+    return where, steps, parsed
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -242,8 +260,8 @@ def _index(where: str, items: list[Any], step: Step) -> int:
 # --- the patch file ---------------------------------------------------------------------------------------------------------
 
 
-def _apply_file(manifest: dict[str, Any], path: Path) -> None:
-    """Merge a file's fields into the manifest. Raises UserError with all mistakes of the file."""
+def _read_patch(path: Path) -> dict[str, Any]:
+    """Return the fields of a file. Raises UserError with all its mistakes."""
     values, lines = read_mapping(
         path,
         f"--patch {path}",
@@ -261,12 +279,7 @@ def _apply_file(manifest: dict[str, Any], path: Path) -> None:
             for place, what, dotted in rows
         ]
         raise Mistakes(texts)
-    for root, value in values.items():
-        at: Any = manifest
-        for key in ROOTS[root][:-1]:
-            at = at[key]
-        last = ROOTS[root][-1]
-        at[last] = _merged(at.get(last) if isinstance(at, dict) else at[last], value)
+    return {root: value for root, value in values.items() if value is not None}
 
 
 def _merged(before: Any, value: Any) -> Any:

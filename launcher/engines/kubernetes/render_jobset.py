@@ -27,7 +27,7 @@ from ...request.request import Request
 from ...request.train_file import read_config, read_launch
 from .jobset import ClusterOptions, Manifest, jobset, name_problem, slice_problem, text_problem
 from .networks import check_network
-from .patch import apply_changes
+from .patch import Changes, read_changes
 from .scheduling import Scheduling, parse_tolerations
 from .tpu_machines import with_chips_per_host
 from .volumes import Volume, parse_volumes
@@ -77,8 +77,9 @@ class JobSetRequest:
 
 def render(request: JobSetRequest) -> int:
     """Print the manifest, or submit it by kubectl. Returns the exit code. Raises UserError with all mistakes."""
-    pod, job, where = _resolve(request, new_run_id())
-    manifest = _changed(jobset(pod, job, where), request)
+    pod, job, where, changes = _resolve(request, new_run_id())
+    manifest = jobset(pod, job, where)
+    changes.apply(manifest)
     if job.launch.workdir is None:
         print(f"podrun: {_NO_WORKDIR}", file=sys.stderr)
     text = to_yaml(manifest)
@@ -90,7 +91,10 @@ def render(request: JobSetRequest) -> int:
 
 def make_manifest(request: JobSetRequest, run_id: str) -> dict[str, object]:
     """Return the manifest. Raises UserError with all mistakes."""
-    return _changed(jobset(*_resolve(request, run_id)), request)
+    pod, job, where, changes = _resolve(request, run_id)
+    manifest = jobset(pod, job, where)
+    changes.apply(manifest)
+    return manifest
 
 
 def to_yaml(manifest: Manifest) -> str:
@@ -109,13 +113,7 @@ def _block(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _block)
 
 
-def _changed(manifest: Manifest, request: JobSetRequest) -> Manifest:
-    """Return the manifest with the user's own fields. Raises UserError with all mistakes in them."""
-    apply_changes(manifest, request.patch, request.settings)
-    return manifest
-
-
-def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, ClusterOptions]:
+def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program, ClusterOptions, Changes]:
     """Check the request. Raises UserError with all mistakes."""
     mistakes = Mistakes()
     job = mistakes.check(lambda: _job(request))
@@ -161,11 +159,12 @@ def _resolve(request: JobSetRequest, run_id: str) -> tuple[Pod, Config | Program
     if slice and job and not isinstance(job, Program):
         config, shape = job, slice
         mistakes.check(lambda: check_slice(config, shape.devices, shape.slices, shape.kind))
+    changes = mistakes.check(lambda: read_changes(request.patch, request.settings))
     mistakes.raise_any()
-    assert job and slice
+    assert job and slice and changes
     hosts = tuple(Host(f"worker-{number}", f"worker-{number}") for number in range(slice.hosts))
     pod = Pod(slice, hosts, "ssh", _PLATFORMS[slice.kind])
-    return pod, job, where
+    return pod, job, where, changes
 
 
 def _job(request: JobSetRequest) -> Config | Program:

@@ -125,6 +125,22 @@ def test_the_networks_of_gpu_machines(train: Path, network: str, accelerator: st
     assert pod["containers"][0]["command"] == [*MEMBER]
 
 
+@pytest.mark.parametrize(
+    ("slice", "network", "label"),
+    [
+        ("h200-16", "rdma", "nvidia-h200-141gb"),
+        ("b200-8", "rdma", "nvidia-b200"),
+        ("h200-16", None, None),
+        ("h100-16", "tcpxo", "nvidia-h100-mega-80gb"),
+        ("h100-16", None, None),
+    ],
+)
+def test_a_network_chooses_its_nodes(train: Path, slice: str, network: str | None, label: str | None) -> None:
+    """Other clusters than GKE have no such labels."""
+    pod = pod_of(made(train, slice=slice, network=network))
+    assert pod.get("nodeSelector", {}).get("cloud.google.com/gke-accelerator") == label
+
+
 def test_a_job_may_override_the_variables_of_its_network(train: Path) -> None:
     overrides = ("batch_size=128", "launch.env={NCCL_ALGO: Tree}")
     pod = pod_of(made(train, slice="gpu-2x8", network="tcpx", overrides=overrides))
@@ -201,6 +217,10 @@ def test_volumes(train: Path) -> None:
         (
             {"slice": "gpu-2x8", "network": "tcpx", "accelerator": "nvidia-l4"},
             "--network tcpx is that of nvidia-h100-80gb, but --accelerator is nvidia-l4; leave one of them out",
+        ),
+        (
+            {"slice": "a100-16", "network": "tcpxo"},
+            "--network tcpxo is that of machines with H100, but a100-16 has A100; leave it out",
         ),
         ({"toleration": ("a=b:Never",)}, "--toleration 'a=b:Never': write KEY, KEY=VALUE or KEY=VALUE:EFFECT"),
         ({"toleration": ("a b",)}, "(kubectl describe node); an effect is NoSchedule, PreferNoSchedule or NoExecute"),
@@ -340,6 +360,8 @@ def test_a_patch_with_mistakes_names_their_lines(train: Path, in_process: Podrun
         "--set spec.x: spec has no field 'x'",
     ):
         assert words in done.stderr
+    several = in_process(*options, "--set=spec.x=1", "--toleration=a b", str(train))
+    assert all(words in several.stderr for words in ("spec has no field 'x'", "--toleration 'a b'", "line 6: pod"))
     missing = in_process(*options[:-1], "--patch=pach.yaml", str(train))
     assert missing.returncode == 2
     assert re.search(r"--patch pach.yaml: cannot read the patch: No such file", missing.stderr)
