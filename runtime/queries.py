@@ -94,6 +94,10 @@ class EvaluateQuery(TypedDict):
     """Path of other data than the run's."""
     tokenizer: str | None
     """Path of a tokenizer.json."""
+    tasks: list[str]
+    """Tasks of lm-evaluation-harness, in place of data; none: data."""
+    limit: int | None
+    """Number of examples of each task; None: all."""
 
 
 @dataclass(frozen=True)

@@ -485,6 +485,13 @@ def generate(
     guard(action)
 
 
+def _task_names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in (value or "").split(",")) if value is not None else ()
+    if "" in names:
+        raise click.BadParameter("a name is empty; give names with commas between them: hellaswag,arc_easy")
+    return names
+
+
 @click.command()
 @click.argument("words", nargs=-1, metavar="[RUN|WORKDIR|CHECKPOINT|URL|FOLDER] [key.path=value ...]")
 @_step
@@ -500,6 +507,14 @@ def generate(
     help="A tokenizer.json for a text, if the model has none.",
 )
 @click.option("--metric", "metrics", multiple=True, metavar="NAME", help="Print this metric only; may be repeated.")
+@click.option(
+    "--lm-eval",
+    "tasks",
+    callback=_task_names,
+    metavar="TASK,...",
+    help="Tasks of EleutherAI's lm-evaluation-harness in place of data: names or YAML files.",
+)
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Examples of each task.  [default: all]")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
 @pod_options()
 @click.pass_context
@@ -511,6 +526,8 @@ def evaluate(
     data: str | None,
     tokenizer: Path | None,
     metrics: tuple[str, ...],
+    tasks: tuple[str, ...],
+    limit: int | None,
     as_json: bool,
     **where: Any,
 ) -> None:
@@ -530,6 +547,7 @@ def evaluate(
       podrun evaluate runs/train --step best --json
       podrun evaluate runs/train --data other.txt
       podrun evaluate Llama-3.2-1B --data notes.txt
+      podrun evaluate Llama-3.2-1B --lm-eval hellaswag,arc_easy --limit 200
       podrun evaluate runs/train --pod pod.yaml --slice v5e-16
     """
 
@@ -542,7 +560,9 @@ def evaluate(
         target, overrides = (words[0], words[1:]) if has_target else (None, words)
         pod = PodRequest.from_options(where)
         typed = tuple(ctx.meta.get(TYPED, ()))
-        return measure(EvaluateRequest(target, step, data, tokenizer, metrics, as_json, pod, overrides, typed))
+        return measure(
+            EvaluateRequest(target, step, data, tokenizer, metrics, as_json, pod, tasks, limit, overrides, typed)
+        )
 
     guard(action)
 

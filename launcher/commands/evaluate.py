@@ -45,6 +45,8 @@ class EvaluateRequest:
         metrics: names of the metrics to show; none: all.
         json: print the report as JSON.
         where: the pod.
+        tasks: tasks of lm-evaluation-harness; none: the model is evaluated on data.
+        limit: number of examples of each task; None: all.
         overrides: keys of the job that differ on the pod.
         command: arguments of podrun, as typed.
     """
@@ -56,12 +58,15 @@ class EvaluateRequest:
     metrics: tuple[str, ...]
     json: bool
     where: PodRequest
+    tasks: tuple[str, ...] = ()
+    limit: int | None = None
     overrides: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
 
 def evaluate(request: EvaluateRequest) -> int:
     """Print the metrics, and return podrun's exit code. Raises UserError; UnavailableError if a bucket is unreachable."""
+    _check_tasks(request)
     if request.where.names_pod:
         return _evaluate_on_pod(request)
     if request.overrides:
@@ -73,13 +78,28 @@ def evaluate(request: EvaluateRequest) -> int:
         return _evaluate_here(request, source)
 
 
+def _check_tasks(request: EvaluateRequest) -> None:
+    """Raise UserError for options that do not go together with tasks of lm-evaluation-harness."""
+    if request.limit is not None and not request.tasks:
+        raise UserError("--limit is for --lm-eval; the number of batches of other data is `eval.batches` of the job")
+    if request.tasks and request.data:
+        raise UserError("--data and --lm-eval: tasks have their own data; give one of the two")
+    if request.tasks and request.where.names_pod:
+        raise UserError(
+            "--lm-eval evaluates on this machine; leave out the options that name a pod, or evaluate on its data there"
+        )
+
+
 def _evaluate_here(request: EvaluateRequest, source: ModelSource) -> int:
     query: EvaluateQuery = {
         "folder": str(source.folder),
         "step": source.step,
         "data": _absolute(request.data),
         "tokenizer": str(request.tokenizer.absolute()) if request.tokenizer else None,
+        "tasks": [os.path.abspath(task) if task.endswith((".yaml", ".yml")) else task for task in request.tasks],
+        "limit": request.limit,
     }
+    what = "answer" if request.tasks else "batch"
     process = QueryProcess(
         source.python, "podrun.runtime.evaluate", query_environment({}), "evaluated the model", source.cwd
     )
@@ -88,7 +108,7 @@ def _evaluate_here(request: EvaluateRequest, source: ModelSource) -> int:
 
             def on_part(line: str) -> None:
                 done, total = json.loads(line)
-                change(f"evaluating: batch {done:,} of {total:,}")
+                change(f"evaluating: {what} {done:,} of {total:,}")
 
             answer = source.named(process.ask(query, on_part))
     except QueryError as error:

@@ -39,7 +39,7 @@ LAUNCHER_ONLY = {"fabric", "paramiko", "invoke", "podrun.launcher"}
 RUNTIME_MODULES = sorted(
     ".".join(("podrun", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     for path in (ROOT / "runtime").rglob("*.py")
-    if path.name != "__main__.py"
+    if path.name not in ("__main__.py", "harness.py")  # the second needs lm-eval, and is imported for it alone
 )
 
 

@@ -15,6 +15,8 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.runtime.config import Config, saved_config
 
+from .conftest import Podrun
+
 RUN = "20260101-000000-abcd"
 TOKENIZER = "words/tokenizer.json"
 
@@ -67,3 +69,17 @@ def test_data_that_is_brought(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert spec.data is not None
     assert [key.here for key in spec.data.keys] == [str(project / "text.txt"), str(project / TOKENIZER)]
     assert all(path.startswith(spec.data.folder(spec.pod.home)) for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--limit", "3"], "--limit is for --lm-eval"),
+        (["--lm-eval", "a", "--data", "b"], "--data and --lm-eval: tasks have their own data"),
+        (["--lm-eval", "a", "--slice", "cpu-1x2", "--simulate"], "--lm-eval evaluates on this machine; leave out"),
+        (["--lm-eval", "a,,b"], "a name is empty; give names with commas between them"),
+    ],
+)
+def test_tasks_that_cannot_be_evaluated(podrun: Podrun, words: list[str], said: str) -> None:
+    done = podrun("evaluate", "runs/none", *words)
+    assert (done.code, done.out) == (2, "") and said in " ".join(done.err.split())
