@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 from typing import Any
@@ -217,3 +218,68 @@ def test_mistakes_leave_nothing(login: LoginNode) -> None:
     assert "--array=0-1 " in shown.stdout and shown.stdout.splitlines()[-1] == "task 1: N=2"
     assert json.loads(login.podrun("ps", "--all", "--json").stdout) == []
     assert not login.cluster.jobs()
+
+
+SLOW = """\
+#!/bin/sh
+case "$*" in *--array=*) ;; *) exec {sbatch} "$@";; esac
+touch {path}/asked
+{before}
+{sbatch} "$@"
+{after}
+"""
+
+
+class SlowLogin(LoginNode):
+    """Submit where sbatch takes long, before or after SLURM has the job."""
+
+    before, after = "sleep 2", ""
+
+    @property
+    def env(self) -> dict[str, str]:
+        path = super().env["PATH"]
+        sbatch = self.path / "bin" / "sbatch"
+        sbatch.parent.mkdir(exist_ok=True)
+        real = shutil.which("sbatch", path=path)
+        sbatch.write_text(SLOW.format(sbatch=real, path=self.path, before=self.before, after=self.after))
+        sbatch.chmod(0o755)
+        return {**super().env, "PATH": f"{sbatch.parent}:{path}"}
+
+    def submit_slowly(self, options: str) -> subprocess.Popen[str]:
+        """Start the submission of an array, and return when sbatch runs."""
+        words = [options, "--slice=cpu-1x1", "--array", "N=0,1", "--", "python", "-c", "pass"]
+        process = subprocess.Popen(
+            [*self.command, *words], cwd=self.path, env=self.env, stderr=subprocess.PIPE, text=True
+        )
+        wait_until((self.path / "asked").exists, "sbatch")
+        return process
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_ctrl_c_while_it_is_submitted(login: LoginNode, after: bool) -> None:
+    """Leave neither runs nor jobs, also where SLURM has taken the array already."""
+    login = SlowLogin(login.path, login.cluster)
+    if after:
+        login.before, login.after = "", "sleep 2"
+    submitting = login.submit_slowly(f"{OPTIONS},hold")
+    if after:
+        wait_until(lambda: bool(login.cluster.jobs()), "the jobs")
+    submitting.send_signal(signal.SIGINT)
+    _, errors = submitting.communicate(timeout=30)
+    assert (submitting.returncode, errors) == (ExitCode.INTERRUPTED, "podrun: interrupted\n")
+    assert json.loads(login.podrun("ps", "--all", "--json").stdout) == []
+    wait_until(lambda: not login.cluster.jobs(), "the end of the jobs", 20)
+
+
+def test_runs_whose_submitter_is_killed(login: LoginNode) -> None:
+    """They record their jobs themselves when they start, and are runs like others."""
+    login = SlowLogin(login.path, login.cluster)
+    submitting = login.submit_slowly(OPTIONS)
+    submitting.kill()
+    submitting.wait()
+    wait_until(lambda: bool(login.cluster.jobs()), "the jobs", 20)
+    wait_until(lambda: not login.cluster.jobs(), "the end of the jobs", 60)
+    rows = json.loads(login.podrun("status", "--json").stdout)
+    assert [row["state"] for row in rows] == ["done"] * 2
+    assert [row["slurm_job"].partition("_")[2] for row in rows] == ["0", "1"]
+    login.wait_until_gone()

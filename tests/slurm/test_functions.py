@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
+from podrun.launcher.run.policy import QUICK
+
+from ..conftest import make_sandbox
 from ..hosts import wait_until
+from .cluster import Cluster
 from .conftest import LoginNode
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -185,6 +193,67 @@ print(call.results())
     assert output == "['second', 'second']\n", errors
     assert [mark.read_text() for mark in marks] == ["begun\n" * 2] * 2
     python.wait_until_gone()
+
+
+def test_a_call_on_a_node_that_crashes_is_made_again(tmp_path: Path) -> None:
+    """podrun notices it before SLURM does, and has the job requeued without the node."""
+    cluster = Cluster("SlurmdTimeout=60\n")
+    python = Python(make_sandbox(tmp_path).path, cluster)
+    try:
+        mark = python.path / "mark"
+        text = f"""
+call = podrun.submit(work.once, {str(mark)!r}, slurm="time=10,signal=30,exclusive", slice="cpu-2x1")
+print(call.run_id, flush=True)
+print(call.results())
+"""
+        program = python.start(text)
+        assert program.stdout
+        run = program.stdout.readline().strip()
+        wait_until(lambda: all(Path(f"{mark}{process}").exists() for process in range(2)), "the first call", 60)
+        begun = time.monotonic()
+        wait_until(lambda: time.monotonic() - begun > QUICK + 3, "a call that lasts", 60)  # a quick one may crash nodes
+        lost = list(next(e["hosts"] for e in python.events(run) if e["event"] == "start"))[1]
+        cluster.hosts.cut(lost)
+        cluster.hosts.kill(lost)
+        output, errors = program.communicate(timeout=400)
+        assert output == "['second', 'second']\n", errors
+        starts = [list(e["hosts"]) for e in python.events(run) if e["event"] == "start"]
+        assert len(starts) == 2 and lost not in starts[1]
+    finally:
+        python.close()
+        cluster.close()
+
+
+SLOW = """\
+#!/bin/sh
+{sbatch} "$@"
+touch {path}/submitted
+sleep 2
+"""
+
+
+def test_ctrl_c_in_submit(python: Python) -> None:
+    """The job is taken out of the queue, and nothing of the call is left."""
+    sbatch = python.path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(SLOW.format(sbatch=shutil.which("sbatch", path=python.env["PATH"]), path=python.path))
+    sbatch.chmod(0o755)
+    text = f"""
+import os
+os.environ["PATH"] = {str(sbatch.parent)!r} + ":" + os.environ["PATH"]
+try:
+    podrun.submit(work.add, 1, slurm="time=10,hold")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    program = python.start(text)
+    wait_until((python.path / "submitted").exists, "the job", 30)
+    assert python.cluster.jobs()
+    program.send_signal(signal.SIGINT)
+    output, errors = program.communicate(timeout=60)
+    assert (program.returncode, output) == (0, "interrupted\n"), errors
+    assert not python.cluster.jobs()
+    assert not any((python.path / "home" / "functions").iterdir())
 
 
 def test_mistakes_leave_nothing(python: Python) -> None:

@@ -8,11 +8,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
-from .job import COMPLETING, SlurmError, ask_slurm, is_job_id, plain_env, why_over
+from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, plain_env, why_over
 
+_AFTER_INTERRUPT = 3.0  # seconds after Ctrl-C for which sbatch may still answer
 SBATCH_TIMEOUT = 60.0  # seconds for sbatch, which retries while the controller is busy
 _CACHE_SECONDS = 5.0  # seconds for which squeue's answer is reused: frequent queries load the controller
 _NEW_JOB_SECONDS = 0.5  # seconds until squeue is asked again about a job that was submitted after its answer
@@ -97,14 +99,30 @@ class Job:
 def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
     """Submit a script, and return its job id. Raises SlurmError with the reason and what to do.
 
+    After Ctrl-C the job is cancelled, if sbatch has submitted it nevertheless.
     `waits` is called if sbatch has not submitted it within a few seconds, since it retries for a while.
     """
     env = {**plain_env(os.environ), **{name: v for name, v in os.environ.items() if name.startswith("SBATCH_")}}
     try:
-        answer = ask_slurm("sbatch", "--parsable", *options, script, env=env, limit=SBATCH_TIMEOUT, waits=waits)
+        answer = ask_slurm(
+            *("sbatch", "--parsable", *options, script),
+            env=env,
+            limit=SBATCH_TIMEOUT,
+            waits=waits,
+            after_interrupt=_AFTER_INTERRUPT,
+        )
+    except Interrupted as interrupted:  # SLURM has the job, which would wait for nothing
+        with suppress(SlurmError):
+            ask_slurm("scancel", _job_in(interrupted.answer))
+        raise KeyboardInterrupt from None
     except SlurmError as error:
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, error.message)), None)
         raise SlurmError(f"{error.message}\n{remedy}" if remedy else error.message) from None
+    return _job_in(answer)
+
+
+def _job_in(answer: str) -> str:
+    """Return the id of the job in the answer of sbatch. Raises SlurmError."""
     job = answer.split("\n")[-2 if answer.endswith("\n") else -1].partition(";")[0].strip()
     if not is_job_id(job):
         raise SlurmError(f"sbatch answers {answer.strip()[:80]!r}, which is not the id of a job")

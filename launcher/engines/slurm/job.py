@@ -64,15 +64,37 @@ def is_job_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def ask_slurm(
-    *command: str, env: Mapping[str, str] | None = None, limit: float = LIMIT, waits: Callable[[], None] = lambda: None
-) -> str:
-    """Run one of SLURM's programs and return its output. Raises SlurmError.
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a SLURM program was running, which has done its work nevertheless."""
 
-    `limit`: timeout in seconds. `waits` is called if it has not answered within a few seconds.
+    def __init__(self, answer: str) -> None:
+        super().__init__()
+        self.answer = answer
+        """Its output."""
+
+
+def ask_slurm(
+    *command: str,
+    env: Mapping[str, str] | None = None,
+    limit: float = LIMIT,
+    waits: Callable[[], None] = lambda: None,
+    after_interrupt: float = 0.0,
+) -> str:
+    """Run one of SLURM's programs and return its output.
+
+    Args:
+        command: the program and its arguments.
+        env: its environment.
+        limit: timeout in seconds.
+        waits: called if it has not answered within a few seconds.
+        after_interrupt: seconds after Ctrl-C for which it may still answer, before it is killed.
+
+    Raises:
+        SlurmError: it has failed or timed out.
+        Interrupted: Ctrl-C, and it has answered with success afterwards.
     """
     try:
-        done = _run(command, plain_env(os.environ) if env is None else env, limit, waits)
+        done = _run(command, plain_env(os.environ) if env is None else env, limit, waits, after_interrupt)
     except FileNotFoundError:
         raise SlurmError(f"there is no `{command[0]}` in the PATH of this machine; is SLURM installed here?") from None
     except subprocess.TimeoutExpired as error:
@@ -88,9 +110,9 @@ def ask_slurm(
 
 
 def _run(
-    command: Sequence[str], env: Mapping[str, str], limit: float, waits: Callable[[], None]
+    command: Sequence[str], env: Mapping[str, str], limit: float, waits: Callable[[], None], after_interrupt: float
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command like `subprocess.run`, with the same exceptions."""
+    """Run a command like `subprocess.run`, with the same exceptions, and Interrupted."""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -105,6 +127,15 @@ def _run(
             except subprocess.TimeoutExpired:
                 waits()
                 output, errors = process.communicate(timeout=limit - _SLOW_AFTER)
+        except KeyboardInterrupt:
+            try:
+                output, errors = process.communicate(timeout=after_interrupt)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.kill()
+                raise KeyboardInterrupt from None
+            if process.returncode:
+                raise
+            raise Interrupted(output.decode(errors="replace")) from None
         except BaseException:
             process.kill()
             raise
