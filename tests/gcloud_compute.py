@@ -23,12 +23,12 @@ TEMPLATE_FLAGS = {
     "boot-disk-size", "boot-disk-type", "description", "disk", "image-family", "image-project",
     "instance-termination-action", "labels", "machine-type", "maintenance-policy", "max-run-duration", "metadata",
     "network", "no-address", "provisioning-model", "request-valid-for-duration", "reservation", "reservation-affinity",
-    "scopes", "service-account", "shielded-secure-boot", "subnet", "subnet-region", "tags",
+    "scopes", "service-account", "shielded-secure-boot", "subnet", "tags",
 }  # fmt: skip
 GROUP_FLAGS = {
     "default-action-on-vm-failure", "description", "size", "target-size-policy-mode", "template", "workload-policy",
 }  # fmt: skip
-POLICY_FLAGS = {"accelerator-topology", "accelerator-topology-mode", "description", "type"}
+POLICY_FLAGS = {"accelerator-topology", "description", "type"}
 FLAGS = {"instance-templates": TEMPLATE_FLAGS, "resource-policies": POLICY_FLAGS, "managed": GROUP_FLAGS}
 SHARED = {"filter", "format", "project", "quiet", "region", "zone", "zones"}
 KINDS = {"instance-templates": "templates", "resource-policies": "policies", "managed": "groups"}
@@ -83,7 +83,10 @@ def answer(state: State, words: list[str], folder: Path) -> int:
         print(json.dumps(list_vms(state, options)))
         return 0
     kind = KINDS[group]
-    key = f"{options.get('zone', '')}/{name}" if kind == "groups" else f"{options.get('region', '')}/{name}"
+    place = {"groups": "zone", "policies": "region"}.get(
+        kind, ""
+    )  # a template is global, its --region is the subnetwork's
+    key = f"{options.get(place, '')}/{name}"
     path = f"projects/{PROJECT}/" + PATHS[kind].format(
         name=name, region=options.get("region", ""), zone=options.get("zone", "")
     )

@@ -25,6 +25,7 @@ _LIMIT_BYTES = 16 << 20  # of an answer: more than a list of a thousand TPU VMs 
 _MAX_PROJECT = 100  # characters of a project
 _PIECE = 1 << 16  # bytes
 _POLL = 0.2  # seconds between two checks for Ctrl-C
+_PARTIAL = "Some requests did not succeed"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?")
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]{0,99}")  # an ID, perhaps with a domain, or a number
 
@@ -138,7 +139,7 @@ def run_gcloud(
     """
     by_hand = shlex.join(argv)
     code, out, err = _run([*argv, *options, f"--format={form}"], tpu, verb, stopped, by_hand)
-    if code != 0:
+    if code != 0 or (verb.is_compute and _PARTIAL in err):  # gcloud compute lists what it got, and ends with code 0
         raise explain(verb, tpu, code, err, by_hand)
     if verb.name in ("create", "delete"):  # it prints the operation, not the resource
         return None

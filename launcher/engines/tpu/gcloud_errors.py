@@ -46,6 +46,10 @@ class ExistingTpuError(UserError):
     """Something has this name already."""
 
 
+_HEADS = re.compile(
+    r"(ERROR|WARNING): .*(Could not fetch (\w+ )?resource:|did not succeed[.:]|unrecognized arguments:|is Autoscaled\.)$"
+)
+"""Lines of gcloud compute after which the error itself stands."""
 _CHANGES = ("create", "delete")
 _LOOKS = ("describe", "list")
 _TPU_MEANINGS = (
@@ -136,7 +140,7 @@ _COMPUTE_MEANINGS = (
     ),
     *LOGIN,
     Meaning(
-        r"unrecognized arguments: --|Invalid choice: '(FLEX_START|workload-policy|instance-templates)'",
+        r"unrecognized arguments:|Invalid choice: '(FLEX_START|workload-policy|instance-templates)'",
         UserError,
         "this gcloud is too old to create TPUs on Compute Engine, or --gcloud has an option that it does not know; "
         "run `gcloud components update`, or install a newer one",
@@ -180,13 +184,13 @@ _COMPUTE_MEANINGS = (
         ("describe", "delete", "list-instances"),
     ),
     Meaning(
-        r"INVALID_ARGUMENT|FAILED_PRECONDITION|was not found|Invalid value|invalid|\b400\b",
+        r"INVALID_ARGUMENT|FAILED_PRECONDITION|was not found|Invalid value|invalid|HTTPError 400",
         UserError,
         "Google refuses the request",
         ("create",),
     ),
     Meaning(
-        r"\b(UNAVAILABLE|INTERNAL|INTERNAL_ERROR|DEADLINE_EXCEEDED|ABORTED|50[0-9])\b|[Ii]nternal error|backend error"
+        r"\b(UNAVAILABLE|INTERNAL|INTERNAL_ERROR|DEADLINE_EXCEEDED|ABORTED|HTTPError 5\d\d)\b|[Ii]nternal error|backend error"
         r"|try again",
         UnavailableError,
         "Compute Engine has no answer now; try again in some minutes",
@@ -233,8 +237,9 @@ def _fill(text: str, target: Target, verb: Verb | None = None) -> str:
 def _error_line(err: str) -> str:
     """Return the line with the error: the first that begins with ERROR, otherwise the last one."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
-    first = next((number for number, line in enumerate(lines) if line.startswith("ERROR:")), len(lines) - 1)
+    last = len(lines) - 1
+    first = next((number for number, line in enumerate(lines) if _HEADS.match(line) or line.startswith("ERROR:")), last)
     line = lines[first] if lines else ""
-    if line.endswith("Could not fetch resource:") and len(lines) > first + 1:  # gcloud compute
+    if _HEADS.match(line) and first < last:  # gcloud compute
         line = lines[first + 1].removeprefix("- ")
     return re.sub(r"^ERROR: (\(gcloud[\w.-]*\) )?", "", line)[:_MAX_SHOWN]

@@ -213,11 +213,7 @@ def create_flags(order: Order, project: str) -> list[tuple[Part, list[str]]]:
     rows = [(TEMPLATE, [*_template_flags(order), described])]
     group = [f"--template={TEMPLATE.name(order.tpu)}", f"--size={order.slice.hosts}", described]
     if several:
-        topology = [
-            "--type=HIGH_THROUGHPUT",
-            f"--accelerator-topology={order.topology}",
-            "--accelerator-topology-mode=AUTO_CONNECT",
-        ]
+        topology = ["--type=HIGH_THROUGHPUT", f"--accelerator-topology={order.topology}"]
         rows.append((POLICY, [*_overridden(topology, order.settings.flags("policy")), described]))
         policy = f"projects/{project}/regions/{order.tpu.region}/resourcePolicies/{POLICY.name(order.tpu)}"
         # all machines at once or none; their failures are not repaired one by one
@@ -259,7 +255,7 @@ def _template_flags(order: Order) -> list[str]:
     }[order.cost]
     flags += [f"--network={settings.network}"] if settings.network else []
     if settings.subnetwork:  # the template is global, so the region must be named
-        flags += [f"--subnet={settings.subnetwork}", f"--subnet-region={tpu.region}"]
+        flags += [f"--subnet={settings.subnetwork}", f"--region={tpu.region}"]
     flags += ["--no-address"] if settings.internal_ips else []
     flags += [f"--service-account={settings.service_account}"] if settings.service_account else []
     flags += [f"--disk=name={disk},device-name={disk},mode={mode}" for disk, mode in settings.disks()]

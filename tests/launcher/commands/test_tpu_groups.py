@@ -116,7 +116,7 @@ def test_up_use_and_down(
             {
                 "network": "net",
                 "subnet": "sub",
-                "subnet-region": "us-central1",
+                "region": "us-central1",
                 "no-address": "",
                 "service-account": "a@p.iam",
             },

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from podrun.launcher.engines.tpu import group_service
 from podrun.launcher.engines.tpu.gcloud import TpuName, Verb
 from podrun.launcher.engines.tpu.gcloud_errors import explain
 from podrun.launcher.engines.tpu.groups import (
@@ -18,7 +21,7 @@ from podrun.launcher.engines.tpu.groups import (
 from podrun.launcher.engines.tpu.order import Cost
 from podrun.runtime.contract import UnavailableError, UserError
 
-from ....gcloud import ZONE
+from ....gcloud import ZONE, make_gcloud
 
 TPU = TpuName("my-tpu", ZONE, "p1", typed="TPU")
 
@@ -406,3 +409,12 @@ def test_what_machines_lack(is_compute: bool, text: str, kind: type[Exception], 
 def test_what_compute_engine_refuses(verb: str, err: str, kind: type[Exception], what: str) -> None:
     with pytest.raises(kind, match=rf"^TPU my-tpu: (.|\n)*{what}"):
         raise explain(Verb("x", verb, is_compute=True), TPU, 1, err, "gcloud x")
+
+
+def test_a_list_that_lacks_something_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcloud compute prints what it has got, warns, and ends with exit code 0."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    warning = "WARNING: Some requests did not succeed.\n - Required 'compute.groups.list' permission for 'x'\n\n"
+    make_gcloud(tmp_path, out="[]\n", err=warning)
+    with pytest.raises(UserError, match=r"roles/compute.viewer\ngcloud said: Required 'compute"):
+        group_service.list_rows(TpuName(None, ZONE))

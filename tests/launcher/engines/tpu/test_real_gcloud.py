@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.tpu import queued
+from podrun.launcher.engines.tpu import group_service, groups, queued
 from podrun.launcher.engines.tpu import queued_service as service
 from podrun.launcher.engines.tpu.gcloud import TpuName, configured_project
-from podrun.launcher.engines.tpu.order import Cost, make_order
+from podrun.launcher.engines.tpu.order import Cost, Order, Settings, make_order
 from podrun.runtime.contract import UserError
 
 from ....gcloud import ZONE
@@ -46,3 +47,49 @@ def test_the_real_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         service.delete(tpu, never)  # gone already
         with pytest.raises(UserError, match="TPU my-tpu: Google refuses the request"):
             service.create(make_order(replace(tpu, project="nobody"), "v5e-8", None, False, False), never)
+
+
+class _TooOldError(Exception):
+    """This machine's gcloud does not know bulk mode yet."""
+
+
+def create_several(order: Order) -> None:
+    """Create a slice of several hosts. Raises _TooOldError if podrun says so of gcloud."""
+    try:
+        group_service.create(order, never)
+    except UserError as error:
+        if "this gcloud is too old" not in str(error):
+            raise
+        raise _TooOldError from None
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")
+def test_the_real_gcloud_and_compute_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Create, look, list, find the hosts, delete; and what it does not list is an error, though gcloud ends with 0."""
+    for name in ("DESCRIBE", "LIST", "LIST_MACHINES", "LIST_VMS"):
+        slow = replace(getattr(groups, name), limit=300.0)  # on a machine that is busy
+        monkeypatch.setattr(groups, name, slow)
+        monkeypatch.setattr(group_service, name, slow)
+    tpu = TpuName("my-tpu", ZONE, typed="TPU")
+    settings = Settings("net", "sub", True, "robot@example.com", ("team=a",), ("tokens",), gcloud=("tags=x",))
+    order = make_order(tpu, "v6e-8", None, spot=True, reserved=False, settings=settings)
+    with serve() as api:
+        use_real_gcloud(monkeypatch, api, tmp_path)
+        assert group_service.query_status(tpu, never).group is None
+        group_service.create(order, never)
+        status = group_service.query_status(tpu, never)
+        assert status.is_ready and (status.kind, status.cost) == ("v6e-8", Cost.SPOT)
+        assert [row.name for row in group_service.list_rows(TpuName(None, ZONE))] == ["my-tpu"]
+        listing = group_service.list_hosts(tpu)
+        assert [(host.address, host.internal) for host in listing.hosts] == [("34.1.2.3", "10.0.0.2")]
+        assert group_service.list_parts(tpu) == [f"instance template my-tpu-{ZONE}", "instance group my-tpu"]
+        group_service.delete(tpu, never)
+        assert group_service.list_parts(tpu) == []
+        several = make_order(tpu, "v6e-16", None, spot=True, reserved=False)
+        with suppress(_TooOldError):
+            create_several(several)
+            group_service.delete(tpu, never)
+        assert group_service.list_parts(tpu) == []  # a gcloud without bulk mode has left nothing either
+        with pytest.raises(UserError, match="gcloud said: "):
+            group_service.list_rows(TpuName(None, "us-nowhere1-a"))
