@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +40,9 @@ class KeptPod(PodSandbox):
     def env(self) -> dict[str, str]:
         return {**super().env, "PATH": f"{self.path / 'bin'}:{os.environ['PATH']}"}
 
-    def keep(self, *words: str) -> subprocess.Popen[str]:
+    def keep(self, *words: str, where: Sequence[str] = ("--zone", ZONE, "--slice", "v4-16")) -> subprocess.Popen[str]:
         """Start `podrun tpu keep`, with its output in the file `out`."""
-        where = ["my-tpu", "--zone", ZONE, "--slice", "v4-16", "--spot", "--pod", "pod.yaml", "--yes"]
+        where = ["my-tpu", *where, "--spot", "--pod", "pod.yaml", "--yes"]
         with (self.path / "out").open("w") as out:
             return subprocess.Popen(
                 [*self.command, "tpu", "keep", *where, *words],
@@ -189,3 +189,40 @@ def test_ctrl_c_while_it_waits_for_new_machines(kept: KeptPod, hosts: Hosts) -> 
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130, kept.out
     assert "my-tpu stays" in kept.out and "my-tpu" in kept.service.state["queued"]
+
+
+def take_group_away(pod: KeptPod, hosts: Hosts, zone: str, other: str) -> None:
+    """Take the machines of a group: its zone has no more, the other one has some, which have the addresses already."""
+    service = pod.service
+    for name in NAMES:
+        hosts.kill(name)
+    group = service.compute["groups"][f"{zone}/my-tpu"]
+    quota = "QUOTA_EXCEEDED: Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0"
+    service.change_compute(
+        groups={f"{zone}/my-tpu": {**group, "now": "TERMINATED", "course": []}},
+        by_zone={zone: ["PENDING", [quota, quota]], other: ["PENDING", "STAGING", "RUNNING"]},
+    )
+    for name in NAMES:
+        hosts.start(name)
+
+
+@pytest.mark.parametrize(
+    "preemptions", [pytest.param(2, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.nightly)]
+)
+def test_preemptions_of_a_group_in_two_zones(kept: KeptPod, hosts: Hosts, preemptions: int) -> None:
+    """One run with one group at a time, and nothing of it at the end."""
+    kept.service.change_compute(addresses=[hosts.address(name) for name in NAMES])
+    zones = (ZONE, "us-east5-b")
+    where = ("--zones", ",".join(zones), "--slice", "v5p-16", "--down")
+    process = kept.keep("job.yaml", data(kept), where=where)
+    for number in range(preemptions):
+        wait_until(saved(kept, number), f"a checkpoint of attempt {number}: {kept.out}", 60)
+        take_group_away(kept, hosts, zones[number % 2], zones[1 - number % 2])
+    permit(kept, 1000)
+    assert process.wait(120) == 0, kept.out
+    assert [event["ending"] for event in kept.events("restart")] == ["taken"] * preemptions
+    lines = [json.loads(line) for line in (kept.path / "shared/job/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == list(range(1, 41))
+    assert kept.service.compute["most"] == 1 and kept.service.ledger == []
+    assert kept.out.splitlines()[-1] == "podrun: my-tpu is deleted"
+    assert "my-tpu had machines for 0.0" in kept.out
