@@ -114,8 +114,8 @@ def _check_others(order: Order) -> None:
             continue  # it is only a courtesy
         if is_there:
             raise UserError(
-                f"{order.tpu.label}: there is a TPU of that name already, in {api.TITLE}; delete it with "
-                f"`podrun tpu down {order.tpu.name} {_place(order.tpu)}`, or choose another name"
+                f"{order.tpu.label}: there is a TPU of that name already, in {api.TITLE}; use it with --api {name}, "
+                f"delete it with `podrun tpu down {order.tpu.name} {_place(order.tpu)}`, or choose another name"
             )
 
 

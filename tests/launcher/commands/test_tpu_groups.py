@@ -456,3 +456,14 @@ def test_a_group_that_podrun_has_not_made_can_be_used(service: Service, podrun: 
 def test_no_such_name(service: Service) -> None:
     with pytest.raises(UserError, match=f"there is no such TPU VM in {ZONE}"):
         find_pod(PodRequest(inventories={"tpu": "nothing"}, refinements={"zone": ZONE}))
+
+
+def test_a_queued_resource_of_that_name_can_still_be_used(service: Service, podrun: Podrun) -> None:
+    """Such as one of a podrun that made v6e as queued resources."""
+    service.make(tpu={"nodeSpec": [{"node": {"acceleratorType": "v6e-8"}, "nodeId": "my-tpu"}]})
+    words = ("tpu", "up", *WHERE, "--slice", "v6e-8", "--spot", "--yes")
+    done = podrun(*words)
+    assert done.code == 2 and "in queued resources, Google's legacy TPU API; use it with --api queued" in done.err
+    done = podrun(*words, "--api", "queued")
+    assert done.code == 0 and "my-tpu is ready" in done.out, done.err
+    assert service.asked == []
