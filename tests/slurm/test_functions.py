@@ -99,18 +99,19 @@ def test_results_and_exceptions(python: Python) -> None:
 def mine(x):
     return x * 3
 
+add = podrun.submit(work.add, 2, slurm="time=10,signal=30", slice="cpu-2x1")
+try:
+    add.result(timeout=0)
+except TimeoutError as error:
+    print(json.dumps(str(error)))
 calls = dict(
-    add=podrun.submit(work.add, 2, slurm="time=10,signal=30", slice="cpu-2x1"),
+    add=add,
     mine=podrun.submit(mine, 5, **OPTIONS),
     fail=podrun.submit(work.fail, 1, slurm="time=10,signal=30", slice="cpu-2x1"),
     odd=podrun.submit(work.odd, **OPTIONS),
     leave=podrun.submit(work.leave, **OPTIONS),
     lock=podrun.submit(work.lock, **OPTIONS),
 )
-try:
-    calls["add"].result(timeout=0)
-except TimeoutError as error:
-    print(json.dumps(str(error)))
 print(json.dumps([calls["add"].results(), calls["mine"].result(), calls["mine"].exception(), calls["mine"].done()]))
 for name in ("fail", "odd", "leave", "lock"):
     error = calls[name].exception()
