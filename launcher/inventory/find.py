@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 from ..pod.errors import Mistakes
 from ..pod.home import podrun_home
 from ..pod.pod import Host, Pod, Ssh
-from ..pod.slices import Slice, parse_slice, several_slices
+from ..pod.slices import Slice, parse_slice, several_slices, size_name
 from ..pod.traits import LISTED, TRAITS
 from .base import INVENTORIES, REFINEMENTS, Listing, option_of, usage_of
 from .fits import duplicates, misfit
@@ -173,6 +173,8 @@ class _Search:
 
     def _check_listed(self, lister: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]
+        if self._slice and listed.slice and _is_size_of(self._slice, listed.slice):
+            self._slice = listed.slice
         if self._slice and listed.slice and listed.slice != self._slice:
             asked, real = self._slice.name, listed.slice.name
             name = self._request.inventories[lister]
@@ -248,6 +250,11 @@ def _read(path: Path) -> ParsedPodFile:
     from .pod_file import read_pod_file  # slow import, and many pods have no file
 
     return read_pod_file(path)
+
+
+def _is_size_of(asked: Slice, real: Slice) -> bool:
+    """Return True if a TPU slice was asked for by the size of the real one, which has another topology."""
+    return asked.kind == real.kind == "tpu" and asked.slices == real.slices == 1 and asked.name == size_name(real)
 
 
 def _queued_hosts(count: int) -> tuple[Host, ...]:

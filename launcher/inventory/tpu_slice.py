@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podrun.runtime.contract import UserError
 
-from ..pod.slices import TPU_SLICES, Slice, parse_slice
+from ..pod.slices import Slice, parse_slice, slice_of_shape
 from ..yamlfile.short import short
 
 # Google's spellings that differ from slice names
@@ -24,10 +24,7 @@ def slice_of_type(kind: str) -> Slice | None:
 def slice_of_topology(generation: str, topology: str) -> Slice | None:
     """Return the slice of a generation such as `V5LITE_POD` and a topology; None if unknown."""
     shape = topology.partition("_")[0]  # removes the suffix of 4x4x8_untwisted
-    for name, slice in TPU_SLICES.items():
-        if name.rpartition("-")[0] == _generation(generation) and slice.topology == shape:
-            return slice
-    return None
+    return slice_of_shape(_generation(generation), shape)
 
 
 def _generation(text: str) -> str:

@@ -11,6 +11,8 @@ import difflib
 import math
 import re
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
 
 from podrun.runtime.contract import UserError
 
@@ -78,17 +80,59 @@ class Generation:
     chips_per_host: int = 4
     single_host_chips: tuple[int, ...] = ()
     """Numbers of chips that are on one host, whatever `chips_per_host` says."""
+    most_cubes: int = 0
+    """Largest number of cubes of 4x4x4 chips in a slice; 0: its slices are not made of cubes."""
+    in_any_order: bool = False
+    """The sides of a slice of cubes may be in any order, not only in ascending order."""
 
     def slices(self) -> list[Slice]:
-        return [self._slice(topology) for topology in self.topologies]
+        """Return one slice of each size, in the topology that Google gives it if none is asked for."""
+        return [self._slice(topology, self.size_name(topology)) for topology in self.topologies]
 
-    def _slice(self, topology: str) -> Slice:
-        chips = math.prod(int(n) for n in topology.split("x"))
+    def with_topology(self, topology: str) -> Slice | None:
+        """Return the slice of a topology; None if there is none. Its name has the topology where that is not the default."""
+        if topology in self.topologies:
+            return self._slice(topology, self.size_name(topology))
+        return self._slice(topology, f"{self.name}-{topology}") if topology in self._cuboids() else None
+
+    def of_size(self, chips: int) -> list[Slice]:
+        """Return the slices with this number of chips: first the default, then those of other topologies."""
+        return [slice for t in self.shapes() if _chips(t) == chips and (slice := self.with_topology(t))]
+
+    def shapes(self) -> list[str]:
+        """Return all topologies, first the defaults."""
+        others = self._cuboids().difference(self.topologies)
+        return [*self.topologies, *sorted(others, key=lambda t: [int(side) for side in t.split("x")])]
+
+    def size_name(self, topology: str) -> str:
+        """Return the name by which Google calls the size of a topology: `v5p-512` for 4x8x8, and for 4x4x16."""
+        return f"{self.name}-{_chips(topology) * self.counts_per_chip}"
+
+    def _slice(self, topology: str, name: str) -> Slice:
+        chips = _chips(topology)
         hosts = 1 if chips in self.single_host_chips else chips // self.chips_per_host
-        name = f"{self.name}-{chips * self.counts_per_chip}"
         return Slice(name, "tpu", hosts, chips * self.devices_per_chip // hosts, chips, topology)
 
+    def _cuboids(self) -> set[str]:
+        """Return the topologies that are made of cubes."""
+        return _cuboids(self.most_cubes, self.in_any_order)
 
+
+def _chips(topology: str) -> int:
+    return math.prod(int(n) for n in topology.split("x"))
+
+
+@cache
+def _cuboids(most: int, in_any_order: bool) -> set[str]:
+    """Return the topologies of at most `most` cubes, with sides of at most 256 chips. Largest sides come last."""
+    sides = range(1, min(most, _LONGEST_SIDE // _CUBE) + 1)
+    shapes = ((a, b, c) for a, b, c in product(sides, repeat=3) if a * b * c <= most and (in_any_order or a <= b <= c))
+    return {"x".join(str(_CUBE * side) for side in shape) for shape in shapes}
+
+
+_CUBE = 4
+"""Side of a cube, in chips."""
+_LONGEST_SIDE = 256
 _FLAT = "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16"
 _V2 = "2x2 4x4 8x8 8x16 16x16 "
 _V3 = "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32 "
@@ -117,14 +161,16 @@ _TPU7X = (
 GENERATIONS = (
     Generation("v2", 2, 2, tuple(_V2.split())),
     Generation("v3", 2, 2, tuple(_V3.split())),
-    Generation("v4", 2, 1, tuple(_V4.split())),
+    Generation("v4", 2, 1, tuple(_V4.split()), most_cubes=64, in_any_order=True),
     Generation("v5litepod", 1, 1, tuple(_FLAT.split()), single_host_chips=(1, 4, 8)),
-    Generation("v5p", 2, 1, tuple(_V5P.split())),
+    Generation("v5p", 2, 1, tuple(_V5P.split()), most_cubes=140),
     Generation("v6e", 1, 1, tuple(_FLAT.split()), single_host_chips=(1, 4, 8)),
-    Generation("tpu7x", 2, 2, tuple(_TPU7X.split()), single_host_chips=(1,)),
+    Generation("tpu7x", 2, 2, tuple(_TPU7X.split()), single_host_chips=(1,), most_cubes=144),
 )
 _ALIASES = {"v5e": "v5litepod", "7x": "tpu7x", "v7x": "tpu7x"}
+_BY_NAME = {generation.name: generation for generation in GENERATIONS}
 _SEVERAL = re.compile(r"([1-9]\d{0,4})x([a-z].*)")
+_SHAPE = re.compile(r"\d{1,3}(x\d{1,3}){1,2}")
 _LONGEST = 100  # maximum length of a name, in characters
 _MOST_HOSTS = 10_000
 _GRID = re.compile(r"(gpu|cpu)-([1-9]\d{0,4})x([1-9]\d{0,3})")
@@ -133,7 +179,10 @@ TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices
 
 
 def parse_slice(name: str) -> Slice:
-    """Parse `v3-32`, `v5e-16`, `gpu-2x8` (2 hosts of 8 GPUs), `h100-16`, `cpu-2x4` (2 hosts of 4 CPU devices), or `2xv5e-16`.
+    """Parse the name of a slice.
+
+    `v3-32`, `v5e-16`; `v5p-4x4x16`, a v5p-512 of another topology; `gpu-2x8`, 2 hosts of 8 GPUs; `h100-16`; `cpu-2x4`, 2
+    hosts of 4 CPU devices; `2xv5e-16`, two slices.
 
     Raises UserError, with the nearest slices, if the name is unknown.
     """
@@ -147,12 +196,23 @@ def parse_slice(name: str) -> Slice:
     if gpus := split_gpus(key):
         return _grid(key, "gpu", *gpus)
     generation, _, number = key.rpartition("-")
-    slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}")
+    slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}") or slice_of_shape(generation, number)
     if slice is None:
         # a name without a size, such as `v9` or `gpu`, has no nearest slice
         near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
         raise UserError(f"unknown slice {name!r}{near}\n{_forms()}")
     return slice
+
+
+def slice_of_shape(generation: str, topology: str) -> Slice | None:
+    """Return the slice of a generation, such as `v5p`, with a topology, such as `4x4x16`; None if there is none."""
+    known = _BY_NAME.get(_ALIASES.get(generation, generation))
+    return known.with_topology(topology) if known and _SHAPE.fullmatch(topology) else None
+
+
+def size_name(slice: Slice) -> str:
+    """Return Google's name of the size of a single TPU slice: `v5p-512` of `v5p-4x4x16`."""
+    return _BY_NAME[slice.name.rpartition("-")[0]].size_name(slice.topology)
 
 
 def _grid(name: str, kind: str, hosts: int, devices: int) -> Slice:
@@ -181,6 +241,7 @@ def _forms() -> str:
     names = [f"{g.name} ({other[g.name]})" if g.name in other else g.name for g in GENERATIONS]
     return (
         f"TPU generations: {', '.join(names)}; `podrun slices v3` lists the sizes of one, as in v3-32\n"
+        "v5p-4x4x16 is a v5p-512 of that topology; `podrun slices v5p-512` lists the topologies of a size\n"
         "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in gpu-2x8 and cpu-2x4; 2xv5e-64 means two such slices\n"
         f"h100-16 means 2 machines of 8 H100; podrun knows the machines with {', '.join(PER_HOST)}"
     )
@@ -200,13 +261,16 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
 
 
 def find_slices(prefix: str | None = None) -> list[Slice]:
-    """Return all TPU slices, or those whose name starts with `prefix`. Raises UserError if none does."""
+    """Return TPU slices: one of each size, or the sizes that start with `prefix`, or all topologies of one size.
+
+    Raises UserError if there is none.
+    """
     if prefix is None:
         return list(TPU_SLICES.values())
     generation, dash, number = prefix.strip().lower().partition("-")
     start = _ALIASES.get(generation, generation) + dash + number
     if start in TPU_SLICES:
-        return [TPU_SLICES[start]]
+        return _BY_NAME[start.rpartition("-")[0]].of_size(TPU_SLICES[start].chips)
     return [s for name, s in TPU_SLICES.items() if name.startswith(start)] or [parse_slice(prefix)]
 
 

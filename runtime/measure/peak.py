@@ -1,7 +1,7 @@
 """Peak FLOP/s of one JAX device, by its `device_kind`.
 
 Dense matrix products only: NVIDIA's datasheets often state twice that, for sparse matrices. A JAX device is a whole chip,
-except on TPU v2, v3 and 7x, where it is one of two TensorCores.
+except on TPU v2, v3, 7x and 8i, where it is one of two TensorCores.
 
 `float32` is the peak for float32 matrix products at JAX's default precision: one bfloat16 pass on TPU, TF32 on NVIDIA GPUs
 since Ampere (https://docs.jax.dev/en/latest/201/precision.html). Older GPUs have neither TF32 nor bfloat16 and compute both
@@ -64,6 +64,7 @@ _TPU_KINDS = {
 }
 
 _TPU = "https://docs.cloud.google.com/tpu/docs/"
+_JAX = "https://github.com/jax-ml/jax/blob/main/jax/_src/tpu_info.py"
 _NVIDIA = "https://www.nvidia.com/en-us/data-center/"
 _ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
 _AMPERE = "https://www.nvidia.com/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf"
@@ -76,6 +77,8 @@ PEAKS = _table(
     (("TPU v5", "TPU v5p"), 459, 459, f"{_TPU}v5p"),
     (("TPU v6 lite", "TPU v6e"), 918, 918, f"{_TPU}v6e"),
     (("TPU7x",), 2307 / 2, 2307 / 2, f"{_TPU}tpu7x"),  # per chip: 2307
+    (("TPU8t",), 996.1, 996.1, _JAX),
+    (("TPU8i",), 1101 / 2, 1101 / 2, _JAX),  # per chip: 1101
     (
         ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB", "Tesla V100-SXM2-32GB-LS"),
         15.7,

@@ -445,8 +445,9 @@ def read_hosts(tpu: TpuName, status: GroupStatus, answer: Any) -> Listing:
 def _slice(tpu: TpuName, group: Group, vms: Sequence[_Vm]) -> Slice:
     """Return the slice that the machines of a group form. Raises UserError if podrun does not know it."""
     if group.kind:
+        generation = group.kind.rpartition("-")[0]
         try:
-            return parse_slice(group.kind)
+            return slice_of_topology(generation, group.topology) or parse_slice(group.kind)
         except UserError:
             raise unknown_type(f"{tpu.label}: it is a", group.kind) from None
     family, _, size = vms[0].machine_type.rpartition("/")[2].rpartition("-")

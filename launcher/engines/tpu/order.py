@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 
 from podrun.runtime.contract import UserError
 
-from ...pod.slices import Slice, parse_slice
+from ...pod.slices import Slice, parse_slice, size_name, slice_of_shape
 from ...yamlfile.short import short
 from .gcloud import TpuName
 
@@ -158,7 +158,8 @@ class Order:
 
     @property
     def slice(self) -> Slice:
-        return parse_slice(self.kind)
+        shaped = slice_of_shape(self.generation, self.settings.topology) if self.settings.topology else None
+        return shaped or parse_slice(self.kind)
 
     @property
     def generation(self) -> str:
@@ -198,7 +199,13 @@ def make_order(
             parsed = None
     except UserError as error:
         problems.append(f"--slice: {error}")
-    kind = parsed.name if parsed else ""
+    kind = size_name(parsed) if parsed else ""
+    if parsed and parsed.name != kind:  # its name has the topology
+        if settings.topology not in (None, parsed.topology):
+            problems.append(
+                f"--topology: {short(settings.topology)}, but --slice is a {parsed.name}; leave one of them out"
+            )
+        settings = replace(settings, topology=parsed.topology)
     generation = kind.rpartition("-")[0]
     api = api or (COMPUTE if generation in MACHINES else QUEUED)
     problems += _cost_problems(spot, reserved, flex, settings)
@@ -242,6 +249,8 @@ def _topology_problems(slice: Slice, topology: str | None) -> list[str]:
         return [
             f"--topology: {topology} has {chips} chips, but a {slice.name} has {slice.chips}, as {slice.topology} has"
         ]
+    if slice_of_shape(slice.name.rpartition("-")[0], topology) is None:
+        return [f"--topology: no {slice.name} has the topology {topology}; `podrun slices {slice.name}` lists them"]
     return []
 
 

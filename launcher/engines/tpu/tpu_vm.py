@@ -14,7 +14,7 @@ from ...inventory.base import Listing
 from ...inventory.tpu_slice import slice_of_topology, slice_of_type, unknown_type
 from ...pod.pod import Host
 from ...pod.ranges import LIMIT
-from ...pod.slices import Slice
+from ...pod.slices import Slice, size_name
 from ...yamlfile.short import short
 from .gcloud import DESCRIBE_VM, TpuName
 from .gcloud_answer import Answer, parse_answer
@@ -119,6 +119,8 @@ def _find_slice(tpu: TpuName, node: _Node) -> Slice:
     config = node.accelerator_config
     if node.accelerator_type:
         kind, slice = node.accelerator_type, slice_of_type(node.accelerator_type)
+        if slice and config and (shaped := slice_of_topology(config.type, config.topology)):
+            slice = shaped if size_name(shaped) == slice.name else slice
     elif config:
         kind, slice = f"{config.type} {config.topology}", slice_of_topology(config.type, config.topology)
     else:

@@ -16,6 +16,7 @@ from podrun.launcher.pod.slices import (
     find_slices,
     nearest_slices,
     parse_slice,
+    size_name,
     slice_table,
 )
 from podrun.runtime.contract import UserError
@@ -177,3 +178,24 @@ def test_several_slices_that_cannot_be(name: str, words: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_slice(name)
     assert words in str(caught.value)
+
+
+def test_topologies_of_cubes() -> None:
+    """As many as xpk lists: v4 in any order, the others in ascending order; and no more cubes than a pod has."""
+    counts = {generation.name: len(set(generation.shapes())) for generation in GENERATIONS}
+    assert (counts["v4"], counts["v5p"], counts["tpu7x"] - 1) == (800, 414, 432)  # xpk lists 1x1x1 by itself
+    assert (counts["v2"], counts["v3"], counts["v6e"]) == (5, 8, 8)
+
+
+def test_a_slice_of_another_topology() -> None:
+    """Its name has the topology, and leads back to it. The default topology has the name of the size."""
+    slice = parse_slice("v5p-4x4x16")
+    assert slice == Slice("v5p-4x4x16", "tpu", 64, 4, 256, "4x4x16")
+    assert size_name(slice) == "v5p-512" and parse_slice("v5p-512").topology == "4x8x8"
+    assert parse_slice("v5p-4x8x8") == parse_slice("v5p-512")
+    assert parse_slice("v5e-4x4") == parse_slice("v5litepod-16")
+    assert parse_slice("2xv4-8x4x4").hosts == 64
+    assert [s.name for s in find_slices("v5p-512")] == ["v5p-512", "v5p-4x4x16"]
+    for wrong in ("v5p-8x4x8", "v5p-4x4x6", "v6e-2x8", "v4-4x4x260", "tpu7x-4x4x"):
+        with pytest.raises(UserError, match="unknown slice"):
+            parse_slice(wrong)
