@@ -124,7 +124,7 @@ def _chips(topology: str) -> int:
 
 @cache
 def _cuboids(most: int, in_any_order: bool) -> set[str]:
-    """Return the topologies of at most `most` cubes, with sides of at most 256 chips. Largest sides come last."""
+    """Return the topologies of at most `most` cubes, with sides of at most 256 chips."""
     sides = range(1, min(most, _LONGEST_SIDE // _CUBE) + 1)
     shapes = ((a, b, c) for a, b, c in product(sides, repeat=3) if a * b * c <= most and (in_any_order or a <= b <= c))
     return {"x".join(str(_CUBE * side) for side in shape) for shape in shapes}
