@@ -1,14 +1,15 @@
-"""Measure a training step of GPT-2 on this machine's device, such as one GPU: podrun's against PyTorch's.
+"""Measure a training step of GPT-2 on this machine's device, such as one GPU: podrun's against plain JAX and PyTorch.
 
     python benchmarks/gpt2_step.py [--layers 12] [--width 768] [--context 1024] [--batch 20] [--vocabulary 50257] [--rounds 5]
-                                   [--steps 20] [--torch PYTHON]
+                                   [--steps 20] [--precision bfloat16] [--torch PYTHON]
 
 Each way is a process of its own, and they take turns, block by block. All train GPT-2 with AdamW and clipping by the norm,
-matrices in bfloat16, parameters and moments in float32, on one batch that stays on the device:
+matrices in `--precision`, parameters and moments in float32, on one batch that stays on the device:
 
     podrun      the step as a job of podrun runs it, with all that `auto` chooses for the device
     decoder     the same model as `model: decoder`
     pieces      podrun's with the loss in pieces of 64 MiB, as it is computed elsewhere than on GPUs
+    by hand     the same in plain JAX with optax, a scan over stacked layers except on GPUs, and all logits at once
     torch       torch.compile, autocast and fused AdamW, by PYTHON, which has torch; without --torch it is left out
 
 Printed: milliseconds per step of each, and the median over rounds of the ratio of times to podrun's (above 1: podrun is
@@ -26,10 +27,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-WAYS = ("podrun", "decoder", "pieces")
+WAYS = ("podrun", "decoder", "pieces", "by hand")
 
 
 def main() -> None:
@@ -38,12 +40,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=20, help="steps per block")
+    parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--torch", metavar="PYTHON")
     arguments = parser.parse_args()
     from setting import print_setting
 
     print_setting()
-    sizes = {name: vars(arguments)[name] for name in ("layers", "width", "context", "batch", "vocabulary")}
+    sizes = {name: vars(arguments)[name] for name in ("layers", "width", "context", "batch", "vocabulary", "precision")}
     pythons = dict.fromkeys(WAYS, sys.executable) | ({"torch": arguments.torch} if arguments.torch else {})
     workers = {way: start(python, way, sizes) for way, python in pythons.items()}
     try:
@@ -61,7 +64,7 @@ def main() -> None:
         print(f"{way:<9}{milliseconds:>10.2f}{ratio:>8.3f}", flush=True)
 
 
-def start(python: str, way: str, sizes: dict[str, int]) -> subprocess.Popen[str]:
+def start(python: str, way: str, sizes: dict[str, Any]) -> subprocess.Popen[str]:
     # All processes are on the device at the same time: none may take most of its memory at once.
     env = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     command = [python, __file__, "worker", way, json.dumps(sizes)]
@@ -82,15 +85,18 @@ def ask(worker: subprocess.Popen[str], steps: int) -> float:
 # --- the measured processes -----------------------------------------------------------------------------------------
 
 
-def worker(way: str, sizes: dict[str, int]) -> None:
-    run = torch_step(**sizes) if way == "torch" else podrun_step(way, **sizes)
+def worker(way: str, sizes: dict[str, Any]) -> None:
+    step = {"torch": torch_step, "by hand": plain_step}.get(way, partial(podrun_step, way))
+    run = step(**sizes)
     while line := sys.stdin.readline():
         began = time.perf_counter()
         run(int(line))
         print((time.perf_counter() - began) / int(line), flush=True)
 
 
-def podrun_step(way: str, layers: int, width: int, context: int, batch: int, vocabulary: int) -> Callable[[int], None]:
+def podrun_step(
+    way: str, layers: int, width: int, context: int, batch: int, vocabulary: int, precision: str
+) -> Callable[[int], None]:
     """Return a function that runs so many steps of podrun's, and waits for the last."""
     import jax
     import numpy as np
@@ -117,7 +123,7 @@ def podrun_step(way: str, layers: int, width: int, context: int, batch: int, voc
                 "model": model,
                 "data": {"name": "tokens", "path": str(path), "vocabulary": vocabulary},
                 "optimizer": {"name": "adamw", "learning_rate": 6e-4, "weight_decay": 0.1, "clip_norm": 1.0},
-                "precision": "bfloat16",
+                "precision": precision,
                 "parallel": "single",
                 "steps": 1_000_000,
                 "batch_size": batch,
@@ -145,7 +151,87 @@ def podrun_step(way: str, layers: int, width: int, context: int, batch: int, voc
     return run
 
 
-def torch_step(layers: int, width: int, context: int, batch: int, vocabulary: int) -> Callable[[int], None]:
+def plain_step(
+    layers: int, width: int, context: int, batch: int, vocabulary: int, precision: str
+) -> Callable[[int], None]:
+    """Return a function that runs so many steps of a loop by hand in JAX, and waits for the last."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import optax
+
+    random, heads = np.random.default_rng(0), max(1, width // 64)
+
+    def normal(*shape: int) -> np.ndarray:
+        return random.normal(0, 0.02, shape).astype(np.float32)
+
+    def norm_of(*shape: int) -> dict[str, np.ndarray]:
+        return {"scale": np.ones(shape, np.float32), "bias": np.zeros(shape, np.float32)}
+
+    def dense(inputs: int, outputs: int) -> dict[str, np.ndarray]:
+        return {"kernel": normal(layers, inputs, outputs), "bias": np.zeros((layers, outputs), np.float32)}
+
+    blocks = {
+        "first": norm_of(layers, width),
+        "qkv": dense(width, 3 * width),
+        "out": dense(width, width),
+        "second": norm_of(layers, width),
+        "up": dense(width, 4 * width),
+        "down": dense(4 * width, width),
+    }
+    params: Any = {
+        "tokens": normal(vocabulary, width),
+        "positions": normal(context, width),
+        "blocks": blocks,
+        "last": norm_of(width),
+    }
+    dtype = jnp.dtype(precision)
+
+    def normed(x: Any, p: Any) -> Any:
+        wide = x.astype(jnp.float32)
+        mean, square = wide.mean(-1, keepdims=True), (wide**2).mean(-1, keepdims=True)
+        return ((wide - mean) * jax.lax.rsqrt(square - mean**2 + 1e-5) * p["scale"] + p["bias"]).astype(dtype)
+
+    def product(x: Any, p: Any) -> Any:
+        return x @ p["kernel"].astype(dtype) + p["bias"].astype(dtype)
+
+    def block(x: Any, p: Any) -> tuple[Any, None]:
+        q, k, v = jnp.split(product(normed(x, p["first"]), p["qkv"]).reshape(*x.shape[:2], 3 * heads, -1), 3, 2)
+        mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True).reshape(x.shape)
+        x = x + product(mixed, p["out"])
+        return x + product(jax.nn.gelu(product(normed(x, p["second"]), p["up"])), p["down"]), None
+
+    def loss_of(params: Any, rows: Any) -> Any:
+        table = params["tokens"].astype(dtype)
+        x = table[rows[:, :-1]] + params["positions"].astype(dtype)
+        x, _ = jax.lax.scan(block, x, params["blocks"], unroll=jax.default_backend() == "gpu")
+        logits = (normed(x, params["last"]) @ table.T).astype(jnp.float32)
+        return optax.softmax_cross_entropy_with_integer_labels(logits, rows[:, 1:]).mean()
+
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(6e-4, weight_decay=0.1))
+
+    def step(params: Any, moments: Any, rows: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, rows)
+        updates, moments = optimizer.update(gradients, moments, params)
+        return optax.apply_updates(params, updates), moments, loss
+
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+    params = jax.tree.map(jnp.asarray, params)
+    moments = optimizer.init(params)
+    rows = jnp.asarray(random.integers(0, vocabulary, (batch, context + 1)), jnp.int32)
+
+    def run(steps: int) -> None:
+        nonlocal params, moments
+        for _ in range(steps):
+            params, moments, loss = compiled(params, moments, rows)
+        jax.block_until_ready(loss)
+
+    return run
+
+
+def torch_step(
+    layers: int, width: int, context: int, batch: int, vocabulary: int, precision: str
+) -> Callable[[int], None]:
     """Return a function that runs so many steps of PyTorch's, and waits for the last."""
     import torch
     from torch import nn
@@ -189,7 +275,7 @@ def torch_step(layers: int, width: int, context: int, batch: int, vocabulary: in
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            with torch.autocast(device, torch.bfloat16):
+            with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
                 loss = loss_of(x, y)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
