@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NoReturn
 
 _CALL = "call.pickle"
@@ -51,13 +52,13 @@ def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[A
         OSError: the folder cannot be written.
     """
     pickler, name = _pickler(), getattr(function, "__qualname__", repr(function))
-    if pickler is pickle and getattr(function, "__module__", "") == "__main__":
-        raise TypeError(
-            f"{name} is defined in the program itself, where another process cannot import it: move it into a module, or "
-            "`pip install cloudpickle`"
-        )
     try:
-        data = pickler.dumps((function, tuple(arguments)))
+        data = (_importable if pickler is pickle else pickler.dumps)((function, tuple(arguments)))
+    except _NotImportable as error:
+        raise TypeError(
+            f"{error} is defined in the program itself, where another process cannot import it: move it into a module, or "
+            "`pip install cloudpickle`"
+        ) from None
     except Exception as error:  # a `__reduce__` of the user's may raise anything
         remedy = "" if pickler is not pickle else "; `pip install cloudpickle` for lambdas and functions in functions"
         raise TypeError(
@@ -66,8 +67,27 @@ def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[A
     _write(folder / _CALL, pickle.dumps({"call": data, "paths": _paths_below(Path.cwd())}))
 
 
-def read_outcome(folder: Path, process: int) -> Outcome | None:
-    """Return how a call has ended in a process; None if that process has recorded nothing.
+class _NotImportable(Exception):
+    """The name of a class or function of the program itself."""
+
+
+class _Importable(pickle.Pickler):
+    """Pickles what another process can import."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, FunctionType)) and value.__module__ == "__main__":
+            raise _NotImportable(value.__qualname__)
+        return NotImplemented
+
+
+def _importable(value: Any) -> bytes:
+    file = io.BytesIO()
+    _Importable(file).dump(value)
+    return file.getvalue()
+
+
+def read_outcome(folder: Path, process: int, attempt: int) -> Outcome | None:
+    """Return how a call has ended in a process of an attempt; None if that process has recorded nothing in it.
 
     Raises:
         FunctionError: the result cannot be read here; the message says why.
@@ -75,6 +95,8 @@ def read_outcome(folder: Path, process: int) -> Outcome | None:
     path = _path(folder, process)
     try:
         recorded = pickle.loads(path.read_bytes())
+        if recorded["attempt"] != attempt:
+            return None
         if "error" not in recorded:
             return Outcome(pickle.loads(recorded["result"]))
     except FileNotFoundError:
@@ -121,16 +143,20 @@ def _write(path: Path, data: bytes) -> None:
 
 def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
     """Call the function, and record its outcome. Raises what the function raises."""
-    path = _path(folder, process)
-    path.unlink(missing_ok=True)  # of an earlier attempt
     call = pickle.loads((folder / _CALL).read_bytes())
     sys.path += call["paths"]
     where = f"process {process} on {env.get('PODRUN_HOST', 'this machine')}"
+
+    def record(outcome: dict[str, Any]) -> None:
+        attempt = int(env.get("PODRUN_ATTEMPT", 0))
+        _write(_path(folder, process), pickle.dumps({"attempt": attempt, **outcome}))
+
     try:
         function, arguments = pickle.loads(call["call"])
         result = function(*arguments)
-    except (Exception, SystemExit) as error:
-        _write(path, pickle.dumps(_recorded_error(error, where)))
+    except BaseException as error:
+        if not _is_stop(error):
+            record(_recorded_error(error, where))
         raise
     try:
         data = _pickler().dumps(result)
@@ -139,14 +165,20 @@ def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
             f"the result of {getattr(function, '__qualname__', function)}, a {type(result).__name__}, cannot be pickled"
         )
         refused = FunctionError(f"{what}: {type(error).__name__}: {error}")
-        _write(path, pickle.dumps(_recorded_error(refused, where)))
+        record(_recorded_error(refused, where))
         raise refused from error
-    _write(path, pickle.dumps({"result": data}))
+    record({"result": data})
+
+
+def _is_stop(error: BaseException) -> bool:
+    """Return whether the run was asked to stop. Its own record says by whom."""
+    loop = sys.modules.get("podrun.loop")  # not imported here, because it imports JAX
+    return isinstance(error, KeyboardInterrupt) or (loop is not None and isinstance(error, loop.Stopped))
 
 
 def _recorded_error(error: BaseException, where: str) -> dict[str, Any]:
     lines = traceback.format_exception(error, limit=-_depth_below_call(error))
-    text = f"{type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception_only(error)).strip()  # also where its own `__str__` fails
     if isinstance(error, SystemExit):  # raised again, it would end the process that asks for the result
         error = FunctionError(f"the function has called sys.exit({error.code!r})")
     try:

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -30,6 +31,7 @@ class Future(Generic[T]):
         """The run that makes the call: its id is that of `podrun status` and `podrun logs`."""
         self._folder = folder
         self._cancelled = False
+        self._settled: list[T] | BaseException | None = None
 
     def __repr__(self) -> str:
         return f"<podrun call {self.run!r}>"
@@ -92,8 +94,12 @@ class Future(Generic[T]):
         """
         if self.done():
             return self._cancelled
-        code = self.run.stop(now=True)
-        self._cancelled = code != 0
+        self._cancelled = True  # before the end, which another thread may be waiting for
+        try:
+            self._cancelled = self.run.stop(now=True) != 0
+        except BaseException:
+            self._cancelled = False
+            raise
         return self._cancelled
 
     def _settle(self, timeout: float | None) -> list[T] | BaseException:
@@ -101,16 +107,27 @@ class Future(Generic[T]):
 
         Raises CancelledError, TimeoutError.
         """
+        if self._settled is None:
+            settled = self._wait(timeout)
+            if self._cancelled:
+                raise CancelledError(f"the call {self.run_id} was cancelled")
+            self._settled = settled  # the folder may be removed by now
+        return self._settled
+
+    def _wait(self, timeout: float | None) -> list[T] | BaseException:
         try:
             self.run.wait(timeout)
         except LaunchError as error:
             return self._first_error() or error
         if self._cancelled:
-            raise CancelledError(f"the call {self.run_id} was cancelled")
+            return []
+        attempt, processes = self._last_attempt()
+        if not processes:
+            return LaunchError(f"the record of {self.run_id} is gone, and with it its results", ExitCode.UNAVAILABLE)
         results = []
-        for process in self._processes():
+        for process in processes:
             try:
-                outcome = read_outcome(self._folder, process)
+                outcome = read_outcome(self._folder, process, attempt)
             except FunctionError as error:
                 return error
             if outcome is None:
@@ -122,28 +139,31 @@ class Future(Generic[T]):
         return results
 
     def _first_error(self) -> BaseException | None:
-        """Return what the function has raised, in the process that failed first; None if it has raised nothing."""
+        """Return what the function has raised in the process that failed first.
+
+        None if that process has raised nothing, or no process has failed first: what others have raised may be a consequence.
+        """
         from podrun.launcher.rundir.runs import RunDirectory
 
         end = RunDirectory(self.run.directory).end()
-        first = end["process"] if end else None
-        for process in [*([] if first is None else [first]), *self._processes()]:
-            try:
-                outcome = read_outcome(self._folder, process)
-            except FunctionError as error:
-                return error
-            if outcome is not None and outcome.error is not None:
-                return outcome.error
-        return None
+        if end is None or (process := end.get("process")) is None:
+            return None
+        try:
+            outcome = read_outcome(self._folder, process, self._last_attempt()[0])
+        except FunctionError as error:
+            return error
+        return None if outcome is None else outcome.error
 
-    def _processes(self) -> list[int]:
-        """Return the process ids of the last attempt."""
+    def _last_attempt(self) -> tuple[int, list[int]]:
+        """Return the number of the last attempt, and the ids of its processes; none if the record is gone."""
         from podrun.launcher.rundir.runs import RunDirectory
         from podrun.runtime.events import EventKind
 
         events = RunDirectory(self.run.directory).newest_events()
         start = next((event for event in events if event["event"] == EventKind.START), None)
-        return sorted(process for processes in start["hosts"].values() for process in processes) if start else []
+        if start is None:
+            return 0, []
+        return start["attempt"], sorted(process for processes in start["hosts"].values() for process in processes)
 
 
 def submit(
@@ -167,7 +187,7 @@ def submit(
             itself. Its module is that of the current folder, or installed on the nodes.
         *args: its arguments; for keyword arguments use functools.partial.
         slurm: options of a SLURM job, as `--slurm` takes them: `partition=gpu,time=2:00:00`.
-        slice: name of a slice, such as `gpu-2x8`; default with `slurm` or `simulate`: `cpu-1x1`.
+        slice: name of a slice, such as `gpu-2x8`; default with `simulate`: `cpu-1x1`.
         pod: pod file, for its settings.
         hosts: `local`: this machine with its own devices.
         simulate: simulate the pod on this machine.
@@ -183,8 +203,9 @@ def submit(
         raise ValueError(f"podrun.submit: give one of slurm, hosts='local' and simulate=True; {ONE_PLACE}")
     from podrun.launcher.pod.home import private_folder
 
-    name = getattr(function, "__qualname__", type(function).__name__)[:_SHOWN]
-    slice = slice or (None if hosts or pod else "cpu-1x1")
+    named = function.func if isinstance(function, partial) else function
+    name = getattr(named, "__qualname__", type(named).__name__)[:_SHOWN]
+    slice = slice or ("cpu-1x1" if simulate and not pod else None)
     try:
         parent = private_folder(_FOLDER)
         folder = Path(tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=parent))

@@ -12,6 +12,7 @@ from podrun.runtime.contract import UserError
 
 from ..agent.base.disk import folder_size
 from ..plan.plan import DETACHED_LEASE
+from ..plan.program import Program
 from ..pod.home import podrun_home
 from .run_summary import RunStatus, Summary, summarize
 from .runs import RunDirectory, all_runs
@@ -83,18 +84,36 @@ def remove(run: OldRun) -> None:
             run.directory.path.rename(doomed)  # atomic, so that nobody sees a partial run
         _remove(doomed)
         if call is not None:
-            shutil.rmtree(call, ignore_errors=True)
+            _remove_call(call)
     except OSError as error:
         raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror or error}") from None
 
 
 def _call_of(run: OldRun) -> Path | None:
     """Return the folder of the call that the run has made for `podrun.submit`; None if it was another run."""
-    words = run.summary.job.split()
-    if not run.summary.program or "podrun.function_call" not in words:
+    if not run.summary.program:
+        return None
+    try:
+        job = run.directory.spec().job
+    except UserError:
+        return None
+    words = job.argv if isinstance(job, Program) else ()
+    if "podrun.function_call" not in words:
         return None
     folder = Path(words[-1])
     return folder if folder.parent == podrun_home() / "functions" else None
+
+
+def _remove_call(folder: Path) -> None:
+    """Remove a call and its outcomes; what the function has saved in its workdir stays, as that of other runs does."""
+    workdir = folder / "workdir"
+    with contextlib.suppress(OSError):
+        if not workdir.is_dir() or not any(workdir.iterdir()):
+            shutil.rmtree(folder)
+            return
+        for path in folder.iterdir():
+            if path != workdir:
+                path.unlink()
 
 
 def remove_unfinished() -> None:

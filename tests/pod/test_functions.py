@@ -17,7 +17,8 @@ from ..hosts import wait_until
 from .conftest import kill, processes_of
 
 WORK = """\
-import os, time
+import os, signal, time
+import podrun
 
 def add(a, b):
     return a + b, os.environ["PODRUN_PROCESS_ID"]
@@ -28,6 +29,31 @@ def fail():
 def wait(path):
     open(path, "w").close()
     time.sleep(1000)
+
+def die_first():
+    if os.environ["PODRUN_PROCESS_ID"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.signal(signal.SIGTERM, lost)
+    time.sleep(1000)
+
+def lost(number, frame):
+    raise RuntimeError("a consequence")
+
+def train(path):
+    for step in podrun.steps(1000000, 0):
+        open(path, "w").close()
+        time.sleep(0.05)
+
+def save():
+    os.makedirs(os.environ["PODRUN_WORKDIR"] + "/checkpoints", exist_ok=True)
+    open(os.environ["PODRUN_WORKDIR"] + "/checkpoints/1", "w").close()
+
+class Odd(BaseException):
+    def __str__(self):
+        raise ValueError("no text")
+
+def odd():
+    raise Odd
 """
 
 
@@ -82,3 +108,45 @@ def test_old_calls_are_removed_with_their_runs(here: Sandbox) -> None:
     removed = here.podrun("clean", "--older-than", "0s", "--yes")
     assert removed.returncode == 0, removed.stderr
     assert not folder.exists()
+
+
+def test_a_consequence_is_not_the_cause(here: Sandbox) -> None:
+    """After SIGKILL a process has raised nothing; what its neighbour raises, when it is ended then, is not the result."""
+    import work
+
+    call = podrun.submit(work.die_first, simulate=True, slice="cpu-2x1")
+    with pytest.raises(podrun.LaunchError, match=r"process 1.*SIGKILL"):
+        call.result(120)
+
+
+def test_a_call_that_is_stopped(here: Sandbox, tmp_path: Path) -> None:
+    """It has not called sys.exit."""
+    import work
+
+    call = podrun.submit(work.train, str(tmp_path / "begun"), simulate=True)
+    wait_until((tmp_path / "begun").exists, "the call")
+    here.podrun("stop", call.run_id)
+    with pytest.raises(podrun.LaunchError):
+        call.result(120)
+
+
+def test_an_exception_without_a_text(here: Sandbox) -> None:
+    import work
+
+    call = podrun.submit(work.odd, simulate=True)
+    assert type(call.exception(120)) is work.Odd
+
+
+def test_what_a_function_has_saved_stays(here: Sandbox) -> None:
+    """Results that were read once can be read again, although the record is gone; others cannot, and say so."""
+    import work
+
+    call, other = podrun.submit(work.save, simulate=True), podrun.submit(work.add, 1, 2, simulate=True)
+    assert call.result(120) is None
+    other.run.wait(120)
+    assert here.podrun("clean", "--older-than", "0s", "--yes").returncode == 0
+    assert call.result() is None
+    (saved,) = (here.path / "home" / "functions").glob("*/workdir/checkpoints/1")
+    assert [path.name for path in saved.parents[2].iterdir()] == ["workdir"]
+    with pytest.raises(podrun.LaunchError, match="gone"):
+        other.result()

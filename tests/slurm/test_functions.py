@@ -243,7 +243,7 @@ def test_ctrl_c_in_submit(python: Python) -> None:
 import os
 os.environ["PATH"] = {str(sbatch.parent)!r} + ":" + os.environ["PATH"]
 try:
-    podrun.submit(work.add, 1, slurm="time=10,hold")
+    podrun.submit(work.add, 1, slurm="time=10,hold", slice="cpu-1x1")
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -268,8 +268,8 @@ def attempt(what):
 attempt(lambda: podrun.submit(work.add, 1))
 attempt(lambda: podrun.submit(work.add, 1, slurm=""))
 attempt(lambda: podrun.submit(work.add, work.lock(), **OPTIONS))
-attempt(lambda: podrun.submit(work.add, 1, slurm="partition=nope"))
-attempt(lambda: podrun.submit(work.add, 1, slurm="time=10,array=1-4"))
+attempt(lambda: podrun.submit(work.add, 1, slurm="partition=nope", slice="cpu-1x1"))
+attempt(lambda: podrun.submit(work.add, 1, slurm="time=10,array=1-4", slice="cpu-1x1"))
 attempt(lambda: podrun.launch(program=["python", "work.py"], slurm="time=10", simulate=True))
 sys.modules["cloudpickle"] = None
 attempt(lambda: podrun.submit(lambda: 1, **OPTIONS))

@@ -18,7 +18,7 @@ from .pod import PodSandbox
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 VERSION = "{}.{}".format(*sys.version_info)
-"""Of this Python, whose packages the hosts' environments see."""
+"""Version of this Python, whose packages the hosts' environments see."""
 _HEAD = "10.77.0.1"
 
 

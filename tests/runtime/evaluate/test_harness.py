@@ -98,7 +98,7 @@ def test_multiple_choice(folder: Path, source: Source, tmp_path: Path) -> None:
 
 
 def test_perplexity(folder: Path, source: Source, tmp_path: Path) -> None:
-    """A text that is longer than the context is computed in windows, and each token counts once."""
+    """Texts longer than the context are computed in windows, and each token counts once."""
     path = task(
         tmp_path,
         "texts",
