@@ -39,6 +39,9 @@ _RESAMPLED = 1000
 _MOST = 256
 """Tokens of an answer that is written, unless the task says how many."""
 
+_MOST_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""What tasks call this number."""
+
 Request = tuple[tuple[str, str], list[int], list[int]]
 """A context and its continuation: both texts, and the token ids of each."""
 
@@ -148,13 +151,14 @@ class _Settings:
     def of(cls, given: dict[str, Any]) -> _Settings:
         until = given.get("until") or ()
         stops = (until,) if isinstance(until, str) else tuple(until)
-        drawn = given.get("do_sample", False)
+        drawn = given.get("do_sample", given.get("temperature", 0) > 0)
         sampling = Sampling(
             temperature=float(given.get("temperature", 1.0)) if drawn else 0.0,
             top_k=int(given.get("top_k", 0)) if drawn else 0,
             top_p=float(given.get("top_p", 1.0)) if drawn else 1.0,
         )
-        return cls(int(given.get("max_gen_toks", given.get("max_new_tokens", _MOST))), sampling, stops)
+        most = next((given[name] for name in _MOST_NAMES if name in given), _MOST)
+        return cls(int(most), sampling, stops)
 
 
 class _Model(TemplateLM):
@@ -189,10 +193,12 @@ class _Model(TemplateLM):
 
     def _loglikelihood_tokens(self, requests: Sequence[Request], **_: Any) -> list[tuple[float, bool]]:
         """Return for each request the log-probability of its continuation, and whether each token of it is the likeliest."""
-        rows = [_cut(context, continuation, self._source.context) for _, context, continuation in requests]
+        most, prefix = self._source.context, [self.prefix_token_id]  # a context of spaces alone is empty here
+        rows = [_cut(context or prefix, continuation, most) for _, context, continuation in requests]
         answers: dict[int, tuple[float, bool]] = {}
         for batch in self._batches([len(tokens) for tokens, _ in rows]):
-            length = -(-max(len(rows[row][0]) - 1 for row in batch) // BLOCK) * BLOCK
+            longest = max(len(rows[row][0]) - 1 for row in batch)
+            length = min(-(-longest // BLOCK) * BLOCK, self._source.context)  # a model may have no positions beyond it
             tokens = np.zeros((len(batch), length + 1), np.int32)
             counts = np.zeros((len(batch), length), bool)
             for place, row in enumerate(batch):
@@ -239,7 +245,7 @@ class _Model(TemplateLM):
             alike.setdefault(_Settings.of(request.args[1]), []).append(number)
         done = 0
         for settings, numbers in alike.items():
-            prompts = [self._shortened(requests[number].args[0], settings.tokens) for number in numbers]
+            tokens = min(settings.tokens, self._source.context // 2)
 
             def say(place: int, text: str | None, numbers: list[int] = numbers) -> None:
                 nonlocal done
@@ -249,16 +255,15 @@ class _Model(TemplateLM):
                 else:
                     texts[numbers[place]] += text
 
-            room = min(settings.tokens, self._source.context // 2)
-            write(self._source, prompts, Wish(room, settings.sampling, stops=settings.stops), say)
+            prompts = [self._prompt(requests[number].args[0], self._source.context - tokens) for number in numbers]
+            write(self._source, prompts, Wish(tokens, settings.sampling, stops=settings.stops), say)
         return texts
 
-    def _shortened(self, prompt: str, tokens: int) -> str:
-        """Return the end of a prompt, as much as the context has room for besides the answer."""
-        beginning = self._source.beginning
-        room = self._source.context - min(tokens, self._source.context // 2) - len(beginning)
-        ids = self._source.tokenizer.encode(prompt)
-        return prompt if len(ids) <= room else self._source.tokenizer.decode(ids[len(ids) - room + 1 :])
+    def _prompt(self, text: str, most: int) -> list[int]:
+        """Return the token ids of a prompt, of a longer one the last."""
+        beginning = list(self._source.beginning)
+        ids: list[int] = self._source.tokenizer.encode(text).tolist()
+        return [*beginning, *ids[max(0, len(ids) + len(beginning) - most) :]] or [self.prefix_token_id]
 
 
 def _cut(context: list[int], continuation: list[int], most: int) -> tuple[list[int], int]:

@@ -123,12 +123,16 @@ class _Text:
         return fresh
 
 
-def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
+Prompt = str | list[int]
+"""A text, or the token ids of one, with the model's `beginning`."""
+
+
+def write(source: Source, prompts: Sequence[Prompt], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
     """Continue prompts. The texts of a divided model are those of the whole one, up to rounding.
 
     Args:
         source: the model.
-        prompts: their texts; an empty prompt is continued from token 0 if the model has no `beginning`.
+        prompts: the prompts; an empty text is continued from token 0 if the model has no `beginning`.
         wish: length, sampling and end of the texts.
         say: called with the number of a prompt and the next part of its text; None at the end of the text.
 
@@ -139,7 +143,7 @@ def write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int
         return _write(source, prompts, wish, say)
 
 
-def _write(source: Source, prompts: Sequence[str], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
+def _write(source: Source, prompts: Sequence[Prompt], wish: Wish, say: Callable[[int, str | None], None]) -> Figures:
     ids = [_encode(source, prompt, number) for number, prompt in enumerate(prompts)]
     most = [_room(source.context, len(tokens), number, wish.tokens) for number, tokens in enumerate(ids)]
     writer = writer_of(source.model)
@@ -176,7 +180,9 @@ def _step(writer: Writer, sampling: Sampling, vocabulary: int, params: Params, w
     return writer.write(params, written, sampling, keys, vocabulary, BLOCK)
 
 
-def _encode(source: Source, prompt: str, number: int) -> list[int]:
+def _encode(source: Source, prompt: Prompt, number: int) -> list[int]:
+    if isinstance(prompt, list):
+        return prompt
     try:
         return [*source.beginning, *source.tokenizer.encode(prompt).tolist()] or [0]
     except UserError as error:

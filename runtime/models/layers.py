@@ -102,7 +102,7 @@ def saved(remat: Remat) -> Callable[..., bool] | None:
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable if remat == "dots" else None
 
 
-_ALIGNED = 8
+ALIGNED = 8
 """Rows of a matrix of bfloat16 that are 16 bytes: the unit in which a GPU's tensor cores read."""
 
 
@@ -116,7 +116,7 @@ def tied_logits(embed: nn.Embed, hidden: jax.Array, dtype: str | None = None) ->
     """
     with jax.named_scope("head"):
         hidden, table = nn.dtypes.promote_dtype(hidden, embed.embedding, dtype=dtype or embed.dtype)
-        if table.shape[0] % _ALIGNED == 0:
+        if table.shape[0] % ALIGNED == 0:
             return _product(hidden, table)
         logits: jax.Array = jax.lax.platform_dependent(hidden, table, cuda=padded_product, default=_product)
         return logits
@@ -129,7 +129,7 @@ def _product(hidden: jax.Array, table: jax.Array) -> jax.Array:
 def padded_product(hidden: jax.Array, table: jax.Array) -> jax.Array:
     """Return the product of [..., C] and the transpose of [V, C], computed with a V that is aligned."""
     rows = table.shape[0]
-    return jnp.dot(hidden, jnp.pad(table, ((0, -rows % _ALIGNED), (0, 0))).T)[..., :rows]
+    return jnp.dot(hidden, jnp.pad(table, ((0, -rows % ALIGNED), (0, 0))).T)[..., :rows]
 
 
 def with_loop(config: Config, pod: Devices) -> Config:

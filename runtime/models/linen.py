@@ -34,7 +34,7 @@ class Linen(Model):
         self.has_head = all(
             name not in fields and inspect.isfunction(getattr(type(module), name, None)) for name in ("hidden", "head")
         )
-        if isinstance(tables := getattr(module, "tables", None), Tables):
+        if isinstance(tables := getattr(module, "tables", None), Tables) and _is_as_written(module):
             self.tables = tables
 
     def init(self, key: jax.Array, x: jax.Array) -> tuple[Params, Any]:
@@ -77,3 +77,10 @@ class Linen(Model):
         apply = partial(apply, rngs=rngs, **mutable)
         result = self._call(apply, x, training=True, key=direct, segments=segments)
         return (result, None) if state is None else result
+
+
+def _is_as_written(module: nn.Module) -> bool:
+    """Return whether no subclass has another head, or other parameters, than the class that has the tables."""
+    written = next(each for each in type(module).__mro__ if "tables" in vars(each))
+    names = ("setup", "__call__", "hidden", "head", "outputs")
+    return all(getattr(type(module), name, None) is getattr(written, name, None) for name in names)

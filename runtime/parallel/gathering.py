@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ..models.gathering import Rows
+from ..models.layers import ALIGNED
 from .arrays import is_float
 from .layout import MODEL, Partition
 
@@ -37,14 +38,15 @@ class MeshGathering:
             name: name of the parameter.
             x: the matrix, divided, [R, C] or [C, R].
             along: the dimension of its rows, 0 or 1.
-            pieces: number of pieces.
+            pieces: number of pieces, at most.
         """
         spec = [*self.partition.of_layer(name, x.shape), None, None]
         over, other = spec[along], spec[1 - along]
         devices = 1 if over is None else self.mesh.shape[over]
         matrix = x if along == 0 else x.T
         held = matrix.shape[0] // devices  # rows of one device
-        size = -(-held // pieces)
+        size = -(-held // (pieces * ALIGNED)) * ALIGNED
+        pieces = -(-held // size)
         parts = matrix.reshape(devices, held, -1)
         parts = jnp.pad(parts, ((0, 0), (0, pieces * size - held), (0, 0)))
         split = jnp.swapaxes(parts.reshape(devices, pieces, size, -1), 0, 1)

@@ -13,16 +13,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podrun.runtime.config import Config
 from podrun.runtime.contract import UserError
+from podrun.runtime.data.tokenizers import Bytes
 from podrun.runtime.generate.source import load
 from podrun.runtime.generate.text import Source
+from podrun.runtime.models import make_language_model
 from podrun.runtime.queries import EvaluateAnswer
 
 from ..models.published import arrays_of, config_of, greedy_of, write_folder, write_tokenizer
 
 pytest.importorskip("lm_eval", reason="needs lm-eval: pip install 'lm-eval<0.5'")
 
-from podrun.runtime.evaluate.harness import evaluate_tasks
+from lm_eval.api.instance import Instance
+
+from podrun.runtime.evaluate.harness import _Model, evaluate_tasks
 
 pytestmark = pytest.mark.long
 LETTERS = "abcdefghijklmnopqrstuvwxyz ,.!?-"
@@ -138,6 +143,47 @@ def test_texts_are_written_greedily(folder: Path, source: Source, tmp_path: Path
         metric_list=[{"metric": "exact_match"}],
     )
     assert run(folder, path).metrics["written/exact_match"] == 1
+
+
+def small(context: int = 20) -> Source:
+    """Return a model with learned positions, whose context is no multiple of a block, and an end of a text."""
+    section = {"name": "decoder", "layers": 1, "heads": 2, "width": 16, "context": context, "positions": "learned"}
+    config = Config.model_validate({"steps": 1, "batch_size": 1, "model": section})
+    model = make_language_model(config, 256, jnp.dtype("float32"))
+    params = model.variables(jax.random.key(0), jnp.zeros((1, context), jnp.int32))
+    return Source(model, params, context, Bytes(), frozenset([3]))
+
+
+def test_nothing_is_read_beyond_the_context() -> None:
+    """Learned positions end there, and NaN of one text would spoil the others of its batch."""
+    source = small()
+    long, short = ("", ""), ("", "")
+    answers = _Model(source, lambda done, total: None)._loglikelihood_tokens(
+        [(long, [*range(30)], [7, 8]), (short, [1, 2], [5])]
+    )
+    alone = [
+        _Model(source, lambda done, total: None)._loglikelihood_tokens([one])[0]
+        for one in ((long, [*range(11, 30)], [7, 8]), (short, [1, 2], [5]))
+    ]
+    assert [total for total, _ in answers] == pytest.approx([total for total, _ in alone], rel=1e-5)
+    assert all(math.isfinite(total) and total < 0 for total, _ in answers)
+
+
+def test_an_empty_context_is_the_end_of_a_text() -> None:
+    """The harness moves spaces at the end of a context to the answer, of which the first token counts too."""
+    source = small()
+    model = _Model(source, lambda done, total: None)
+    assert model._loglikelihood_tokens([(("", ""), [], [2, 9])]) == model._loglikelihood_tokens(
+        [(("", ""), [3], [2, 9])]
+    )
+
+
+def test_a_long_prompt_is_cut_by_tokens() -> None:
+    """A character that is cut would be three tokens more."""
+    request = Instance("generate_until", {}, ("\u4e2d" * 50, {"until": [], "max_gen_toks": 6}), 0)
+    model = _Model(small(), lambda done, total: None)
+    assert len(model.generate_until([request])) == 1
+    assert len(model._prompt("\u4e2d" * 50, 14)) == 14
 
 
 @pytest.mark.parametrize(

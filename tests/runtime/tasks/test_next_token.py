@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podrun.runtime.config import Config
+from podrun.runtime.config.model import DecoderModel
+from podrun.runtime.models.decoder import Decoder
 from podrun.runtime.models.gpt2 import GPT2
 from podrun.runtime.models.layers import padded_product
+from podrun.runtime.models.linen import Linen
 from podrun.runtime.tasks.next_token import NextToken, next_token
 
 RANDOM = np.random.default_rng(0)
@@ -87,3 +91,17 @@ def test_the_head_is_padded_on_gpus_only(platform: str, columns: int) -> None:
     lowered = jax.jit(one.apply).trace(shapes, tokens).lower(lowering_platforms=(platform,)).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line and f"1x8x{columns}xbf16>" in line]
     assert len(products) == 1
+
+
+class _Halved(Decoder):
+    @nn.nowrap
+    def head(self, hidden: jax.Array) -> jax.Array:
+        return super().head(hidden) * 0.5
+
+
+@pytest.mark.parametrize(("kind", "has_tables"), [(Decoder, True), (_Halved, False)])
+def test_a_head_of_ones_own_is_called(kind: type[Decoder], has_tables: bool) -> None:
+    """The matrix of the class's head does not say what a subclass computes with it."""
+    section = DecoderModel(layers=1, heads=2, width=16, context=8, name="decoder")
+    adapter = Linen("own", kind(section, 32, jnp.dtype("float32")))
+    assert (adapter.tables is not None) is has_tables
