@@ -26,7 +26,8 @@ TEMPLATE_FLAGS = {
     "scopes", "service-account", "shielded-secure-boot", "subnet", "tags",
 }  # fmt: skip
 GROUP_FLAGS = {
-    "default-action-on-vm-failure", "description", "size", "target-size-policy-mode", "template", "workload-policy",
+    "default-action-on-vm-failure", "description", "list-managed-instances-results", "size",
+    "target-size-policy-mode", "template", "workload-policy",
 }  # fmt: skip
 POLICY_FLAGS = {"accelerator-topology", "description", "type"}
 FLAGS = {"instance-templates": TEMPLATE_FLAGS, "resource-policies": POLICY_FLAGS, "managed": GROUP_FLAGS}
@@ -96,6 +97,11 @@ def answer(state: State, words: list[str], folder: Path) -> int:
         return 0
     if verb == "create":
         code = create(state, kind, key, name, path, command, options)
+    elif verb == "describe" and kind == "groups" and state.get("late", [""])[0] == key and state["looks"]:
+        state["looks"] -= 1
+        if not state["looks"]:
+            state[kind][key] = state.pop("late")[1]
+        return fail(command, f"The resource '{path}' was not found")
     elif key not in state[kind]:
         return fail(command, f"The resource '{path}' was not found")
     elif verb == "delete":
@@ -107,7 +113,10 @@ def answer(state: State, words: list[str], folder: Path) -> int:
         text = json.dumps(shown(state[kind][key]), indent=2)
         print("WARNING: a line of a wrapper\n" + text if fault == "warns" else text[:40] if fault == "cut" else text)
         return 0
-    if fault == "dies":  # after Google has done it
+    if fault == "late":  # Google does it, but only after it has been asked for twice
+        state["late"] = [key, state[kind].pop(key)]
+        state["looks"] = 2
+    if fault in ("dies", "late"):  # after Google has done it
         print("ERROR: gcloud crashed (ConnectionError): connection reset", file=sys.stderr)
         return 1
     return HANGS if fault == "hangs" else code
@@ -176,6 +185,10 @@ def shown(row: State) -> State:
     if "size" not in row:
         return {"name": row["name"], "description": row["description"], "kind": "compute#resource"}
     applied = [{"acceleratorTopology": row["topology"], "state": "ACTIVE"}] if row["topology"] else []
+    errors = [error.partition(": ") for _, _, error in steps(row) if error]
+    bulk: State = {"inProgress": row["now"] != "RUNNING"}
+    if errors:
+        bulk["lastProgressCheck"] = {"error": {"errors": [{"code": e[0], "message": e[2]} for e in errors]}}
     return {
         "baseInstanceName": row["name"],
         "creationTimestamp": "2026-01-31T10:30:00.123-08:00",
@@ -185,7 +198,11 @@ def shown(row: State) -> State:
         "instanceLifecyclePolicy": {"defaultActionOnFailure": "REPAIR" if row["repairs"] else "DO_NOTHING"},
         "kind": "compute#instanceGroupManager",
         "name": row["name"],
-        "status": {"appliedAcceleratorTopologies": applied, "isStable": row["now"] == "RUNNING"},
+        "status": {
+            "appliedAcceleratorTopologies": applied,
+            "isStable": row["now"] == "RUNNING",
+            **({"bulkInstanceOperation": bulk} if applied else {}),
+        },
         "targetSize": row["size"],
         "zone": f"https://www.googleapis.com/compute/v1/projects/{PROJECT}/zones/{row['zone']}",
     }
@@ -209,7 +226,11 @@ def list_machines(row: State) -> list[State]:
                 "instance": f"https://www.googleapis.com/compute/v1/projects/p/zones/z/instances/{row['name']}-{number:04d}",
                 "name": f"{row['name']}-{number:04d}",
                 **({"instanceStatus": status} if status else {}),
-                **({"lastAttempt": {"errors": {"errors": [{"code": code, "message": message}]}}} if error else {}),
+                **(
+                    {"lastAttempt": {"errors": {"errors": [{"code": code, "message": message}]}}}
+                    if error and not row["topology"]
+                    else {}
+                ),
                 "version": {},
             }
         )

@@ -64,10 +64,9 @@ def up(request: TpuRequest) -> int:
     with Signals() as signals:
         try:
             provision(order, Waiting(tell, lambda: len(signals.received)))
-        except StoppedError:
-            print(
-                f"podrun: interrupted; {tpu.name} is left as it is, and Google goes on with it{hints(tpu)}", flush=True
-            )
+        except StoppedError as error:
+            left = str(error) or f"{tpu.name} is left as it is, and Google goes on with it{hints(tpu)}"
+            print(f"podrun: interrupted; {left}", flush=True)
             return 128 + signals.received[0]
     print(f"{tpu.name} is ready: podrun --tpu {tpu.name} {_place(tpu)} train.yaml{hints(tpu)}", flush=True)
     return ExitCode.DONE
@@ -201,7 +200,9 @@ def _down_parts(tpu: TpuName, yes: bool) -> int:
 def show_list(zone: str, project: str | None) -> int:
     """Print a row for each TPU of a zone. Raises UserError, UnavailableError."""
     where = TpuName(None, zone, project)
-    rows = list_rows(where)
+    rows, problems = list_rows(where)
+    for problem in problems:
+        print(f"podrun: this list lacks what another API of Google has: {problem}", file=sys.stderr, flush=True)
     if not rows:
         print(f"no TPU VMs and no queued resources in {zone}")
         return ExitCode.DONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import UnavailableError, UserError
 
 from ...inventory.base import Listing
 from ...pod.errors import DisabledApiError, MissingTpuError
@@ -22,41 +22,49 @@ def find_tpu(tpu: TpuName, stopped: Stopped) -> tuple[Api, Status] | None:
 
     Raises UserError, UnavailableError, StoppedError.
     """
-    disabled: list[UserError] = []
+    errors: list[UserError | UnavailableError] = []
     for api in APIS.values():
         try:
             status = api.query_status(tpu, stopped)
-        except DisabledApiError as error:
-            disabled.append(error)
+        except (UserError, UnavailableError) as error:
+            errors.append(error)
             continue
         if status.is_there:
             return api, status
-    if len(disabled) == len(APIS):
-        raise disabled[0]
+    _raise_if_unknown(errors)
     return None
 
 
 def list_hosts(tpu: TpuName) -> Listing:
     """Return hosts, slice and SSH settings of a TPU, whatever API has it. Raises UserError, UnavailableError."""
-    missing: UserError | None = None
+    errors: list[UserError | UnavailableError] = []
     for api in APIS.values():
         try:
             return api.list_hosts(tpu)
-        except (MissingTpuError, DisabledApiError) as error:
-            missing = missing or error
-    assert missing
-    raise missing
+        except (UserError, UnavailableError) as error:
+            errors.append(error)
+    raise next((error for error in errors if not isinstance(error, (MissingTpuError, DisabledApiError))), errors[0])
 
 
-def list_rows(zone: TpuName) -> list[Row]:
-    """Return a row for each TPU of a zone. Raises UserError, UnavailableError."""
+def list_rows(zone: TpuName) -> tuple[list[Row], list[str]]:
+    """Return a row for each TPU of a zone, and a message for each API that has not answered though another one has rows.
+
+    Raises UserError, UnavailableError.
+    """
     rows: list[Row] = []
-    disabled: list[UserError] = []
+    errors: list[UserError | UnavailableError] = []
     for api in APIS.values():
         try:
             rows += api.list_rows(zone)
-        except DisabledApiError as error:
-            disabled.append(error)
-    if len(disabled) == len(APIS):
-        raise disabled[0]
-    return rows
+        except (UserError, UnavailableError) as error:
+            errors.append(error)
+    if not rows:
+        _raise_if_unknown(errors)
+    return rows, [str(error) for error in errors if not isinstance(error, DisabledApiError)]
+
+
+def _raise_if_unknown(errors: list[UserError | UnavailableError]) -> None:
+    """Raise the first error unless it only says that the project does not use that API, but another one."""
+    others = [error for error in errors if not isinstance(error, DisabledApiError)]
+    if others or len(errors) == len(APIS):
+        raise (others or errors)[0]

@@ -51,7 +51,7 @@ _HEADS = re.compile(
 )
 """Lines of gcloud compute after which the error itself stands."""
 _CHANGES = ("create", "delete")
-_LOOKS = ("describe", "list")
+_LOOKS = ("describe", "list", "list-instances")
 _TPU_MEANINGS = (
     *NETWORK,
     Meaning(

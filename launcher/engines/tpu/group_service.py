@@ -8,6 +8,8 @@ group, which alone costs. Their names follow from the TPU's name and zone, and t
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from ...pod.errors import MissingTpuError
 from .base import Row, Stopped
 from .gcloud import StoppedError, TpuName, Verb, configured_project, run_gcloud
 from .gcloud_answer import Answer, parse_answer
-from .gcloud_errors import ExistingTpuError
+from .gcloud_errors import ExistingTpuError, advice
 from .groups import (
     DESCRIBE,
     LABEL,
@@ -41,12 +43,14 @@ from .order import FLEX_LIMIT, MACHINES, Cost, Order
 TITLE = "an instance group of Compute Engine"
 _CREATE_LIMIT = 180.0  # seconds
 _DELETE_LIMIT = 600.0  # seconds: gcloud waits until the machines are gone
+_APPEARS = 45.0  # seconds after which a request whose answer was lost has surely made its group, or never does
+_PAUSE = 3.0  # seconds between two looks at it
 _IMAGES = "ubuntu-os-accelerator-images"
 _VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces,metadata.items)"
 _STATE_FIELDS = "json(status,labels)"
 _GROUP_FIELDS = (
     "json(name,id,description,targetSize,baseInstanceName,instanceLifecyclePolicy,creationTimestamp,"
-    "status.appliedAcceleratorTopologies)"
+    "status.appliedAcceleratorTopologies,status.bulkInstanceOperation)"
 )
 
 
@@ -111,8 +115,10 @@ def query_status(tpu: TpuName, stopped: Stopped) -> GroupStatus:
 def create(order: Order, stopped: Stopped) -> None:
     """Create template, policy and group, in this order. Raises the errors of `query_status`.
 
-    What was made is deleted again if a later part cannot be made, or if the user asks to stop before the group is made. Only
-    a second Ctrl-C interrupts gcloud, because it would then be unknown what Google has made.
+    What this call has made is deleted again if a later part cannot be made, or if the user asks to stop before the group is
+    made; the StoppedError then says what is left. What another podrun has made meanwhile under this name stays, and if it has
+    made the group, this is no error: the group's state says whether it is the one of the order. Only a second Ctrl-C
+    interrupts gcloud, because it would then be unknown what Google has made.
     """
     tpu = order.tpu
     project = tpu.project or configured_project(tpu)
@@ -121,18 +127,24 @@ def create(order: Order, stopped: Stopped) -> None:
             f"{tpu.label}: gcloud does not know the project; give --project PROJECT, or run "
             "`gcloud config set project PROJECT`"
         )
+    token = secrets.token_hex(4)
+    part = TEMPLATE
     try:
-        for part, flags in create_flags(order, project):
+        for part, flags in create_flags(order, project, token):
             if stopped():
                 raise StoppedError
-            _create_part(part, tpu, flags, stopped)
+            if not _create_part(part, tpu, flags, stopped):
+                _undo(tpu, mark(order, token), None, stopped)
+                return
     except BaseException as error:
         if stopped() < 2:  # after a second Ctrl-C nothing more is asked of Google
-            _undo(tpu, error)
+            is_lost = isinstance(error, UnavailableError) and part is GROUP and advice(tpu, str(error)) is None
+            _undo(tpu, mark(order, token), error, stopped, is_lost)
         raise
 
 
-def _create_part(part: Part, tpu: TpuName, flags: list[str], stopped: Stopped) -> None:
+def _create_part(part: Part, tpu: TpuName, flags: list[str], stopped: Stopped) -> bool:
+    """Create a part, and return True; False if there is a group of this name, such as one that another podrun has made."""
     argv, verb = part.argv("create", tpu), part.verb("create", _CREATE_LIMIT)
 
     def twice() -> bool:
@@ -141,6 +153,8 @@ def _create_part(part: Part, tpu: TpuName, flags: list[str], stopped: Stopped) -
     try:
         run_gcloud(argv, tpu, verb, *flags, "--quiet", stopped=twice)
     except ExistingTpuError:
+        if part is GROUP or query_status(tpu, stopped).group is not None:
+            return False
         # left by a podrun that was killed, perhaps with other options
         if not _delete_part(part, tpu, twice):
             raise UserError(
@@ -148,22 +162,36 @@ def _create_part(part: Part, tpu: TpuName, flags: list[str], stopped: Stopped) -
                 "podrun leaves it alone: choose another name"
             ) from None
         run_gcloud(argv, tpu, verb, *flags, "--quiet", stopped=twice)
+    return True
 
 
 def _article(title: str) -> str:
     return f"{'an' if title[0] in 'aeiou' else 'a'} {title}"
 
 
-def _undo(tpu: TpuName, error: BaseException) -> None:
-    """Delete what was made. A failure to do so is added to the error."""
+def _undo(tpu: TpuName, description: str, error: BaseException | None, stopped: Stopped, is_lost: bool = False) -> None:
+    """Delete the parts that have this description, which those of one `create` have. The error gets what is left of them.
+
+    If Google's answer about the group is lost, the group may appear some seconds later, so it is waited for.
+    """
+    down = f"`podrun tpu down {tpu.name} --zone {tpu.zone}`"
+    left = ""
     try:
-        delete(tpu, lambda: 0)
-    except (UserError, UnavailableError) as failed:
-        if isinstance(error, (UserError, UnavailableError)):
-            error.args = (
-                f"{error}\nwhat was made of it could not be deleted ({str(failed).partition(chr(10))[0]}); "
-                f"`podrun tpu down {tpu.name} --zone {tpu.zone}` deletes it: until then it may cost",
-            )
+        deadline = time.monotonic() + (_APPEARS if is_lost else 0.0)
+        while is_lost and query_status(tpu, lambda: stopped() > 1).group is None:
+            if time.monotonic() > deadline:
+                left = f"Google's answer is lost: a group may still appear, and cost; look later, and delete it with {down}"
+                break
+            time.sleep(_PAUSE)
+        for part in reversed(PARTS):
+            _delete_part(part, tpu, lambda: stopped() > 1, description)
+    except (UserError, UnavailableError, StoppedError) as failed:
+        why = str(failed).partition(chr(10))[0] or "interrupted"
+        left = f"what was made of it could not be deleted ({why}); {down} deletes it: until then it may cost"
+    if isinstance(error, StoppedError):
+        error.args = (left or f"nothing is left of {tpu.name}",)
+    elif left and isinstance(error, (UserError, UnavailableError)):
+        error.args = (f"{error}\n{left}",)
 
 
 def delete(tpu: TpuName, stopped: Stopped) -> None:
@@ -183,11 +211,12 @@ def delete(tpu: TpuName, stopped: Stopped) -> None:
         raise first
 
 
-def _delete_part(part: Part, tpu: TpuName, stopped: Callable[[], bool]) -> bool:
-    """Delete a part, and return True if it is gone; False if podrun has not made it."""
+def _delete_part(part: Part, tpu: TpuName, stopped: Callable[[], bool], description: str | None = None) -> bool:
+    """Delete a part, and return True if it is gone; False if podrun has not made it, or it has another description."""
     try:
         answer = run_gcloud(part.argv("describe", tpu), tpu, part.verb("describe"), stopped=stopped)
-        if not is_marked(parse_answer(part.verb("describe"), tpu, _Part, answer).description):
+        present = parse_answer(part.verb("describe"), tpu, _Part, answer).description
+        if not is_marked(present) or description not in (None, present):
             return False
         run_gcloud(part.argv("delete", tpu), tpu, part.verb("delete", _DELETE_LIMIT), "--quiet", stopped=stopped)
     except MissingTpuError:
@@ -206,10 +235,10 @@ def list_parts(tpu: TpuName) -> list[str]:
     return rows
 
 
-def create_flags(order: Order, project: str) -> list[tuple[Part, list[str]]]:
+def create_flags(order: Order, project: str, token: str) -> list[tuple[Part, list[str]]]:
     """Return gcloud's options for each part that the order needs, in the order of their creation. PURE."""
     several = order.slice.hosts > 1
-    described = f"--description={mark(order)}"
+    described = f"--description={mark(order, token)}"
     rows = [(TEMPLATE, [*_template_flags(order), described])]
     group = [f"--template={TEMPLATE.name(order.tpu)}", f"--size={order.slice.hosts}", described]
     if several:

@@ -39,7 +39,7 @@ LIST_MACHINES = Verb("instance-groups managed", "list-instances", is_compute=Tru
 LIST_VMS = Verb("instances", "list", is_compute=True)
 LABEL = "podrun-tpu"
 """Label of the machines, whose value is the name of the TPU."""
-_MARK = re.compile(r"podrun: (\S{1,60}), (spot|on demand|reserved|flex-start)")
+_MARK = re.compile(r"podrun: (\S{1,60}), (spot|on demand|reserved|flex-start)( \[[0-9a-f]{8}\])?")
 _NAME = 100  # characters of a name
 _REASON = 500  # characters of Google's own message
 _STATE = 60  # characters of a state
@@ -47,9 +47,14 @@ _RETRIED = ("RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR", "RESOURCE_OPERATION_RAT
 _ENDED = ("TERMINATED", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "DEPROVISIONING", "")
 
 
-def mark(order: Order) -> str:
-    """Return the description of everything that podrun makes for an order. Only what has one is ever deleted."""
-    return f"podrun: {order.kind}, {order.cost}"
+def mark(order: Order, token: str) -> str:
+    """Return the description of everything that podrun makes for an order. Only what has one is ever deleted.
+
+    Args:
+        order: the TPU.
+        token: 8 hexadecimal digits that tell what one call has made from what another one has made under the same name.
+    """
+    return f"podrun: {order.kind}, {order.cost} [{token}]"
 
 
 def is_marked(description: str) -> bool:
@@ -87,6 +92,8 @@ class Group:
     created: float | None
     number: str
     """Google's unique number of the group."""
+    error: str = ""
+    """Code and message of why Google cannot create the machines of a slice together; empty without an error."""
 
     @property
     def is_ours(self) -> bool:
@@ -124,8 +131,16 @@ class GroupStatus:
     @property
     def _fatal(self) -> str:
         """Return the first error that does not pass by itself; empty if there is none."""
-        errors = (machine.error for machine in self.machines)
-        return next((error for error in errors if error and not any(code in error for code in _RETRIED)), "")
+        return next((error for error in self._errors if not any(code in error for code in _RETRIED)), "")
+
+    @property
+    def _errors(self) -> list[str]:
+        """Return the errors of the last attempts to create machines: of the group for all together, or of each machine."""
+        is_waiting = all(
+            machine.state in ("", "PENDING") for machine in self.machines
+        )  # otherwise the error has passed
+        of_group = self.group.error if self.group and is_waiting else ""
+        return [error for error in (of_group, *(machine.error for machine in self.machines)) if error]
 
     @property
     def is_ready(self) -> bool:
@@ -201,7 +216,7 @@ class GroupStatus:
     @property
     def meaning(self) -> str:
         """Return a description of the state, for people."""
-        group, error = self.group, self._fatal or next((m.error for m in self.machines if m.error), "")
+        group, error = self.group, self._fatal or next(iter(self._errors), "")
         if group is None or self.is_deleting:
             return "it is being deleted" if group and group.size else ""
         if self.is_ready:
@@ -268,21 +283,6 @@ class _Topology(Answer):
     accelerator_topology: str = ""
 
 
-class _GroupState(Answer):
-    applied_accelerator_topologies: tuple[_Topology, ...] = ()
-
-
-class _Group(Answer):
-    name: str
-    target_size: int = Field(ge=0, le=LIMIT)
-    description: str = ""
-    base_instance_name: str = ""
-    instance_lifecycle_policy: _Lifecycle = _Lifecycle()
-    status: _GroupState = _GroupState()
-    creation_timestamp: str = ""
-    id: Annotated[str, Field(pattern=r"^\d{0,30}$")] = ""
-
-
 class _Failure(Answer):
     code: str = ""
     message: str = ""
@@ -294,6 +294,31 @@ class _Failures(Answer):
 
 class _Attempt(Answer):
     errors: _Failures | None = None
+
+
+class _Check(Answer):
+    error: _Failures | None = None
+
+
+class _Bulk(Answer):
+    in_progress: bool = False
+    last_progress_check: _Check | None = None
+
+
+class _GroupState(Answer):
+    applied_accelerator_topologies: tuple[_Topology, ...] = ()
+    bulk_instance_operation: _Bulk | None = None
+
+
+class _Group(Answer):
+    name: str
+    target_size: int = Field(ge=0, le=LIMIT)
+    description: str = ""
+    base_instance_name: str = ""
+    instance_lifecycle_policy: _Lifecycle = _Lifecycle()
+    status: _GroupState = _GroupState()
+    creation_timestamp: str = ""
+    id: Annotated[str, Field(pattern=r"^\d{0,30}$")] = ""
 
 
 class _Machine(Answer):
@@ -388,6 +413,9 @@ def read_rows(zone: TpuName, groups: Any, vms: Any) -> list[Row]:
 
 def _group(row: _Group) -> Group:
     topologies = [one.accelerator_topology for one in row.status.applied_accelerator_topologies]
+    bulk = row.status.bulk_instance_operation
+    # an error of an operation that has ended is of the past
+    check = bulk.last_progress_check if bulk and bulk.in_progress else None
     return Group(
         name=row.name[:_NAME],
         description=row.description,
@@ -397,15 +425,21 @@ def _group(row: _Group) -> Group:
         topology=topologies[0][:_STATE] if topologies else "",
         created=_time(row.creation_timestamp),
         number=row.id,
+        error=_error(check.error if check else None),
     )
 
 
+def _error(failures: _Failures | None) -> str:
+    """Return code and message of the first failure; empty without one."""
+    errors = failures.errors if failures else ()
+    return " ".join(f"{errors[0].code}: {errors[0].message}".split())[:_REASON] if errors else ""
+
+
 def _machine(row: _Machine) -> Machine:
-    errors = row.last_attempt.errors.errors if row.last_attempt and row.last_attempt.errors else ()
-    error = f"{errors[0].code}: {errors[0].message}" if errors else ""
+    error = _error(row.last_attempt.errors if row.last_attempt else None)
     name = row.name or row.instance.rpartition("/")[2]
     action = row.current_action[:_STATE] or "NONE"
-    return Machine(name[:_NAME], (row.instance_status or "")[:_STATE], action, " ".join(error.split())[:_REASON])
+    return Machine(name[:_NAME], (row.instance_status or "")[:_STATE], action, error)
 
 
 def _time(text: str) -> float | None:

@@ -45,6 +45,7 @@ _OWN_FLAGS = {
     "accelerator-topology",
     "accelerator-type",
     "async",
+    "default-action-on-vm-failure",
     "description",
     "format",
     "machine-type",
@@ -52,13 +53,24 @@ _OWN_FLAGS = {
     "project",
     "region",
     "size",
+    "target-size-policy-mode",
     "template",
     "topology",
     "type",
     "workload-policy",
     "zone",
 }
-"""Options of gcloud that podrun needs to find again what it has made."""
+"""Options of gcloud that podrun needs to find again what it has made, and to know what Google does with it."""
+_PODRUN_FLAGS = {
+    "labels": "--labels",
+    "max-run-duration": "--max-run-duration",
+    "provisioning-model": "--spot, --reservation or --flex-start",
+    "reservation": "--reservation",
+    "reservation-affinity": "--reservation",
+    "reserved": "--reserved",
+    "spot": "--spot",
+}
+"""Options of gcloud for which podrun has its own, which it must know: (name, podrun's)."""
 FLEX_LIMIT = "7d"  # Google's limit: https://docs.cloud.google.com/tpu/docs/flex-start
 
 
@@ -121,6 +133,8 @@ class Settings:
                 )
             elif match[2] in _OWN_FLAGS:
                 rows.append(f"--gcloud: podrun sets {match[2]} itself; leave it out")
+            elif match[2] in _PODRUN_FLAGS:
+                rows.append(f"--gcloud: give {_PODRUN_FLAGS[match[2]]} of podrun in place of {match[2]}")
         return rows
 
     def flags(self, part: str | None = None) -> list[str]:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from podrun.launcher.engines.tpu import group_service, provision
+from podrun.launcher.engines.tpu.gcloud import TpuName
+from podrun.launcher.engines.tpu.order import Order, make_order
 from podrun.launcher.inventory.find import find_pod
 from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.runtime.contract import UnavailableError, UserError
@@ -37,6 +39,8 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setattr(provision, "PAUSE", 0.01)
+    monkeypatch.setattr(group_service, "_PAUSE", 0.01)
+    monkeypatch.setattr(group_service, "_APPEARS", 2.0)
     return Service(folder)
 
 
@@ -137,9 +141,9 @@ def test_up_use_and_down(
             {},
         ),
         (
-            ("--gcloud", "maintenance-policy=OTHER", "--gcloud", "group.default-action-on-vm-failure=repair"),
+            ("--gcloud", "maintenance-policy=OTHER", "--gcloud", "group.list-managed-instances-results=pageless"),
             {"maintenance-policy": "OTHER"},
-            {"default-action-on-vm-failure": "repair"},
+            {"list-managed-instances-results": "pageless"},
         ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -178,6 +182,9 @@ def test_a_topology_of_its_own(service: Service, podrun: Podrun) -> None:
         (("--slice", "v6e-16", "--data-disk", "a:rw"), "only one machine can write to a disk"),
         (("--slice", "v6e-16", "--network", "--x"), "--network: '?--x'? cannot be a name"),
         (("--slice", "v6e-16", "--gcloud", "zone=x"), "--gcloud: podrun sets zone itself"),
+        (("--slice", "v6e-16", "--gcloud", "labels=a=b"), "--gcloud: give --labels of podrun in place of labels"),
+        (("--slice", "v6e-16", "--gcloud", "provisioning-model=SPOT"), "--gcloud: give --spot, --reservation or"),
+        (("--slice", "v6e-16", "--gcloud", "group.default-action-on-vm-failure=repair"), "podrun sets default-action"),
         (("--slice", "v6e-16", "--gcloud", "--x y"), "--gcloud: '?--x y'? is no option"),
         (("--slice", "v5e-16", "--gcloud", "group.x=1"), "a queued resource has no such part"),
         (("--slice", "v6e-16", "--flex-start", "--max-run-duration", "soon"), "'?soon'? is no duration"),
@@ -325,6 +332,66 @@ def test_a_second_down_finds_what_the_first_has_left(service: Service, podrun: P
     assert GROUP in left or "but there is left of it: " in done.out
 
 
+def order(slice: str, spot: bool = True) -> Order:
+    return make_order(TpuName("my-tpu", ZONE, typed="TPU"), slice, None, spot, False)
+
+
+@pytest.mark.parametrize("slice", ["v5p-8", "v5p-16"])
+@pytest.mark.parametrize("before", [[], ["templates"], ["templates", "policies"]], ids=str)
+def test_two_podruns_at_once(service: Service, podrun: Podrun, slice: str, before: list[str]) -> None:
+    """The second one, which has seen no TPU, deletes nothing of the first one's."""
+    assert podrun("tpu", "up", *WHERE, "--slice", slice, "--spot", "--yes").code == 0
+    for kind in before:  # so that the second one gets as far as the group
+        service.change_compute(**{kind: {}})
+    running = service.compute["groups"]
+    group_service.create(order(slice), lambda: 0)
+    assert service.compute["groups"] == running
+    assert "delete group" not in service.made
+    assert service.ledger == (ALL if slice == "v5p-16" else [TEMPLATE, GROUP])
+
+
+def test_a_failure_undoes_only_what_this_call_has_made(service: Service) -> None:
+    """Leave a group that another podrun makes while this one fails."""
+    group_service.create(order("v5p-16"), lambda: 0)
+    running = service.compute["groups"]
+    service.change_compute(templates={}, policies={})
+    fail_at(service, managed_create=["ERROR: (g) Could not fetch resource:\n - Invalid value for field 'x'"])
+    with pytest.raises(UserError, match="Google refuses the request"):
+        group_service.create(order("v5p-16"), lambda: 0)
+    assert service.compute["groups"] == running and "delete group" not in service.made
+
+
+def test_a_group_that_appears_after_its_answer_is_lost(service: Service, podrun: Podrun) -> None:
+    fail_at(service, managed_create=["late"])
+    done = podrun(*UP)
+    assert done.code == 69 and service.ledger == [], done.err
+    service.change_compute(looks=2)
+    fail_at(service, managed_create=["ERROR: gcloud crashed (ConnectionError): Max retries exceeded"])
+    done = podrun(*UP)
+    assert done.code == 69 and "a group may still appear, and cost" in done.err, done.err
+    assert service.ledger == []
+
+
+def test_an_api_that_refuses_does_not_hide_the_other(service: Service, podrun: Podrun) -> None:
+    """Refuse an account that has roles of Compute Engine only."""
+    denied = "ERROR: (g) PERMISSION_DENIED: Permission 'tpu.nodes.list' denied on 'projects/p/locations/z'"
+
+    def refuse() -> None:
+        groups = ("queued-resources", "tpu-vm")
+        service.change(errors={f"{group} {verb}": [denied] * 9 for group in groups for verb in ("list", "describe")})
+
+    assert podrun(*UP).code == 0
+    refuse()
+    done = podrun("tpu", "list", "--zone", ZONE)
+    assert done.code == 0 and "my-tpu" in done.out and "roles/tpu.viewer" in done.err, done.err
+    assert len(find_pod(PodRequest(inventories={"tpu": "my-tpu"}, refinements={"zone": ZONE})).hosts) == 2
+    assert podrun(*DOWN).code == 0 and service.ledger == []
+    refuse()
+    done = podrun(*DOWN)  # it may be a TPU VM
+    assert done.code == 2 and "roles/tpu.viewer" in done.err
+    assert podrun("tpu", "list", "--zone", ZONE).code == 2
+
+
 def test_what_a_killed_podrun_has_left_is_replaced(service: Service, podrun: Podrun) -> None:
     """With the options that are asked for now."""
     assert podrun(*UP, "--network", "old").code == 0
@@ -421,7 +488,8 @@ def test_ctrl_c_at_every_stage(service: Service, sandbox: Sandbox, podrun: Podru
         process.send_signal(signal.SIGINT)
         (service.folder / "go").touch()
         out, _ = process.communicate(timeout=60)
-    assert process.returncode == 130 and "podrun tpu down my-tpu" in out
+    assert process.returncode == 130
+    assert ("podrun tpu down my-tpu" if left else "podrun: interrupted; nothing is left of my-tpu\n") in out
     assert service.ledger == left
     assert podrun(*DOWN).code == 0 and service.ledger == []
 
@@ -459,7 +527,7 @@ def test_no_such_name(service: Service) -> None:
 
 
 def test_a_queued_resource_of_that_name_can_still_be_used(service: Service, podrun: Podrun) -> None:
-    """Such as one of a podrun that made v6e as queued resources."""
+    """Use one that an older podrun has made for v6e."""
     service.make(tpu={"nodeSpec": [{"node": {"acceleratorType": "v6e-8"}, "nodeId": "my-tpu"}]})
     words = ("tpu", "up", *WHERE, "--slice", "v6e-8", "--spot", "--yes")
     done = podrun(*words)

@@ -132,6 +132,23 @@ def test_states(machines: list[Any], fields: Any, what: str, label: str) -> None
     assert bool(now.stopped_by_user("my-tpu")) == (what == "ending")
 
 
+def test_errors_of_all_machines_together() -> None:
+    """The group has them, not its machines."""
+    failures = {"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'T' exceeded."}]}
+    bulk = {"inProgress": True, "lastProgressCheck": {"error": failures, "timestamp": "2026-11-28T00:00:00Z"}}
+    machines = [machine(0, None, "CREATING"), machine(1, None, "CREATING")]
+    now = status(machines, status={"bulkInstanceOperation": bulk})
+    assert now.is_dead and now.meaning.startswith("the request has failed: QUOTA_EXCEEDED: Quota 'T' exceeded.; the")
+    failures["errors"][0]["code"] = STOCKOUT[0]
+    now = status(machines, status={"bulkInstanceOperation": bulk})
+    assert now.in_queue and now.meaning.startswith(f"Google has no machines yet and tries again: {STOCKOUT[0]}")
+    past = {**bulk, "inProgress": False}
+    failures["errors"][0]["code"] = "QUOTA_EXCEEDED"
+    assert not status(
+        [machine(0, "REPAIRING"), machine(1)], **ON_DEMAND | {"status": {"bulkInstanceOperation": past}}
+    ).is_dead
+
+
 def test_reasons() -> None:
     quota = machine(0, None, "CREATING", "QUOTA_EXCEEDED", "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0")
     meaning = status([quota]).meaning
