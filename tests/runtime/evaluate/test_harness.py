@@ -179,7 +179,7 @@ def test_an_empty_context_is_the_end_of_a_text() -> None:
 
 
 def test_a_long_prompt_is_cut_by_tokens() -> None:
-    """A character that is cut would be three tokens more."""
+    """Half a character would be three tokens more."""
     request = Instance("generate_until", {}, ("\u4e2d" * 50, {"until": [], "max_gen_toks": 6}), 0)
     model = _Model(small(), lambda done, total: None)
     assert len(model.generate_until([request])) == 1
