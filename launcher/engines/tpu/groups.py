@@ -182,12 +182,14 @@ class GroupStatus:
 
     @property
     def in_queue(self) -> bool:
-        """Return True while it waits for free machines: none has started yet, or the group replaces one."""
+        """Return True while it waits for free machines: none has started yet, or Google replaces or restarts one."""
         group = self.group
         if group is None or self.is_ready or self.is_dead or self.is_deleting:
             return False
         waiting = all(machine.state in ("", "PENDING") for machine in self.machines if machine.action != "NONE")
-        return (self._is_busy and waiting) or (not self.machines) or (group.repairs and self._lost > 0)
+        repairing = self._lost > 0 or any(machine.state == "REPAIRING" for machine in self.machines)
+        restarts = group.repairs or group.cost is Cost.ON_DEMAND  # Google does, when it has good machines
+        return (self._is_busy and waiting) or (not self.machines) or (restarts and repairing)
 
     @property
     def is_costly(self) -> bool:
@@ -231,6 +233,8 @@ class GroupStatus:
         if self._lost and group.repairs:
             return "Google's group replaces the machine"
         if self._lost:
+            return "Google restarts the machines"
+        if any(machine.state == "REPAIRING" for machine in self.machines):
             return "Google restarts the machines"
         return "in the queue until enough machines are free" if self.in_queue else "Google starts the machines"
 
