@@ -93,9 +93,10 @@ def _fetch_uv(machine: str, tell: Tell) -> Path:
     """Return the wheel of uv. Raises UserError, OSError."""
     folder = private_folder(FOLDER) / f"uv-{_UV}-{machine}"
     wheel = _wheel_in(folder)
-    if wheel is not None:
+    if wheel is not None and _digest(wheel) == _DIGESTS[machine]:
         os.utime(folder)
         return wheel
+    _remove_broken(folder)
     if importlib.util.find_spec("pip") is None:
         raise UserError(f"{sys.executable} has no pip, which downloads uv for the hosts; `python -m ensurepip` adds it")
     target = Target("3.12.0", machine, _GLIBC)
@@ -111,7 +112,7 @@ def _fetch_uv(machine: str, tell: Tell) -> Path:
                 f"{errors[0].removeprefix('ERROR: ') if errors else 'pip has no wheel of it'}; pip's settings of index and "
                 f"proxy hold; or {_PATH}"
             )
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        digest = _digest(wheel)
         if digest != _DIGESTS[machine]:
             raise UserError(
                 f"{wheel.name}, as pip has downloaded it, is not the published one: its SHA-256 is {digest}, not "
@@ -123,6 +124,27 @@ def _fetch_uv(machine: str, tell: Tell) -> Path:
 
 def _wheel_in(folder: Path) -> Path | None:
     return next(folder.glob("uv-*.whl"), None)
+
+
+def _digest(path: Path) -> str:
+    """Return the SHA-256 of a file. Raises OSError."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether the folder has the archive of a Python, with its digest. Raises OSError."""
+    try:
+        [about] = json.loads((folder / DOWNLOADS).read_text()).values()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return any(_digest(path) == about["sha256"] for path in folder.iterdir() if path.name != DOWNLOADS)
+
+
+def _remove_broken(folder: Path) -> None:
+    """Remove a folder, of which an interrupted removal has left a part, if it exists. Raises OSError."""
+    if folder.is_dir():
+        with tempfile.TemporaryDirectory(prefix=NEW, dir=folder.parent, ignore_cleanup_errors=True) as work:
+            folder.rename(Path(work, folder.name))  # at once: no other podrun sees half of it
 
 
 def _keep(new: Path, folder: Path) -> None:
@@ -138,9 +160,10 @@ def _fetch_archive(version: str, machine: str, tell: Tell) -> Path:
     """Return the folder with the archive of a Python and with what uv must know of it. Raises UserError, OSError."""
     wanted = json.dumps([_UV, version, machine, *(os.environ.get(name) for name in _MIRRORS)])
     folder = private_folder(FOLDER) / hashlib.sha256(wanted.encode()).hexdigest()[:32]
-    if folder.is_dir():
+    if _is_whole(folder):
         os.utime(folder)
         return folder
+    _remove_broken(folder)
     here = platform.machine()
     if here not in _DIGESTS:
         raise UserError(f"this machine is of type {here}, for which there is no uv to download Python with; {_PATH}")
@@ -152,7 +175,7 @@ def _fetch_archive(version: str, machine: str, tell: Tell) -> Path:
         tell(f"downloading Python {full}")
         new = Path(work, "python")
         archive = uv.download(about["key"], new)
-        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        digest = _digest(archive)
         (new / DOWNLOADS).write_text(json.dumps({about["key"]: _entry(about, digest)}))
         size = archive.stat().st_size
         _keep(new, folder)

@@ -7,6 +7,7 @@ it may (`attempt.hang`), process 0 answers with the failure: all print their sta
 from __future__ import annotations
 
 import json
+import random
 import socket
 import threading
 import time
@@ -28,6 +29,7 @@ INTERVAL = 1.0  # seconds between two reports
 _SILENT = 10.0  # seconds without a report after which a member does not answer
 _ANSWERING = 3.0  # seconds from the failure to the common end, in which each member hears of it
 _BYTES = 4096  # limit of a datagram
+_LOOKUPS = 30.0, 60.0  # seconds between two lookups of process 0: at random, so that not all members ask DNS at once
 
 
 @dataclass(frozen=True)
@@ -164,11 +166,14 @@ class HangWatch:
     def _send(self) -> None:
         """Send reports until process 0 answers with a failure."""
         process_0: Any = None
+        next_lookup = 0.0
         while self.failure is None:
             report = self._report()
             try:
-                # The name is looked up again only after an error: a pod asks the cluster's DNS each time.
-                process_0 = process_0 or socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+                # A restarted process 0 has another address, and nothing tells that the old one is gone.
+                if time.monotonic() >= next_lookup:
+                    process_0 = socket.getaddrinfo(*self._address, type=socket.SOCK_DGRAM)[0]
+                    next_lookup = time.monotonic() + random.uniform(*_LOOKUPS)
                 family, kind, protocol, _, address = process_0
                 with socket.socket(family, kind, protocol) as sender:
                     sender.connect(address)  # takes answers from process 0 only
@@ -178,7 +183,7 @@ class HangWatch:
             except TimeoutError:  # no answer, which is the rule
                 continue
             except OSError:  # process 0 has not started, or has ended
-                process_0 = None
+                next_lookup = 0.0
                 time.sleep(INTERVAL)
                 continue
             if answer:

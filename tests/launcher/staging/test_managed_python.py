@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
@@ -136,6 +137,45 @@ def test_a_host_without_a_network_gets_its_python_sent(bare: Bare, server: Serve
     shutil.rmtree(bare.case.home)
     assert bare.prepared() == python, "a new host gets what was kept"
     assert server.archives == 1
+
+
+def test_a_kept_python_that_is_damaged_is_downloaded_again(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, server: Server, mirror: Mirror
+) -> None:
+    """Such as one whose removal was interrupted, or whose archive is short."""
+    copy_kept(kept, tmp_path)
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path))
+
+    def fetched() -> Path:
+        files = fetch_python(VERSION, HERE, archive=True, tell=lambda text: None).files
+        [archive] = [path for path in files if hashlib.sha256(path.read_bytes()).hexdigest() == mirror.digest]
+        return archive
+
+    archive = fetched()
+    assert fetched() == archive and server.archives == 1
+    (archive.parent / "pythons.json").unlink()
+    assert fetched() == archive and server.archives == 2
+    archive.unlink()
+    assert fetched() == archive and server.archives == 3
+    archive.write_bytes(b"short")
+    assert fetched() == archive and server.archives == 4
+    assert not [*archive.parent.parent.glob(".*")]
+
+
+def test_a_kept_uv_that_is_damaged_is_downloaded_again(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [wheel] = kept.glob("wheels/uv-*/uv-*.whl")
+    damaged = tmp_path / "home" / wheel.relative_to(kept)
+    damaged.parent.mkdir(parents=True)
+    (tmp_path / "home").chmod(0o700)
+    damaged.write_bytes(b"short")
+    monkeypatch.setenv("PODRUN_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheel.parent))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    [uv] = fetch_python(VERSION, HERE, archive=False, tell=lambda text: None).files
+    assert uv == damaged and uv.read_bytes() == wheel.read_bytes()
 
 
 def test_a_python_of_the_host_is_used(bare: Bare, server: Server) -> None:

@@ -6,9 +6,11 @@ import json
 import socket
 import struct
 import threading
+from typing import Any
 
 import pytest
 
+from podrun.launcher.engines.kubernetes import hang_watch
 from podrun.launcher.engines.kubernetes.hang_watch import PORT_OFFSET, HangWatch, Report, Verdict
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import Phase
@@ -136,6 +138,34 @@ def test_all_members_hear_of_a_hang_over_the_network() -> None:
     wait_until(lambda: all(watch.failure for watch in watches), "the failure on both", 30)
     assert len({watch.failure for watch in watches}) == 1
     assert str(watches[0].failure).startswith("train-worker-0-1 (process 1)")
+
+
+def test_a_member_finds_process_0_at_its_new_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old address takes datagrams and answers none, as that of a pod that is gone."""
+    monkeypatch.setattr(hang_watch, "_LOOKUPS", (0.5, 1.0))
+    addresses = ["127.0.0.9"]
+    look_up = socket.getaddrinfo
+
+    def dns(host: str, *rest: Any, **more: Any) -> Any:
+        return look_up(addresses[-1] if host == "process-0" else host, *rest, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", dns)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as old,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as new,
+    ):
+        new.bind(("127.0.0.8", 0))
+        port = new.getsockname()[1]
+        old.bind(("127.0.0.9", port))
+        old.settimeout(30)
+        new.settimeout(30)
+        watch = HangWatch(f"process-0:{port - PORT_OFFSET}", lambda: report(1), lambda: None, None)
+        assert old.recv(4096) == report(1).to_bytes()
+        addresses.append("127.0.0.8")
+        data, sender = new.recvfrom(4096)
+        assert data == report(1).to_bytes()
+        new.sendto(json.dumps({"run": RUN, "failure": "all hang", "seconds": 0.0}).encode(), sender)
+        wait_until(lambda: watch.failure, "the failure", 30)
 
 
 def test_a_port_that_is_taken_is_named(capfd: pytest.CaptureFixture[str]) -> None:
