@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 from podrun.runtime.config import Section, Variable
 from podrun.runtime.contract import UserError
 
+from ..agent.base.python_version import is_malformed
 from ..pod.container import ENGINES
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand, split_hosts
@@ -71,6 +72,10 @@ def _on_the_hosts(path: str) -> str:
 def _python(path: str) -> str:
     if not path.strip():
         raise ValueError('must be the name or path of a Python 3.11+ on the hosts, or a version, as "3.12" in quotes')
+    if is_malformed(path):
+        raise ValueError(
+            "is no version of Python that podrun brings; write 3.12 or 3.12.4, or the path of an interpreter"
+        )
     return _on_the_hosts(path) if "/" in path else path
 
 

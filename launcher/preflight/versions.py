@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from ..agent.base.from_agent import Interpreter
 from ..agent.base.protocol import MISSING
+from ..agent.base.python_version import RUNTIME
 from ..pod.pod import Pod
 from ..staging.runtime_packages import BELOW, NEEDED, NEW_FLAX, NEW_JAX, TENSORBOARD
 from .base import FactsByHost, Finding, error_of, group, is_known, judge_each, minority_findings, name_hosts
 
-PYTHON = (3, 11)
 _MUST_AGREE = ("jax", "jaxlib")  # different versions may compile different programs, which deadlock
 _SHOULD_AGREE = ("flax", "optax", "orbax-checkpoint", "numpy")
 Interpreters = Mapping[str, Interpreter]
@@ -53,11 +53,11 @@ def _unusable(pod: Pod, facts: FactsByHost, *, fatal: bool) -> list[Finding]:
 
 
 def _too_old_python(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
-    required = ".".join(map(str, PYTHON))
+    required = ".".join(map(str, RUNTIME))
     old = {
         host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {required} or newer"
         for host, i in interpreters.items()
-        if _numbers(i["version"])[:2] < PYTHON
+        if _numbers(i["version"])[:2] < RUNTIME
     }
     remedy = (
         f"install Python {required} {'in the image' if pod.container else 'there'}, and set {_key(pod)} to its path"

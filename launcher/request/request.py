@@ -13,7 +13,7 @@ from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import UserError
 
-from ..agent.base.python_version import is_version
+from ..agent.base.python_version import is_malformed, is_version, too_old
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.program import Program
@@ -125,11 +125,8 @@ def make_spec(
             )
     if pod and launch.process_per == "device" and pod.platform == "tpu":
         mistakes.add("launch.process_per: device: a TPU host has one process; remove it, or use a gpu or cpu slice")
-    if pod and launch.python and is_version(launch.python) and not pod.traits.files_are_here and not pod.requirements:
-        mistakes.add(
-            f"launch.python: {launch.python} is a version, which podrun brings for the packages of `requirements:` in a pod "
-            "file for --pod; name a requirements.txt there, or give the path of an interpreter"
-        )
+    if pod and not pod.traits.files_are_here:
+        mistakes.add(*_wrong_version(pod, launch, is_train=job is not None and not isinstance(job, Program)))
     if pod and (misplaced := misplaced_presets(launch.xla, pod.slice.kind, pod.slice.name)):
         mistakes.add(misplaced)
     inject = mistakes.check(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
@@ -163,6 +160,24 @@ def make_spec(
     from ..results.pull_run import default_folder
 
     return replace(spec, pull=Path(request.pull or default_folder(spec)).expanduser().absolute())
+
+
+def _wrong_version(pod: Pod, launch: Launch, *, is_train: bool) -> list[str]:
+    """Return what is wrong with a version of Python that podrun should bring to other machines."""
+    python = launch.python or ("" if pod.container else pod.python or "")
+    key = "launch.python" if launch.python else "python in the pod file"
+    if is_malformed(python):
+        return [f"{key}: {python} is no version of Python that podrun brings; write 3.12 or 3.12.4"]
+    if not is_version(python):
+        return []
+    if is_train and (old := too_old(python)):
+        return [f"{key}: {old}"]
+    if launch.python and not pod.requirements:
+        return [
+            f"{key}: {python} is a version, which podrun brings for the packages of `requirements:` in a pod file for "
+            "--pod; name a requirements.txt there, or give the path of an interpreter"
+        ]
+    return []
 
 
 def workdir_on_hosts(pod: Pod, chosen: Path) -> Path:

@@ -130,6 +130,18 @@ def test_options(sandbox: Sandbox, in_process: Podrun, args: tuple[str, ...], ho
     assert in_process("init", "my.yaml", "--yes", "--force", *args).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("python", "what"),
+    [("3.12t", "write 3.12 or 3.12.4"), ("3", "write 3.12 or 3.12.4"), ("3.10.2", "needs Python 3.11 or newer")],
+)
+def test_a_python_that_podrun_cannot_use(sandbox: Sandbox, in_process: Podrun, python: str, what: str) -> None:
+    before = sorted(sandbox.path.iterdir())
+    done = in_process("init", "my.yaml", "--yes", "-s", "gpu-1x2", "--hosts", "a", "--python", python)
+    assert done.returncode == 2
+    assert "--python: " in done.stderr and what in done.stderr
+    assert sorted(sandbox.path.iterdir()) == before
+
+
 def test_the_comments_are_good_yaml(sandbox: Sandbox, in_process: Podrun) -> None:
     """Keys in comments become real ones when the # is taken away."""
     path = sandbox.path / "pod.yaml"

@@ -142,7 +142,7 @@ def test_a_host_without_a_network_gets_its_python_sent(bare: Bare, server: Serve
 def test_a_kept_python_that_is_damaged_is_downloaded_again(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, server: Server, mirror: Mirror
 ) -> None:
-    """Such as one whose removal was interrupted, or whose archive is short."""
+    """A removal may have been interrupted, or the archive may be short."""
     copy_kept(kept, tmp_path)
     monkeypatch.setenv("PODRUN_HOME", str(tmp_path))
 
