@@ -53,7 +53,7 @@ def attach_array(runs: Sequence[RunDirectory], as_json: bool) -> int:
     if not as_json and (words := next((words for run in runs if (words := pending_words(run))), None)):
         print(f"podrun: {words}", flush=True)
     with Signals() as signals:
-        while any(one.poll() for one in following):
+        while sum(one.poll() for one in following):  # each is asked, also behind one that goes on
             if signals.received:
                 print(
                     f"podrun: {array_id(runs)} goes on; `podrun attach {array_id(runs)}` watches it again", flush=True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -229,14 +230,15 @@ def _twice(keys: Sequence[str]) -> list[str]:
 
 def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
     names = short_keys([key for key, _ in products[0]])
-    folders = [re.sub(r"[^\w.,=+-]+", "_", ",".join(f"{names[k]}={v}" for k, v in values)) for values in products]
+    texts = [",".join(f"{names[k]}={v}" for k, v in values) for values in products]
+    folders = [re.sub(r"[^\w.,=+-]+", "_", text) for text in texts]
     return [
         Variant(
             name=" ".join(f"{names[key]}={value}" for key, value in values),
-            folder=_folder(number, folders),
+            folder=_folder(text, folder, folders.count(folder) == 1),
             values=values,
         )
-        for number, values in enumerate(products)
+        for values, text, folder in zip(products, texts, folders, strict=True)
     ]
 
 
@@ -255,9 +257,12 @@ def _ends(key: str) -> list[str]:
     return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
 
-def _folder(number: int, folders: Sequence[str]) -> str:
-    """Return the folder of variant `number`: its text in `folders`, with the number if that is long or not unique."""
-    text = folders[number]
-    if folders.count(text) == 1 and len(text.encode()) <= _FOLDER:
-        return text
-    return f"{number + 1}-{text.encode()[:_FOLDER].decode(errors='ignore')}"
+def _folder(text: str, folder: str, is_unique: bool) -> str:
+    """Return the folder of a variant, with a digest of its values if it is long or not unique.
+
+    A number in its place would be that of other values in another list, whose checkpoints would be taken for its own.
+    """
+    if is_unique and len(folder.encode()) <= _FOLDER:
+        return folder
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return f"{folder.encode()[:_FOLDER].decode(errors='ignore')}-{digest}"

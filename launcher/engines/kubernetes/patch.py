@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 import re
@@ -68,16 +69,24 @@ class Changes:
     """Words for messages, path and value of each field to be set; None removes it."""
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        """Change the manifest. Raises UserError with all items of lists that it does not have."""
+        """Change the manifest.
+
+        Raises:
+            UserError: lists do not have some items, or what is to be changed belongs to podrun; the message has all of them.
+        """
+        before = _owned(manifest)
+        mistakes = Mistakes()
         for root, value in self.patch.items():
             at: Any = manifest
             for key in ROOTS[root][:-1]:
                 at = at[key]
             at[ROOTS[root][-1]] = _merged(at[ROOTS[root][-1]], value)
-        mistakes = Mistakes()
+        mistakes.check(lambda: _check_owned("--patch", before, manifest))
+        mistakes.raise_any()
         for where, steps, value in self.settings:
             mistakes.check(partial(_set, where, manifest, steps, value))
-        mistakes.raise_any()
+            mistakes.check(partial(_check_owned, where, before, manifest))
+            mistakes.raise_any()  # the next one may need what this one has removed
 
 
 def read_changes(patch: Path | None, settings: Sequence[str]) -> Changes:
@@ -235,16 +244,22 @@ def _set(where: str, manifest: dict[str, Any], steps: Steps, value: Any) -> None
             if value is None:
                 return
             at[last] = [] if step.is_item else {}
-        at = at[last]
-        last = _index(where, at, step) if step.is_item else step.key
+        named, at = last, at[last]
+        last = _index(where, at, step, named == "env") if step.is_item else step.key
     if value is not None:
         at[last] = value
+        if other := _INSTEAD.get(str(last)):
+            at.pop(other, None)
     elif isinstance(last, int) or last in at:
         del at[last]
 
 
-def _index(where: str, items: list[Any], step: Step) -> int:
-    """Return the index of an item by its number or name; the length of the list for `+`. Raises UserError."""
+_INSTEAD = {"value": "valueFrom", "valueFrom": "value"}
+"""Fields of a variable of which only one may be there."""
+
+
+def _index(where: str, items: list[Any], step: Step, is_env: bool) -> int:
+    """Return the index of an item by its number or name, or of a new one for `+`; variables are added. Raises UserError."""
     if step.key == "+":
         items.append({})
         return len(items) - 1
@@ -253,8 +268,53 @@ def _index(where: str, items: list[Any], step: Step) -> int:
         return names.index(step.key)
     if step.key.isascii() and step.key.isdigit() and int(step.key) < len(items):
         return int(step.key)
+    if is_env and not step.key.isdigit():
+        items.append({"name": step.key})
+        return len(items) - 1
     listed = ", ".join(filter(None, names)) or f"{len(items)} without names"
     raise UserError(f"{where}: no item {step.key!r} in the list ({listed}); [+] adds one")
+
+
+_BY_OPTION = {
+    "metadata.name": "give --name",
+    "spec.network.subdomain": "it is the JobSet's name: give --name",
+    "spec.replicatedJobs[0].name": "other fields are made of it",
+    "spec.replicatedJobs[0].replicas": "the slice has it: give --slice",
+    "job.completions": "the slice has it: give --slice",
+    "job.parallelism": "the slice has it: give --slice",
+    "job.completionMode": "processes are numbered by it",
+    "pod.spec.restartPolicy": "restarts are those of the JobSet: give launch.max_restarts of the job",
+    "container.name": "other fields are made of it",
+    "container.command": "it is podrun's: the job comes after the options",
+}
+"""Fields that other fields of the JobSet are made to fit, and what to do instead of changing them."""
+
+
+def _owned(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of the fields that belong to podrun, by their paths; None for a field that is not there."""
+    values = {path: _value_at(manifest, _steps(path)) for path in _BY_OPTION}
+    env = _value_at(manifest, _steps("container.env")) or []
+    named = {item.get("name"): item for item in env if isinstance(item, dict)}
+    return values | {f"container.env[{name}]": item for name, item in named.items() if str(name).startswith("PODRUN_")}
+
+
+def _value_at(manifest: dict[str, Any], steps: Steps) -> Any:
+    at: Any = manifest
+    try:
+        for key in (*ROOTS[steps[0].key], *(int(step.key) if step.is_item else step.key for step in steps[1:])):
+            at = at[key]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return copy.deepcopy(at)
+
+
+def _check_owned(where: str, before: dict[str, Any], manifest: dict[str, Any]) -> None:
+    """Raise UserError if fields that belong to podrun are not as they were."""
+    after = _owned(manifest)
+    if changed := [path for path in before if after.get(path) != before[path]]:
+        path = changed[0]
+        why = _BY_OPTION.get(path, "podrun tells its processes by it what they are")
+        raise UserError(f"{where}: changes {path}, which other parts of the JobSet must fit; {why}")
 
 
 # --- the patch file ---------------------------------------------------------------------------------------------------------
@@ -283,19 +343,25 @@ def _read_patch(path: Path) -> dict[str, Any]:
 
 
 def _merged(before: Any, value: Any) -> Any:
-    """Return `before` with the fields of `value`: mappings are merged, and lists of named items by their names.
+    """Return `before` with the fields of `value`.
 
-    None removes a field.
+    Mappings are merged, mounts by their paths, lists of other named items by their names; tolerations are added, and
+    other lists replaced. None removes a field.
     """
     if isinstance(before, dict) and isinstance(value, dict):
-        merged = {key: item for key, item in before.items() if value.get(key, item) is not None}
+        gone = {_INSTEAD[key] for key in value if key in _INSTEAD and "name" in before}
+        merged = {key: item for key, item in before.items() if value.get(key, item) is not None and key not in gone}
+        if isinstance(added := value.get("tolerations"), list):  # those of podrun's nodes stay
+            value = {**value, "tolerations": [*(before.get("tolerations") or []), *added]}
         return merged | {key: _merged(before.get(key), item) for key, item in value.items() if item is not None}
-    if isinstance(before, list) and isinstance(value, list) and _are_named(before) and _are_named(value):
-        new = {item["name"]: item for item in value}
-        items = [_merged(item, new.pop(item["name"])) if item["name"] in new else item for item in before]
-        return [*items, *new.values()]
+    if isinstance(before, list) and isinstance(value, list):
+        for key in ("mountPath", "name"):
+            if _have(before, key) and _have(value, key):
+                new = {item[key]: item for item in value}
+                items = [_merged(item, new.pop(item[key])) if item[key] in new else item for item in before]
+                return [*items, *new.values()]
     return value
 
 
-def _are_named(items: Sequence[Any]) -> bool:
-    return bool(items) and all(isinstance(item, dict) and "name" in item for item in items)
+def _have(items: Sequence[Any], key: str) -> bool:
+    return bool(items) and all(isinstance(item, dict) and key in item for item in items)

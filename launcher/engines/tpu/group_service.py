@@ -45,6 +45,8 @@ _CREATE_LIMIT = 180.0  # seconds
 _DELETE_LIMIT = 600.0  # seconds: gcloud waits until the machines are gone
 _APPEARS = 45.0  # seconds after which a request whose answer was lost has surely made its group, or never does
 _PAUSE = 3.0  # seconds between two looks at it
+_DISK = "100GB"
+"""Of each machine: an environment with JAX does not fit into the 10 GB that Google gives otherwise."""
 _IMAGES = "ubuntu-os-accelerator-images"
 _VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces,metadata.items)"
 _STATE_FIELDS = "json(status,labels)"
@@ -260,6 +262,7 @@ def _template_flags(order: Order) -> list[str]:
         f"--machine-type={MACHINES[order.generation]}-{chips}t",
         f"--image-family={order.runtime}",
         f"--image-project={_IMAGES}",
+        f"--boot-disk-size={_DISK}",
         "--maintenance-policy=TERMINATE",
         "--scopes=cloud-platform",
         f"--labels={','.join((f'{LABEL}={tpu.name}', *settings.labels))}",

@@ -12,7 +12,7 @@ import yaml
 
 from podrun.launcher.engines.kubernetes.jobset import MEMBER
 from podrun.launcher.engines.kubernetes.networks import NETWORKS
-from podrun.launcher.engines.kubernetes.patch import schema_problems
+from podrun.launcher.engines.kubernetes.patch import read_changes, schema_problems
 from podrun.launcher.engines.kubernetes.render_jobset import JobSetRequest, make_manifest, to_yaml
 from podrun.runtime.contract import UserError
 
@@ -380,3 +380,52 @@ def test_the_command_line_has_every_option(train: Path, in_process: Podrun) -> N
     assert manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["parallelism"] == 2
     assert len(pod_of(manifest)["tolerations"]) == 4
     assert [volume["name"] for volume in pod_of(manifest)["volumes"]] == ["shm", "volume-0", "volume-1"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("metadata.name=other", "changes metadata.name, which other parts of the JobSet must fit; give --name"),
+        ("container.name=main", "changes container.name"),
+        ("job.completions=3", "changes job.completions, which other parts of the JobSet must fit; the slice has it"),
+        ("pod.spec.restartPolicy=OnFailure", "changes pod.spec.restartPolicy"),
+        ("container.command=null", "changes container.command"),
+        ("pod.spec.containers=[]", "changes container.name"),
+        ("spec.replicatedJobs=null", "changes spec.replicatedJobs[0].name"),
+        ("container.env[PODRUN_SLICE].value=x", "changes container.env[PODRUN_SLICE]"),
+    ],
+)
+def test_fields_that_others_must_fit(setting: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_changes(None, [setting, "container.image=x"]).apply(manifest_of())
+    assert said in str(caught.value)
+
+
+def manifest_of() -> dict[str, Any]:
+    env = [{"name": "PODRUN_SLICE", "value": "v5e-16"}, {"name": "JAX_PLATFORMS", "value": "tpu"}]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    container = {"name": "worker", "command": ["python"], "env": env, "volumeMounts": mounts}
+    pod = {"restartPolicy": "Never", "containers": [container], "tolerations": [{"key": "google.com/tpu"}]}
+    job = {"completions": 4, "parallelism": 4, "template": {"spec": pod}}
+    jobs = [{"name": "worker", "replicas": 1, "template": {"spec": job}}]
+    return {"metadata": {"name": "train"}, "spec": {"network": {"subdomain": "train"}, "replicatedJobs": jobs}}
+
+
+def test_lists_of_a_patch(tmp_path: Path) -> None:
+    """Mounts are told apart by their paths, tolerations are added, and a variable has one kind of value."""
+    patch = {
+        "container": {
+            "volumeMounts": [{"name": "data", "mountPath": "/a"}, {"name": "data", "mountPath": "/b"}],
+            "env": [{"name": "JAX_PLATFORMS", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+        },
+        "pod": {"spec": {"tolerations": [{"key": "mine"}]}},
+    }
+    (tmp_path / "patch.yaml").write_text(yaml.safe_dump(patch))
+    manifest = manifest_of()
+    read_changes(tmp_path / "patch.yaml", ["container.env[LR].value=1"]).apply(manifest)
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/a", "/b"]
+    assert [one["key"] for one in pod["tolerations"]] == ["google.com/tpu", "mine"]
+    assert [sorted(one) for one in container["env"]] == [["name", "value"], ["name", "valueFrom"], ["name", "value"]]
+    assert container["env"][2] == {"name": "LR", "value": "1"}
