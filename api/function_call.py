@@ -37,7 +37,7 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call has ended in one process."""
+    """The end of a call in one process."""
 
     result: Any = None
     error: BaseException | None = None

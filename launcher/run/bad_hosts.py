@@ -28,12 +28,12 @@ _LONGEST = 40  # characters of the hosts in a command that a message shows
 
 @dataclass
 class BadHosts:
-    """What a run knows of the bad hosts of its pod, from attempt to attempt."""
+    """Knowledge of a run about the bad hosts of its pod, from attempt to attempt."""
 
     avoided: tuple[str, ...] = ()
-    """Those that the next attempt can do without, as far as is known."""
+    """Bad hosts that the next attempt can do without, as far as is known."""
     remarks: list[str] = field(default_factory=list)
-    """What the user is to be told of them when the next attempt starts."""
+    """Lines for the user about them, for the start of the next attempt."""
     known: set[str] = field(default_factory=set)
 
     def look(

@@ -40,7 +40,7 @@ _MOST = 256
 """Tokens of an answer that is written, unless the task says how many."""
 
 _MOST_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""What tasks call this number."""
+"""Names that tasks have for this number."""
 
 Request = tuple[tuple[str, str], list[int], list[int]]
 """A context and its continuation: both texts, and the token ids of each."""
@@ -141,7 +141,7 @@ def _metrics(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Settings:
-    """What the texts have in common that are written together."""
+    """Settings that texts have in common which are written together."""
 
     tokens: int
     sampling: Sampling

@@ -1,4 +1,4 @@
-"""How parameters that are divided over devices are gathered where they are used: what models ask of strategies."""
+"""Gathering of parameters that are divided over devices, where they are used: models ask strategies for it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Tables(NamedTuple):
 
 
 class Gathering(Protocol):
-    """How parameters that a strategy divides over devices are gathered."""
+    """Gathers parameters that a strategy divides over devices."""
 
     def gather(self, name: str, x: jax.Array, dtype: jax.typing.DTypeLike | None = None) -> jax.Array:
         """Gather a parameter, or one layer of it, by its name. With `dtype`, a divided one is converted first."""

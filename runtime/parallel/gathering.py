@@ -1,4 +1,4 @@
-"""How a program gathers parameters that the axis `fsdp` divides: a layer, or some rows of a large matrix, at a time."""
+"""Gather parameters that the axis `fsdp` divides: a layer, or some rows of a large matrix, at a time."""
 
 from __future__ import annotations
 

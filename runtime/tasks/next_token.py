@@ -180,7 +180,7 @@ def _in_pieces(losses: Callable[[jax.Array, jax.Array], Losses], size: int, x: j
 
 
 class _Sums(NamedTuple):
-    """What is known of each token after some rows of the head, float32[B, T] each."""
+    """Sums for each token over some rows of the head, float32[B, T] each."""
 
     picked: jax.Array
     """The logit of the target, if its row was among them, else 0."""

@@ -46,7 +46,7 @@ _DELETE_LIMIT = 600.0  # seconds: gcloud waits until the machines are gone
 _APPEARS = 45.0  # seconds after which a request whose answer was lost has surely made its group, or never does
 _PAUSE = 3.0  # seconds between two looks at it
 _DISK = "100GB"
-"""Of each machine: an environment with JAX does not fit into the 10 GB that Google gives otherwise."""
+"""Boot disk of each machine: an environment with JAX does not fit into the 10 GB that Google gives otherwise."""
 _IMAGES = "ubuntu-os-accelerator-images"
 _VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces,metadata.items)"
 _STATE_FIELDS = "json(status,labels)"
