@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -230,15 +230,13 @@ def _twice(keys: Sequence[str]) -> list[str]:
 
 def _name(products: Sequence[tuple[tuple[str, str], ...]]) -> list[Variant]:
     names = short_keys([key for key, _ in products[0]])
-    texts = [",".join(f"{names[k]}={v}" for k, v in values) for values in products]
-    folders = [re.sub(r"[^\w.,=+-]+", "_", text) for text in texts]
     return [
         Variant(
             name=" ".join(f"{names[key]}={value}" for key, value in values),
-            folder=_folder(text, folder, folders.count(folder) == 1),
+            folder=_folder(names, values),
             values=values,
         )
-        for values, text, folder in zip(products, texts, folders, strict=True)
+        for values in products
     ]
 
 
@@ -257,12 +255,14 @@ def _ends(key: str) -> list[str]:
     return [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
 
 
-def _folder(text: str, folder: str, is_unique: bool) -> str:
-    """Return the folder of a variant, with a digest of its values if it is long or not unique.
+def _folder(names: Mapping[str, str], values: Sequence[tuple[str, str]]) -> str:
+    """Return the folder of a variant. It depends on its values alone, so that another list of values finds it again.
 
-    A number in its place would be that of other values in another list, whose checkpoints would be taken for its own.
+    A name that is too long or has other characters than a folder's is shortened, and ends with a hash of the values.
     """
-    if is_unique and len(folder.encode()) <= _FOLDER:
-        return folder
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return f"{folder.encode()[:_FOLDER].decode(errors='ignore')}-{digest}"
+    name = ",".join(f"{names[key]}={value}" for key, value in values)
+    text = re.sub(r"[^\w.,=+-]+", "_", name)
+    if text == name and len(text.encode()) <= _FOLDER:
+        return text
+    digest = hashlib.sha256(json.dumps(values).encode()).hexdigest()[:12]
+    return f"{text.encode()[:_FOLDER].decode(errors='ignore')}-{digest}"

@@ -102,6 +102,15 @@ def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
     assert all("/" not in folder and len(folder.encode()) < 200 for folder in folders)
 
 
+@pytest.mark.parametrize("values", ["a b,a/b", f"{'a' * 120}1,{'a' * 120}2"])
+def test_a_folder_does_not_depend_on_the_other_values(values: str) -> None:
+    """The same value has the same folder in another list, where its run resumes."""
+    first, second = values.split(",")
+    folders = {v.values[0][1]: v.folder for v in find_variants([f"prompt={first},{second}"])}
+    assert folders == {v.values[0][1]: v.folder for v in find_variants([f"prompt={second},{first}"])}
+    assert folders[second] in [v.folder for v in find_variants([f"prompt={second},c"])]
+
+
 @pytest.mark.parametrize(
     ("over", "given", "said"),
     [
