@@ -242,8 +242,8 @@ def _forms() -> str:
     return (
         f"TPU generations: {', '.join(names)}; `podrun slices v3` lists the sizes of one, as in v3-32\n"
         "v5p-4x4x16 is a v5p-512 of that topology; `podrun slices v5p-512` lists the topologies of a size\n"
-        "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in gpu-2x8 and cpu-2x4; 2xv5e-64 means two such slices\n"
-        f"h100-16 means 2 machines of 8 H100; podrun knows the machines with {', '.join(PER_HOST)}"
+        "gpu-HxD and cpu-HxD mean H hosts with D devices each, as in cpu-2x4; 2xv5e-64 means two such slices\n"
+        f"h100-16 means 2 machines of 8 H100; known are {', '.join(PER_HOST)}"
     )
 
 

@@ -157,7 +157,8 @@ def test_zones_are_tried_again_and_again_while_there_is_a_queue(service: Service
     assert service.compute["most"] == 1
 
 
-def test_but_not_where_all_refuse(service: Service, told: list[str]) -> None:
+def test_but_not_where_all_refuse(service: Service, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "_ZONE_WAIT", 600.0)  # a queue that is too slow is no refusal
     service.change_compute(by_zone={A: ["PENDING", [QUOTA, QUOTA]], B: ["PENDING", [QUOTA, QUOTA]]})
     with pytest.raises(UnavailableError, match="QUOTA_EXCEEDED"):
         kept(B).renew(told.append, lambda: 0)
