@@ -178,7 +178,10 @@ def _is_stop(error: BaseException) -> bool:
 
 def _recorded_error(error: BaseException, where: str) -> dict[str, Any]:
     lines = traceback.format_exception(error, limit=-_depth_below_call(error))
-    text = "".join(traceback.format_exception_only(error)).strip()  # also where its own `__str__` fails
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except Exception:  # of its own `__str__`
+        text = type(error).__name__
     if isinstance(error, SystemExit):  # raised again, it would end the process that asks for the result
         error = FunctionError(f"the function has called sys.exit({error.code!r})")
     try:
