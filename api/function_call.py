@@ -41,7 +41,7 @@ class Outcome:
 
     result: Any = None
     error: BaseException | None = None
-    """What it has raised, with a `RemoteTraceback` as its cause; None if it has returned."""
+    """The exception that it has raised, with a `RemoteTraceback` as its cause; None if it has returned."""
 
 
 def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
@@ -171,7 +171,7 @@ def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
 
 
 def _is_stop(error: BaseException) -> bool:
-    """Return whether the run was asked to stop. Its own record says by whom."""
+    """Return whether the error means that the run was asked to stop, by Ctrl-C or `podrun stop`."""
     loop = sys.modules.get("podrun.loop")  # not imported here, because it imports JAX
     return isinstance(error, KeyboardInterrupt) or (loop is not None and isinstance(error, loop.Stopped))
 

@@ -24,7 +24,7 @@ _SHOWN = 60  # characters of a function's name
 
 
 class Future(Generic[T]):
-    """A call that `submit` has started. The methods are those of `concurrent.futures.Future`."""
+    """The call that `submit` has started, with the methods of `concurrent.futures.Future`."""
 
     def __init__(self, run: Run | SubmittedRun, folder: Path) -> None:
         self.run = run
