@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,10 @@ Limits = tuple[int, int]
 
 
 @pytest.fixture
-def limits() -> Iterator[Limits]:
+def limits(monkeypatch: pytest.MonkeyPatch) -> Iterator[Limits]:
     """Return how many files this process may have open."""
+    # An event loop that could not open its pipe ends with an exception, and pytest's hook would open files to show it.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield before
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
