@@ -54,7 +54,7 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
 
         check_folder(spec, spec.pull)
     directory = RunDirectory.create(spec)
-    note_work_tree(directory.work_tree, spec.cwd)
+    note_work_tree([directory.work_tree], spec.cwd)
     if request.detach:
         from ..run.background import start_in_background
 

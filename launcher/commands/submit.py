@@ -14,7 +14,7 @@ from ..request.request import Request, make_spec
 from ..run.pack import with_code
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
-from ..rundir.submitted import pending_words
+from ..rundir.submitted import pending_words_unless_interrupted
 from .compile_ahead import compile_ahead
 
 
@@ -30,8 +30,8 @@ def submit(request: Request, name: str) -> int:
         print(json.dumps(record, indent=1) if request.json else text)
         return ExitCode.DONE
     directory = queue.submit(spec, bundles, arguments)
-    compiling = compile_ahead(request, spec.pod.slice)
     _say(queue, name, directory, request.json)
+    compiling = compile_ahead(request, spec.pod.slice)
     if compiling and not request.json:
         print(compiling.words)
     return ExitCode.DONE
@@ -57,7 +57,7 @@ def _say(queue: Queue, name: str, directory: RunDirectory, as_json: bool) -> Non
         print(json.dumps({"run": run, f"{name}_job": job, "directory": str(directory.path)}))
         return
     print(
-        f"podrun: {pending_words(directory) or f'{run} is the {queue.title} job {job}'}\n"
+        f"podrun: {pending_words_unless_interrupted(directory) or f'{run} is the {queue.title} job {job}'}\n"
         f"  podrun attach {run}    watch it\n  podrun status {run}    where it is in the queue\n"
         f"  podrun stop {run}      end it, or take it out of the queue"
     )

@@ -5,10 +5,32 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def one_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the first Ctrl-C only, so that a second one does not interrupt the cleanup.
+
+    Changes nothing where the caller handles Ctrl-C itself, or outside the main thread.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler or current_thread() is not main_thread():
+        yield
+        return
+
+    def interrupt(number: int, _: object) -> None:
+        signal.signal(number, lambda *_: None)
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Signals:

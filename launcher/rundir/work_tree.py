@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -30,15 +31,21 @@ class WorkTree:
     deleted: int
 
 
-def note_work_tree(file: Path, folder: Path) -> None:
-    """Start a background thread that writes the state of the user's code to `file`. Writes nothing outside of a work tree."""
-    threading.Thread(target=_note, args=(file, folder), name="work tree", daemon=True).start()
+def note_work_tree(files: Sequence[Path], folder: Path) -> None:
+    """Start a background thread that writes the state of the user's code to each file. Writes nothing outside of a work tree.
+
+    Args:
+        files: a file in each run directory.
+        folder: folder of the code.
+    """
+    threading.Thread(target=_note, args=(files, folder), name="work tree", daemon=True).start()
 
 
-def _note(file: Path, folder: Path) -> None:
+def _note(files: Sequence[Path], folder: Path) -> None:
     try:
         if tree := git_state(folder):
-            file.write_text(json.dumps(asdict(tree)), encoding="utf-8")
+            for file in files:
+                file.write_text(json.dumps(asdict(tree)), encoding="utf-8")
     except OSError:
         pass  # no git, or a full disk, which the run itself reports
 

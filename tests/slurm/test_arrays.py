@@ -266,7 +266,9 @@ def test_ctrl_c_while_it_is_submitted(login: LoginNode, after: bool) -> None:
         wait_until(lambda: bool(login.cluster.jobs()), "the jobs")
     submitting.send_signal(signal.SIGINT)
     _, errors = submitting.communicate(timeout=30)
-    assert (submitting.returncode, errors) == (ExitCode.INTERRUPTED, "podrun: interrupted\n")
+    cancelled, last = errors.splitlines()
+    assert (submitting.returncode, last) == (ExitCode.INTERRUPTED, "podrun: interrupted"), errors
+    assert re.fullmatch(r"podrun: the SLURM job \d+ was submitted already, and is cancelled", cancelled), errors
     assert json.loads(login.podrun("ps", "--all", "--json").stdout) == []
     wait_until(lambda: not login.cluster.jobs(), "the end of the jobs", 20)
 

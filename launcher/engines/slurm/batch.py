@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -96,11 +95,24 @@ class Job:
         return f"{what}; expected to start at {self.start.replace('T', ' ')}" if self.start else what
 
 
-def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
-    """Submit a script, and return its job id. Raises SlurmError with the reason and what to do.
+class NotCancelled(SlurmError):
+    """A job was submitted in spite of Ctrl-C, or perhaps, and is not cancelled. The text says why, and what to do."""
 
-    After Ctrl-C the job is cancelled, if sbatch has submitted it nevertheless.
+    def __init__(self, why: str, job: str) -> None:
+        super().__init__(why)
+        self.job = job
+        """Empty if it is unknown whether there is a job."""
+
+
+def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
+    """Submit a script, and return its job id.
+
     `waits` is called if sbatch has not submitted it within a few seconds, since it retries for a while.
+
+    Raises:
+        SlurmError: SLURM refuses it; the text says why, and what to do.
+        Interrupted: Ctrl-C, and SLURM has the job, whose id is the answer.
+        KeyboardInterrupt: Ctrl-C, and SLURM may have the job.
     """
     env = {**plain_env(os.environ), **{name: v for name, v in os.environ.items() if name.startswith("SBATCH_")}}
     try:
@@ -111,14 +123,45 @@ def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lamb
             waits=waits,
             after_interrupt=_AFTER_INTERRUPT,
         )
-    except Interrupted as interrupted:  # SLURM has the job, which would wait for nothing
-        with suppress(SlurmError):
-            ask_slurm("scancel", _job_in(interrupted.answer))
-        raise KeyboardInterrupt from None
+    except Interrupted as interrupted:
+        raise Interrupted(_job_in(interrupted.answer)) from None
     except SlurmError as error:
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, error.message)), None)
         raise SlurmError(f"{error.message}\n{remedy}" if remedy else error.message) from None
     return _job_in(answer)
+
+
+def take_back(script: str, job: str) -> str:
+    """Cancel a job that was submitted before Ctrl-C was noticed, and return its id; empty if SLURM has no such job.
+
+    Args:
+        script: the path of its script.
+        job: its id; empty if it is unknown.
+
+    Raises:
+        NotCancelled: it is not cancelled.
+    """
+    try:
+        job = job or _job_of_script(script)
+        if job:
+            ask_slurm("scancel", job)
+    except SlurmError as error:
+        if job:
+            raise NotCancelled(
+                f"the SLURM job {job} was submitted already, and is not cancelled: {error}; `scancel {job}` cancels it",
+                job,
+            ) from None
+        raise NotCancelled(
+            f"it is unknown whether SLURM has taken the job: {error}; `squeue --me` lists it, and scancel ends it", ""
+        ) from None
+    return job
+
+
+def _job_of_script(script: str) -> str:
+    """Return the id of this user's job with that script; empty without one. Raises SlurmError."""
+    answer = ask_slurm("squeue", "--noheader", f"--user={_user()}", "--format=%F|%o")
+    jobs = (line.strip().partition("|") for line in answer.splitlines())
+    return next((job for job, _, command in jobs if command == script), "")
 
 
 def _job_in(answer: str) -> str:
@@ -162,11 +205,9 @@ JOB_CACHE = JobCache()
 
 
 def _ask_queue() -> dict[str, Job] | None:
-    user = str(os.getuid()) if (name := _user()) is None else name
+    command = ("squeue", "--noheader", "--array", f"--user={_user()}", "--states=all", "--format=%i|%T|%S|%e|%r")
     try:
-        answer = ask_slurm(
-            "squeue", "--noheader", "--array", f"--user={user}", "--states=all", "--format=%i|%T|%S|%e|%r"
-        )
+        answer = ask_slurm(*command)
     except SlurmError:
         return None
     jobs = {}
@@ -188,11 +229,11 @@ def _is_past(moment: str) -> bool:
         return False
 
 
-def _user() -> str | None:
+def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a uid without a user name
-        return None
+        return str(os.getuid())
 
 
 def why_ended(job: str) -> str:

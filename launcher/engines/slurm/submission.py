@@ -18,14 +18,15 @@ from podrun.runtime.contract import UserError
 
 from ...plan.spec import RunSpec
 from ...pod.home import podrun_home
+from ...run.signals import one_interrupt
 from ...rundir.runs import RunDirectory
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
 from .bad_nodes import without_bad_nodes
-from .batch import JOB_CACHE, SBATCH_TIMEOUT, cancel_pending, signal_script, submit
+from .batch import JOB_CACHE, SBATCH_TIMEOUT, NotCancelled, cancel_pending, signal_script, submit, take_back
 from .batch_script import array_option, batch_options, batch_script, may_take_whole_nodes, output_pattern
 from .gpus_of_nodes import gpus_of_nodes
-from .job import SlurmError
+from .job import Interrupted, SlurmError
 from .options import BatchOptions
 
 _NAME = 60  # characters of a job name
@@ -114,36 +115,60 @@ def _submit(
 
     Raises:
         UserError: as `submit_run`.
+        KeyboardInterrupt: Ctrl-C; the job is cancelled, or the user is told that it is not.
     """
     directories: list[RunDirectory] = []
     code, script = pickle.dumps(list(bundles)), make_script(specs[0]).encode()
+    with one_interrupt():
+        try:
+            for spec, options in zip(specs, again, strict=True):
+                directories.append(directory := RunDirectory.create(spec))
+                if directory == directories[0]:
+                    directory.write(directory.bundles, code)
+                else:
+                    _link(directories[0].bundles, directory.bundles)
+                directory.write(directory.job_script, script)
+                directory.write(directory.job_options, json.dumps(list(options)).encode())
+                directory.events.touch(mode=0o600)
+            _submit_and_record(directories, words, jobs)
+        except NotCancelled as error:  # its runs go on, so their records stay
+            if error.job:
+                _record(directories, jobs(error.job))
+            _tell(str(error))
+            raise KeyboardInterrupt from None
+        except SlurmError as error:
+            _remove(specs)
+            raise UserError(f"SLURM has not taken the job: {error}") from None
+        except (KeyboardInterrupt, UserError):
+            _remove(specs)
+            raise
+        except OSError as error:
+            _remove(specs)
+            raise UserError(f"cannot write {error.filename or podrun_home()}: {error.strerror}") from None
+    note_work_tree([directory.work_tree for directory in directories], specs[0].cwd)
+    return directories
+
+
+def _submit_and_record(
+    directories: Sequence[RunDirectory], words: Sequence[str], jobs: Callable[[str], Sequence[str]]
+) -> None:
+    """Submit the job, and record its id in the directories. Raises SlurmError; KeyboardInterrupt if it is cancelled."""
+    script, job = str(directories[0].job_script), ""
     try:
-        for spec, options in zip(specs, again, strict=True):
-            directories.append(directory := RunDirectory.create(spec))
-            if directory == directories[0]:
-                directory.write(directory.bundles, code)
-            else:
-                _link(directories[0].bundles, directory.bundles)
-            directory.write(directory.job_script, script)
-            directory.write(directory.job_options, json.dumps(list(options)).encode())
-            directory.events.touch(mode=0o600)
-        job = submit(words, str(directories[0].job_script), _report_wait)
-    except SlurmError as error:
-        _remove(directories)
-        raise UserError(f"SLURM has not taken the job: {error}") from None
-    except (KeyboardInterrupt, UserError):
-        _remove(directories)
-        raise
-    except OSError as error:
-        _remove(directories)
-        raise UserError(f"cannot write {error.filename or podrun_home()}: {error.strerror}") from None
+        job = submit(words, script, _report_wait)
+        _record(directories, jobs(job))
+    except KeyboardInterrupt as interrupt:
+        known = interrupt.answer if isinstance(interrupt, Interrupted) else job
+        if cancelled := take_back(script, known):
+            _tell(f"the SLURM job {cancelled} was submitted already, and is cancelled")
+        raise KeyboardInterrupt from None
+
+
+def _record(directories: Sequence[RunDirectory], jobs: Sequence[str]) -> None:
     with suppress(OSError):  # such as a full disk; the job records its id itself when it starts
-        for directory, id in zip(directories, jobs(job), strict=True):
+        for directory, id in zip(directories, jobs, strict=True):
             directory.record_job(id)
     JOB_CACHE.forget()
-    for directory, spec in zip(directories, specs, strict=True):
-        note_work_tree(directory.work_tree, spec.cwd)
-    return directories
 
 
 def _link(source: Path, target: Path) -> None:
@@ -193,6 +218,7 @@ def _tell(line: str) -> None:
     print(f"podrun: {line}", file=sys.stderr, flush=True)
 
 
-def _remove(directories: Sequence[RunDirectory]) -> None:
-    for directory in directories:
-        shutil.rmtree(directory.path, ignore_errors=True)
+def _remove(specs: Sequence[RunSpec]) -> None:
+    """Remove the run directories, also one that is only begun."""
+    for spec in specs:
+        shutil.rmtree(podrun_home() / "runs" / spec.run_id, ignore_errors=True)

@@ -28,7 +28,7 @@ def test_a_work_tree_with_changes(tmp_path: Path) -> None:
     git(tmp_path, "checkout", "-q", "--detach")
     assert git_state(tmp_path / "sub") == WorkTree(commit, "", 1, 2, 1)
     before = set(threading.enumerate())
-    note_work_tree(tmp_path / "work_tree.json", tmp_path)
+    note_work_tree([tmp_path / "work_tree.json"], tmp_path)
     for thread in set(threading.enumerate()) - before:
         thread.join(60)
     assert read_work_tree(tmp_path / "work_tree.json") == WorkTree(commit, "", 1, 2, 1)

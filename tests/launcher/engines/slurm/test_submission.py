@@ -1,0 +1,138 @@
+"""Submit runs to a SLURM whose programs are scripts, and press Ctrl-C at each moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.rundir.runs import RunDirectory
+from podrun.runtime.contract import ExitCode
+
+from ....conftest import Podrun, Sandbox
+
+JOB = "4711"
+INTERRUPT = "kill -INT $PPID; kill -INT $PPID"
+LISTED = f'case "$*" in *%o*) for script in $PODRUN_HOME/runs/*/job.sh; do echo "{JOB}|$script"; exit; done;; esac'
+ARRAY = ("--slurm=time=10", "--slice=cpu-1x1", "--array", "N=0,1,2", "--", "python", "-c", "pass")
+
+
+@pytest.fixture
+def slurm(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(sandbox.path, monkeypatch)
+
+
+class Slurm:
+    """Programs of SLURM, which note how they are called, and answer as if the job were in the queue."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._bin, self._calls = path / "bin", path / "calls"
+        self._bin.mkdir()
+        self._calls.touch()
+        self._home = path / "home"
+        monkeypatch.setenv("PATH", f"{self._bin}:/usr/bin:/bin")
+        self.program("sinfo", f"echo {socket.gethostname()}")  # the only node, so that no folder has to be shared
+        for name in ("scontrol", "scancel"):
+            self.program(name, "")
+        self.program("sbatch", f"echo {JOB}")
+        self.program("squeue", LISTED)
+
+    def program(self, name: str, script: str) -> None:
+        file = self._bin / name
+        file.write_text(f'#!/bin/sh\necho "{name} $*" >> {self._calls}\n{script}\n')
+        file.chmod(0o755)
+
+    def cancelled(self) -> list[str]:
+        return [line for line in self._calls.read_text().splitlines() if line.startswith("scancel")]
+
+    def jobs(self) -> list[str | None]:
+        """Return the recorded job of each run."""
+        runs = self._home / "runs"
+        return [RunDirectory(path).job() for path in sorted(runs.iterdir())] if runs.is_dir() else []
+
+
+def interrupt_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Press Ctrl-C twice while the second of the runs is recorded."""
+    record = RunDirectory.record_job
+    monkeypatch.setattr(RunDirectory, "record_job", lambda run, job: (interrupt_second(run), record(run, job))[1])
+
+
+def interrupt_second(run: RunDirectory) -> None:
+    if run.run_id.endswith("_1") and run.job() is None:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_while_runs_are_recorded(slurm: Slurm, in_process: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job is cancelled, the user is told so, and no run is left."""
+    interrupt_records(monkeypatch)
+    done = in_process(*ARRAY)
+    told = f"podrun: the SLURM job {JOB} was submitted already, and is cancelled\npodrun: interrupted\n"
+    assert (done.returncode, done.stderr) == (ExitCode.INTERRUPTED, told)
+    assert slurm.cancelled() == [f"scancel {JOB}"]
+    assert slurm.jobs() == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_ctrl_c_while_sbatch_runs(slurm: Slurm, in_process: Podrun, answers: bool) -> None:
+    """Whether sbatch still answers or not, a job that SLURM has taken is cancelled."""
+    slurm.program("sbatch", f"{INTERRUPT}; {f'echo {JOB}' if answers else 'exec sleep 100'}")
+    done = in_process(*ARRAY)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (ExitCode.INTERRUPTED, "podrun: interrupted")
+    assert f"the SLURM job {JOB} was submitted already, and is cancelled" in done.stderr
+    assert slurm.cancelled() == [f"scancel {JOB}"]
+    assert slurm.jobs() == []
+
+
+def test_ctrl_c_before_slurm_has_the_job(slurm: Slurm, in_process: Podrun) -> None:
+    slurm.program("sbatch", f"{INTERRUPT}; exec sleep 100")
+    slurm.program("squeue", "echo '7|/another/job.sh'")
+    done = in_process(*ARRAY)
+    assert (done.returncode, done.stderr) == (ExitCode.INTERRUPTED, "podrun: interrupted\n")
+    assert (slurm.cancelled(), slurm.jobs()) == ([], [])
+
+
+@pytest.mark.parametrize("when", ["sbatch", "records"])
+def test_a_job_that_cannot_be_cancelled_is_named(
+    slurm: Slurm, in_process: Podrun, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The user learns why and what to do by hand, and its runs stay known."""
+    if when == "sbatch":
+        slurm.program("sbatch", f"{INTERRUPT}; echo {JOB}")
+    else:
+        interrupt_records(monkeypatch)
+    slurm.program("scancel", "echo 'scancel: error: Kill job error on job id 4711: Access denied' >&2; exit 1")
+    done = in_process(*ARRAY)
+    assert done.returncode == ExitCode.INTERRUPTED
+    assert done.stderr == (
+        f"podrun: the SLURM job {JOB} was submitted already, and is not cancelled: Kill job error on job id {JOB}: Access "
+        f"denied; `scancel {JOB}` cancels it\npodrun: interrupted\n"
+    )
+    assert slurm.jobs() == [f"{JOB}_{number}" for number in range(3)]
+
+
+def test_a_queue_that_does_not_say_whether_it_has_the_job(slurm: Slurm, in_process: Podrun) -> None:
+    slurm.program("sbatch", f"{INTERRUPT}; exec sleep 100")
+    slurm.program("squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
+    done = in_process(*ARRAY)
+    assert done.returncode == ExitCode.INTERRUPTED
+    assert "it is unknown whether SLURM has taken the job: Unable to contact slurm controller" in done.stderr
+    assert "`squeue --me` lists it" in done.stderr
+    assert len(slurm.jobs()) == 3, "a job in the queue would find no run"
+
+
+@pytest.mark.parametrize("words", [ARRAY, (*ARRAY[:2], *ARRAY[4:])])
+def test_ctrl_c_after_the_submission_ends_only_the_question_why_it_waits(
+    slurm: Slurm, in_process: Podrun, words: tuple[str, ...]
+) -> None:
+    slurm.program("squeue", INTERRUPT)
+    done = in_process(*words)
+    assert done.returncode == 0, done.stderr
+    assert JOB in done.stdout and "podrun stop" in done.stdout
+    assert slurm.cancelled() == []
+    assert json.dumps(slurm.jobs()).count(JOB) == (3 if "--array" in words else 1)
