@@ -200,7 +200,7 @@ def shown(row: State) -> State:
         "name": row["name"],
         "status": {
             "appliedAcceleratorTopologies": applied,
-            "isStable": row["now"] == "RUNNING",
+            "isStable": row["now"] in ("RUNNING", "ENDED"),
             **({"bulkInstanceOperation": bulk} if applied else {}),
         },
         "targetSize": row["size"],
@@ -210,7 +210,7 @@ def shown(row: State) -> State:
 
 def steps(row: State) -> list[tuple[str, str, str]]:
     """Return (state, action, error) of each machine now. A step may be a list with one step for each machine."""
-    now = row["now"] if isinstance(row["now"], list) else [row["now"]] * row["size"]
+    now = row["now"] if isinstance(row["now"], list) else [] if row["now"] == "ENDED" else [row["now"]] * row["size"]
     return [STEPS.get(one, ("", "CREATING", one)) for one in now if one]
 
 
@@ -247,6 +247,7 @@ def list_vms(state: State, options: dict[str, str]) -> list[State]:
         addresses = state.get("addresses") or [f"10.0.0.{n + 2}" for n in range(group["size"])]
         order = state.get("order") or list(range(group["size"]))
         names = [f"{group['name']}-{number:04d}" for number in order]
+        ends = state.get("ends") if "max-run-duration" in group["template"] else None
         for number, (status, _, _) in enumerate(steps(group)):
             external = [{"name": "external-nat", "natIP": f"34.1.2.{number + 2}"}]
             inside = "no-address" in group["template"] or "addresses" in state
@@ -261,6 +262,7 @@ def list_vms(state: State, options: dict[str, str]) -> list[State]:
                         {"networkIP": addresses[number], "accessConfigs": [] if inside else external, "name": "nic0"}
                     ],
                     "status": status,
+                    **({"resourceStatus": {"scheduling": {"terminationTimestamp": ends}}} if ends else {}),
                 }
             )
     return rows

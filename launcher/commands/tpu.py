@@ -18,7 +18,7 @@ from ..engines.tpu.gcloud import StoppedError, TpuName, configured_project
 from ..engines.tpu.group_service import GROUP, list_parts
 from ..engines.tpu.groups import GroupStatus
 from ..engines.tpu.order import COMPUTE, Order, Settings, make_order
-from ..engines.tpu.provision import Waiting, delete_and_wait, provision
+from ..engines.tpu.provision import Waiting, delete_and_wait, describe_end, provision
 from ..engines.tpu.queued_service import TpuStatus
 from ..pod.errors import DisabledApiError, Mistakes
 from ..run.signals import Signals
@@ -63,12 +63,13 @@ def up(request: TpuRequest) -> int:
         return ExitCode.DONE
     with Signals() as signals:
         try:
-            provision(order, Waiting(tell, lambda: len(signals.received)))
+            ends = provision(order, Waiting(tell, lambda: len(signals.received))).ends
         except StoppedError as error:
             left = str(error) or f"{tpu.name} is left as it is, and Google goes on with it{hints(tpu)}"
             print(f"podrun: interrupted; {left}", flush=True)
             return 128 + signals.received[0]
-    print(f"{tpu.name} is ready: podrun --tpu {tpu.name} {_place(tpu)} train.yaml{hints(tpu)}", flush=True)
+    limit = "" if ends is None else f"\n  {describe_end(ends)}"
+    print(f"{tpu.name} is ready: podrun --tpu {tpu.name} {_place(tpu)} train.yaml{limit}{hints(tpu)}", flush=True)
     return ExitCode.DONE
 
 
@@ -137,6 +138,7 @@ def _shown(order: Order, status: Status, more: Sequence[list[str]]) -> str:
         ["project", project or "gcloud's"],
         ["type", order.kind],
         ["cost class", order.cost.value],
+        *([["time limit", f"Google deletes the machines {order.max_run} after their start"]] if order.max_run else []),
         ["made as", APIS[order.api].TITLE],
         ["system", order.runtime],
         *([["topology", order.topology]] if order.settings.topology or order.api == COMPUTE else []),
@@ -207,6 +209,9 @@ def show_list(zone: str, project: str | None) -> int:
         print(f"no TPU VMs and no queued resources in {zone}")
         return ExitCode.DONE
     print(text_table([["NAME", "TYPE", "STATE", "COST", "SINCE", "FOR"], *map(_row, rows)]))
+    for row in rows:
+        if row.ends is not None and not row.is_dead:
+            print(f"{row.name}: {describe_end(row.ends)}")
     if dead := [row.name for row in rows if row.is_dead]:
         print(
             f"dead, and still holding quota: {', '.join(dead)}; podrun tpu down {dead[0]} {_place(where)} deletes one"

@@ -277,6 +277,10 @@ class _Run:
             attempt = replace(attempt, ending=Ending.UNFIT)
         if following := self._renew_if_taken(plan, outcome, attempt):
             return following
+        if self._renewal and self._renewal.over:
+            outcome.left_behind = []  # processes are gone with the machines
+            outcome.over = self._renewal.over
+            return outcome
         decision = decide([*self._history.past, attempt], budget_of(plan))
         if isinstance(decision, Stop) or self._open.signals.received:
             if isinstance(decision, Stop) and decision.why:

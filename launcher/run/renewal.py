@@ -24,11 +24,15 @@ class Renewal(Protocol):
         """Return the name of the pod."""
 
     @property
+    def over(self) -> str:
+        """Return why the machines are gone for good, as a sentence; empty unless `why_taken` has found that."""
+
+    @property
     def remark(self) -> str:
         """Return a message about what happens to the machines at the end of the run."""
 
     def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:
-        """Return what happened to the machines, as a sentence; empty if they exist, or will not be recreated.
+        """Return what happened to the machines, as a sentence; empty if they exist, or will not be recreated (`over`).
 
         Args:
             limit: seconds for which to ask again while they seem to exist.

@@ -65,6 +65,10 @@ class Status(Protocol):
     @property
     def cost(self) -> Cost: ...
 
+    @property
+    def ends(self) -> float | None:
+        """Return when Google deletes its machines, in seconds since 1970; None if that is not planned, or not known."""
+
     def refusal(self, order: Order) -> str | None:
         """Return why resources that exist under this name prevent the order; None if they do not."""
 
@@ -86,6 +90,8 @@ class Row:
     created: float | None
     """Seconds since 1970."""
     is_dead: bool = False
+    ends: float | None = None
+    """When Google deletes its machines, in seconds since 1970."""
 
 
 class Api(Protocol):

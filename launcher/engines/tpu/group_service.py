@@ -12,7 +12,8 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import Field
 
@@ -30,15 +31,17 @@ from .groups import (
     LIST,
     LIST_MACHINES,
     LIST_VMS,
+    Group,
     GroupStatus,
     is_marked,
     mark,
+    read_end,
     read_group,
     read_hosts,
     read_machines,
     read_rows,
 )
-from .order import FLEX_LIMIT, MACHINES, Cost, Order
+from .order import MACHINES, Cost, Order
 
 TITLE = "an instance group of Compute Engine"
 _CREATE_LIMIT = 180.0  # seconds
@@ -49,10 +52,10 @@ _DISK = "100GB"
 """Boot disk of each machine: an environment with JAX does not fit into the 10 GB that Google gives otherwise."""
 _IMAGES = "ubuntu-os-accelerator-images"
 _VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces,metadata.items)"
-_STATE_FIELDS = "json(status,labels)"
+_STATE_FIELDS = "json(status,labels,resourceStatus.scheduling)"
 _GROUP_FIELDS = (
     "json(name,id,description,targetSize,baseInstanceName,instanceLifecyclePolicy,creationTimestamp,"
-    "status.appliedAcceleratorTopologies,status.bulkInstanceOperation)"
+    "status.appliedAcceleratorTopologies,status.bulkInstanceOperation,status.isStable)"
 )
 
 
@@ -111,7 +114,17 @@ def query_status(tpu: TpuName, stopped: Stopped) -> GroupStatus:
         machines = read_machines(tpu, run_gcloud(argv, tpu, LIST_MACHINES, stopped=is_stopped))
     except MissingTpuError:
         return GroupStatus(tpu, None)
-    return GroupStatus(tpu, group, machines)
+    status = GroupStatus(tpu, group, machines)
+    if group.cost is not Cost.FLEX or not status.is_ready:
+        return status
+    return replace(status, ends=read_end(tpu, _list_vms(tpu, group, _STATE_FIELDS, is_stopped)))
+
+
+def _list_vms(tpu: TpuName, group: Group, form: str, stopped: Callable[[], bool] = lambda: False) -> Any:
+    """Return gcloud's list of the machines of a group. Raises the errors of `query_status`."""
+    project = [f"--project={tpu.project}"] if tpu.project else []
+    argv = ["gcloud", "compute", "instances", "list", f"--zones={tpu.zone}", *project]
+    return run_gcloud(argv, tpu, LIST_VMS, f"--filter=name~^{group.base}-[a-z0-9]+$", form=form, stopped=stopped)
 
 
 def create(order: Order, stopped: Stopped) -> None:
@@ -281,7 +294,7 @@ def _template_flags(order: Order) -> list[str]:
         Cost.FLEX: [
             "--provisioning-model=FLEX_START",
             "--instance-termination-action=DELETE",
-            f"--max-run-duration={settings.max_run or FLEX_LIMIT}",
+            f"--max-run-duration={order.max_run}",
             *([f"--request-valid-for-duration={settings.valid_until}"] if settings.valid_until else []),
         ],
     }[order.cost]
@@ -323,7 +336,4 @@ def list_hosts(tpu: TpuName) -> Listing:
             f"{tpu.label}: it is not ready: {status.label}, {status.meaning}; "
             f"look at `{' '.join(GROUP.argv('list-instances', tpu))}`, and try again"
         )
-    project = [f"--project={tpu.project}"] if tpu.project else []
-    argv = ["gcloud", "compute", "instances", "list", f"--zones={tpu.zone}", *project]
-    names = f"--filter=name~^{status.group.base}-[a-z0-9]+$"
-    return read_hosts(tpu, status, run_gcloud(argv, tpu, LIST_VMS, names, form=_VM_FIELDS))
+    return read_hosts(tpu, status, _list_vms(tpu, status.group, _VM_FIELDS))

@@ -94,6 +94,8 @@ class Group:
     """Google's unique number of the group."""
     error: str = ""
     """Code and message of why Google cannot create the machines of a slice together; empty without an error."""
+    is_stable: bool = False
+    """True if Google neither changes its machines now nor is going to."""
 
     @property
     def is_ours(self) -> bool:
@@ -119,6 +121,8 @@ class GroupStatus:
     machines: tuple[Machine, ...] = ()
     parts: tuple[str, ...] = ()
     """Parts that are left without a group, such as `instance template`; queried only if there is no group."""
+    ends: float | None = None
+    """When Google deletes its machines, in seconds since 1970; queried only of flex-start that is ready."""
 
     @property
     def is_there(self) -> bool:
@@ -151,8 +155,18 @@ class GroupStatus:
         """Return True if the group is being deleted, or has been emptied by its user."""
         group, machines = self.group, self.machines
         return group is not None and (
-            group.size == 0 or (all(m.action == "DELETING" for m in machines) and bool(machines))
+            (group.size == 0 and not self._has_ended)
+            or (all(m.action == "DELETING" for m in machines) and bool(machines))
         )
+
+    @property
+    def _has_ended(self) -> bool:
+        """Return True if the group is for flex-start and has no machines any more.
+
+        Google deletes them when their time is over: https://cloud.google.com/compute/docs/instance-groups/limit-vm-runtime-in-migs.
+        """
+        group = self.group
+        return group is not None and group.cost is Cost.FLEX and group.is_stable and not self.machines
 
     @property
     def _is_busy(self) -> bool:
@@ -170,7 +184,7 @@ class GroupStatus:
         group = self.group
         if group is None or self.is_deleting or self.is_ready:
             return False
-        if self._fatal:
+        if self._fatal or self._has_ended:
             return True
         # Google restarts the machines of an on-demand or reserved slice, all of them together
         taken = self._lost > 0 and not self._is_busy and not group.repairs
@@ -203,7 +217,7 @@ class GroupStatus:
         if self.is_ready:
             return "RUNNING"
         if not self.machines:
-            return "EMPTY" if self.group.size == 0 else "PENDING"
+            return "EMPTY" if self.group.size == 0 or self._has_ended else "PENDING"
         rows = Counter(
             machine.state
             if machine.action == "NONE" and machine.state
@@ -227,7 +241,9 @@ class GroupStatus:
         if self._fatal:
             return f"the request has failed: {error}{f'; {known[1]}' if known else ''}"
         if self.is_dead:
-            return "its machines were taken away"
+            return (
+                "its time is over, and its machines are deleted" if self._has_ended else "its machines were taken away"
+            )
         if error:
             return f"Google has no machines yet and tries again: {error}"
         if self._lost and group.repairs:
@@ -310,6 +326,7 @@ class _Bulk(Answer):
 
 
 class _GroupState(Answer):
+    is_stable: bool = False
     applied_accelerator_topologies: tuple[_Topology, ...] = ()
     bulk_instance_operation: _Bulk | None = None
 
@@ -373,9 +390,24 @@ class _Vm(Answer):
         return {item.key: item.value for item in self.metadata.items}
 
 
+class _Plan(Answer):
+    termination_timestamp: str = ""
+
+
+class _Resource(Answer):
+    scheduling: _Plan = _Plan()
+
+
 class _State(Answer):
+    """https://docs.cloud.google.com/compute/docs/instances/limit-vm-runtime: the termination timestamp."""
+
     status: str = ""
     labels: dict[str, str] = {}
+    resource_status: _Resource = _Resource()
+
+    @property
+    def ends(self) -> float | None:
+        return _time(self.resource_status.scheduling.termination_timestamp)
 
 
 class _States(Answer):
@@ -402,17 +434,31 @@ def read_rows(zone: TpuName, groups: Any, vms: Any) -> list[Row]:
 
     Only groups that podrun has made are rows.
     """
-    states: dict[str, list[str]] = {}
+    states: dict[str, list[_State]] = {}
     for vm in parse_answer(LIST_VMS, zone, _States, {"rows": vms}).rows:
-        states.setdefault(vm.labels.get(LABEL, ""), []).append(vm.status)
+        states.setdefault(vm.labels.get(LABEL, ""), []).append(vm)
     rows = []
     for one in parse_answer(LIST, zone, _Groups, {"rows": groups}).rows:
         group = _group(one)
-        machines = tuple(Machine("", state, "NONE", "") for state in states.get(group.name, []))
-        status = GroupStatus(zone, group, machines)
+        present = states.get(group.name, [])
+        machines = tuple(Machine("", vm.status, "NONE", "") for vm in present)
+        status = GroupStatus(zone, group, machines, ends=_first_end(present))
         if group.is_ours:
-            rows.append(Row(group.name, group.kind, status.label[:_STATE], group.cost, group.created, status.is_dead))
+            shown = (group.name, group.kind, status.label[:_STATE], group.cost, group.created)
+            rows.append(Row(*shown, status.is_dead, status.ends))
     return rows
+
+
+def read_end(tpu: TpuName, answer: Any) -> float | None:
+    """Return when Google deletes the first of the machines that gcloud has listed; None if that is not planned.
+
+    Raises UnavailableError.
+    """
+    return _first_end(parse_answer(LIST_VMS, tpu, _States, {"rows": answer}).rows)
+
+
+def _first_end(vms: Sequence[_State]) -> float | None:
+    return min((vm.ends for vm in vms if vm.ends is not None), default=None)
 
 
 def _group(row: _Group) -> Group:
@@ -430,6 +476,7 @@ def _group(row: _Group) -> Group:
         created=_time(row.creation_timestamp),
         number=row.id,
         error=_error(check.error if check else None),
+        is_stable=row.status.is_stable,
     )
 
 

@@ -12,12 +12,14 @@ from podrun.runtime.contract import UnavailableError, UserError
 from ...pod.pod import Pod
 from . import provision
 from .apis import APIS
+from .base import Status
 from .gcloud import StoppedError, TpuName
-from .order import Order
+from .order import Cost, Order
 from .prices import Price
-from .provision import Waiting
+from .provision import Waiting, describe_end
 
 _ATTEMPTS = 5  # requests that may fail in a row
+_EARLY = 300.0  # seconds by which machines of flex-start may end before their time
 _ZONE_WAIT = 600.0  # seconds in the queue of one zone, if there are others
 
 
@@ -46,6 +48,8 @@ class RenewableTpu:
         self._prices = prices
         self._is_deleted = is_deleted
         self._since: float | None = None  # when the machines were ready
+        self._ends: float | None = None  # when Google ends them
+        self._over = ""
         self._past: list[tuple[str, float]] = []  # zone and seconds of earlier machines
 
     @property
@@ -58,6 +62,10 @@ class RenewableTpu:
         return self._order.tpu
 
     @property
+    def over(self) -> str:
+        return self._over
+
+    @property
     def remark(self) -> str:
         tpu = self._order.tpu
         project = f" --project {tpu.project}" if tpu.project else ""
@@ -65,6 +73,8 @@ class RenewableTpu:
         end = (
             f"{self.name} is deleted now"
             if self._is_deleted
+            else f"its machines are gone, and {down} deletes the rest"
+            if self._over
             else f"{self.name} stays: {down} deletes it; until then it costs"
         )
         return f"{self.cost_so_far}; {end}"
@@ -88,11 +98,12 @@ class RenewableTpu:
             late = time.monotonic() > deadline
             try:
                 status = APIS[self._order.api].query_status(self._order.tpu, stopped)
+                self._over = self._time_over(status) or status.stopped_by_user(self.name)
+                if self._over:
+                    note(self._over)
+                    return ""
                 if why := status.taken(self.name):
                     return why
-                if why := status.stopped_by_user(self.name):
-                    note(why)
-                    return ""
             except UnavailableError:
                 if late:
                     raise
@@ -105,6 +116,19 @@ class RenewableTpu:
             except StoppedError:
                 return ""
 
+    def _time_over(self, status: Status) -> str:
+        """Return a sentence if the machines are gone because their time of flex-start is over; otherwise empty."""
+        if self._order.cost is not Cost.FLEX or not status.is_there or status.is_ready:
+            return ""
+        # before the end Google may have taken them, such as for a repair; at the end it deletes them, as a user does
+        is_over = not status.is_coming if self._ends is None else time.time() > self._ends - _EARLY
+        if not is_over or (self._ends is None and status.stopped_by_user(self.name)):
+            return ""
+        return (
+            f"{self.name} has ended: machines of --flex-start run for at most {self._order.max_run}, so it is not created "
+            "again; the same command creates it again, and the run goes on from its newest checkpoint"
+        )
+
     def renew(self, note: Callable[[str], None], stopped: Callable[[], int]) -> Pod | None:
         waiting = Waiting(note, stopped)
         if self._since is not None:
@@ -115,10 +139,12 @@ class RenewableTpu:
         while True:
             left -= 1
             try:
-                self._provision(waiting)
+                self._ends = self._provision(waiting).ends
             except StoppedError:
                 return None
             self._since = time.time()
+            if self._ends is not None:
+                note(f"{self.name}: {describe_end(self._ends)}")
             try:
                 return self._find(self._order.tpu)
             except UnavailableError as error:  # it may have been taken away meanwhile
@@ -134,11 +160,13 @@ class RenewableTpu:
         """Delete the TPU, and return when it is gone. Raises UserError, UnavailableError, StoppedError."""
         self._leave(Waiting(note, stopped))
 
-    def _provision(self, waiting: Waiting) -> None:
-        """Provision the TPU in the first zone that has machines. Raises UserError, UnavailableError, StoppedError."""
+    def _provision(self, waiting: Waiting) -> Status:
+        """Provision the TPU in the first zone that has machines, and return its status.
+
+        Raises UserError, UnavailableError, StoppedError.
+        """
         if len(self._orders) == 1:
-            provision.provision(self._order, waiting, attempts=_ATTEMPTS)
-            return
+            return provision.provision(self._order, waiting, attempts=_ATTEMPTS)
         rounds = 0  # in which no zone has even taken the request
         orders = self._in_turn(waiting)
         while True:
@@ -146,8 +174,7 @@ class RenewableTpu:
             for order in list(orders):
                 self._order = order
                 try:
-                    provision.provision(order, waiting, queue_limit=_ZONE_WAIT)
-                    return
+                    return provision.provision(order, waiting, queue_limit=_ZONE_WAIT)
                 except UserError as error:  # it stays wrong, such as a zone without this type
                     orders.remove(order)
                     if not orders:

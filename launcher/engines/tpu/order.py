@@ -180,6 +180,11 @@ class Order:
         return self.kind.rpartition("-")[0]
 
     @property
+    def max_run(self) -> str:
+        """Return after which time Google ends machines of flex-start, such as `4h`; empty for other classes of cost."""
+        return (self.settings.max_run or FLEX_LIMIT) if self.cost is Cost.FLEX else ""
+
+    @property
     def topology(self) -> str:
         return self.settings.topology or self.slice.topology
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from podrun.runtime.contract import UnavailableError, UserError
 
+from ...view.times import duration, moment
 from .apis import APIS
 from .base import Api, Status, Stopped
 from .gcloud import StoppedError, TpuName
@@ -41,8 +42,8 @@ class QueueError(UnavailableError):
     """The order has waited in Google's queue for as long as it may."""
 
 
-def provision(order: Order, waiting: Waiting, attempts: int = 1, queue_limit: float | None = None) -> None:
-    """Create a TPU unless it exists, and return when it is ready.
+def provision(order: Order, waiting: Waiting, attempts: int = 1, queue_limit: float | None = None) -> Status:
+    """Create a TPU unless it exists, and return its status when it is ready.
 
     Args:
         order: the TPU.
@@ -63,7 +64,7 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1, queue_limit: fl
         if why := status.refusal(order):
             raise UserError(f"{order.tpu.label}: {why}")
         if status.is_ready:
-            return
+            return status
         if asked >= attempts:
             if status.is_costly:  # Google goes on trying, and it would cost from then on
                 delete_and_wait(api, order.tpu, waiting)
@@ -130,6 +131,11 @@ def _await(
             waiting.tell(news)
         told = label
         waiting.sleep(PAUSE)
+
+
+def describe_end(ends: float) -> str:
+    """Return a sentence about when Google ends the machines."""
+    return f"Google ends its machines at {moment(ends)}, in {duration(ends - time.time())}"
 
 
 def _failure(tpu: TpuName, status: Status) -> str:

@@ -60,6 +60,8 @@ class Queued:
     """Seconds since 1970."""
     vm: str | None
     """Name of its TPU VM, if it has exactly one."""
+    ends: float | None
+    """When Google deletes the TPU VM, in seconds since 1970."""
 
     @property
     def stage(self) -> Stage:
@@ -116,6 +118,12 @@ class _Guaranteed(Answer):
     reserved: bool = False
 
 
+class _RunDuration(Answer):
+    """https://docs.cloud.google.com/tpu/docs/reference/rest/v2alpha1/projects.locations.queuedResources."""
+
+    termination_time: str = ""
+
+
 class _Queued(Answer):
     name: str
     state: _State
@@ -126,6 +134,7 @@ class _Queued(Answer):
     reservation_name: str = ""
     provisioning_model: str = ""
     create_time: str = ""
+    run_duration: _RunDuration | None = None
 
 
 class _Scheduling(Answer):
@@ -184,6 +193,7 @@ def _queued(row: _Queued) -> Queued:
         reason=" ".join(failed.message.split())[:_REASON] if failed else "",
         created=_time(row.create_time),
         vm=specs[0].node_id if len(specs) == 1 else None,
+        ends=_time(row.run_duration.termination_time) if row.run_duration else None,
     )
 
 

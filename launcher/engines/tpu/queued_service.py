@@ -8,7 +8,7 @@ from ...inventory.base import Listing
 from ...pod.errors import MissingTpuError
 from .base import Row, Stage, Stopped
 from .gcloud import DESCRIBE_VM, TpuName, Verb, ask, configured_project
-from .order import FLEX_LIMIT, Cost, Order
+from .order import Cost, Order
 from .queued import (
     DESCRIBE,
     GONE,
@@ -75,6 +75,10 @@ class TpuStatus:
         return self.queued.cost if self.queued else self.vm.cost if self.vm else Cost.ON_DEMAND
 
     @property
+    def ends(self) -> float | None:
+        return self.queued.ends if self.queued else None
+
+    @property
     def label(self) -> str:
         """Return the state in Google's spelling: `SUSPENDED`, or `ACTIVE, its TPU VM is PREEMPTED`."""
         if self.queued is None:
@@ -89,7 +93,8 @@ class TpuStatus:
         if self.queued is None:
             return "that takes some time" if self.vm else ""
         if self.queued.stage is not Stage.ACTIVE or self.is_ready:
-            return self.queued.meaning
+            ended = self.queued.cost is Cost.FLEX and self.queued.state == "SUSPENDED"
+            return "its time is over, and its machines are deleted" if ended else self.queued.meaning
         return "its machines were taken away" if self.is_dead else "its TPU VM is not ready yet"
 
     def refusal(self, order: Order) -> str | None:
@@ -178,7 +183,7 @@ def create_flags(order: Order, project: str | None = None) -> list[str]:
         Cost.SPOT: ["--spot"],
         Cost.RESERVED: ["--reserved"],
         Cost.ON_DEMAND: [],
-        Cost.FLEX: ["--provisioning-model=FLEX_START", f"--max-run-duration={settings.max_run or FLEX_LIMIT}"],
+        Cost.FLEX: ["--provisioning-model=FLEX_START", f"--max-run-duration={order.max_run}"],
     }[order.cost]
     flags = [f"--node-id={order.tpu.name}", *shape, f"--runtime-version={order.runtime}", *cost]
     for option, value in (
@@ -223,7 +228,7 @@ def _row(status: TpuStatus, queued: Queued) -> Row:
     state, vm = queued.state, status.vm
     if queued.stage is Stage.ACTIVE and vm and vm.state != "READY":
         state = f"{state}, its VM {vm.state}"
-    return Row(queued.name, queued.kind, state, queued.cost, queued.created, status.is_dead)
+    return Row(queued.name, queued.kind, state, queued.cost, queued.created, status.is_dead, status.ends)
 
 
 def list_hosts(tpu: TpuName) -> Listing:

@@ -160,6 +160,22 @@ def test_options(
     assert {key: made.get(key) for key in group} == group
 
 
+def test_flex_start_says_when_it_ends(service: Service, podrun: Podrun) -> None:
+    """Before, at its start, and in the list. After its end `up` makes it again."""
+    service.change_compute(ends="2030-01-31T10:30:00.000-08:00")
+    up = ("tpu", "up", *WHERE, "--slice", "v6e-16", "--flex-start", "--max-run-duration", "4h", "--yes")
+    done = podrun(*up)
+    assert done.code == 0 and "Google deletes the machines 4h after their start" in done.out, done.err
+    assert "  Google ends its machines at 2030-01-3" in done.out
+    assert "my-tpu: Google ends its machines at 2030-01-3" in podrun("tpu", "list", "--zone", ZONE).out
+    group = service.compute["groups"][f"{ZONE}/my-tpu"]
+    service.change_compute(groups={f"{ZONE}/my-tpu": {**group, "now": "ENDED", "course": []}})
+    assert "dead, and still holding quota: my-tpu" in podrun("tpu", "list", "--zone", ZONE).out
+    done = podrun(*up)
+    assert done.code == 0 and "what is left of the last one (EMPTY)" in done.out, done.err
+    assert service.made.count("create group") == 2
+
+
 def test_a_topology_of_its_own(service: Service, podrun: Podrun) -> None:
     done = podrun("tpu", "up", *WHERE, "--slice", "v5p-256", "--topology", "4x4x8", "--yes")
     assert done.code == 0, done.err

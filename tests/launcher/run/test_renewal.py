@@ -25,6 +25,7 @@ class Machines:
     error: Exception | None = None
     asked: list[float] = field(default_factory=list)
     name: str = "my-pod"
+    over: str = ""
     remark: str = ""
 
     def why_taken(self, limit: float, note: Callable[[str], None], stopped: Callable[[], int]) -> str:

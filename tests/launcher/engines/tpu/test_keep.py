@@ -100,6 +100,18 @@ def test_google_may_be_slow_to_say_it(service: Service, told: list[str]) -> None
     assert kept().why_taken(600.0, told.append, lambda: 0) == "my-tpu was taken away by Google (SUSPENDED)"
 
 
+def test_the_end_of_flex_start_is_no_preemption(service: Service, told: list[str]) -> None:
+    """The queued resource is then SUSPENDED, as after a preemption."""
+    tpu = TpuName("my-tpu", ZONE, typed="TPU")
+    flex = RenewableTpu(make_order(tpu, "v5e-16", None, False, False, flex=True), lambda _: POD)
+    made = {"spot": None, "provisioningModel": "FLEX_START"}
+    service.make(**made, runDuration={"terminationTime": "2026-01-31T11:30:00Z"})
+    assert flex.renew(told.append, lambda: 0) == POD
+    service.make(**made, state="SUSPENDED")
+    assert flex.why_taken(0.0, told.append, lambda: 0) == ""
+    assert "machines of --flex-start run for at most 7d" in flex.over and told[-1] == flex.over
+
+
 def test_nobody_waits_for_google_after_a_ctrl_c(service: Service, told: list[str]) -> None:
     service.make()
     assert kept().why_taken(600.0, told.append, lambda: 1) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from podrun.launcher.engines.tpu import keep, provision
 from podrun.launcher.engines.tpu.gcloud import TpuName
 from podrun.launcher.engines.tpu.keep import RenewableTpu
-from podrun.launcher.engines.tpu.order import Order, make_order
+from podrun.launcher.engines.tpu.order import Order, Settings, make_order
 from podrun.launcher.engines.tpu.prices import Price, read_prices
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.pod.pod import Pod
@@ -85,6 +86,36 @@ def test_what_is_taken(service: Service, told: list[str], step: Any, what: str) 
     told.clear()
     assert tpu.why_taken(0.0, told.append, lambda: 0) == what
     assert told == (["my-tpu was deleted by a user, so it is not created again"] if step == "DELETING" else [])
+
+
+END = "2030-01-31T10:30:00.000-08:00"
+
+
+@pytest.mark.parametrize("gone", ["ENDED", "DELETING", "TERMINATED"])
+@pytest.mark.parametrize("slice", ["v6e-8", "v6e-16"])
+def test_the_end_of_flex_start_is_no_preemption(
+    service: Service, told: list[str], monkeypatch: pytest.MonkeyPatch, slice: str, gone: str
+) -> None:
+    """Google deletes the machines after their time. Before it they may be taken, and are created again."""
+    service.change_compute(ends=END)
+    flex = order(slice, spot=False, flex=True, settings=Settings(max_run="4h"))
+    tpu = RenewableTpu(flex, lambda _: POD)
+    assert tpu.renew(told.append, lambda: 0) == POD
+    assert any(line.startswith("my-tpu: Google ends its machines at 2030-01-31 ") for line in told)
+    if gone == "TERMINATED":
+        now(service, A, gone)
+        assert tpu.why_taken(0.0, told.append, lambda: 0).startswith("my-tpu was taken away by Google")
+        assert tpu.over == ""
+    now(service, A, gone)
+    monkeypatch.setattr(time, "time", lambda: datetime.fromisoformat(END).timestamp() + 20)
+    assert tpu.why_taken(0.0, told.append, lambda: 0) == ""
+    assert "my-tpu has ended: machines of --flex-start run for at most 4h, so it is not created again" in tpu.over
+    assert told[-1] == tpu.over and "its machines are gone, and `podrun tpu down my-tpu" in tpu.remark
+    made = service.made.count("create group")
+    if gone != "DELETING":  # the same command later
+        service.change_compute(ends="2031-01-31T10:30:00.000-08:00")
+        assert RenewableTpu(flex, lambda _: POD).renew(told.append, lambda: 0) == POD
+        assert service.made.count("create group") == made + 1
 
 
 def test_five_preemptions_and_two_zones(service: Service, told: list[str]) -> None:
