@@ -159,7 +159,7 @@ class _Cached(Writer):
         empty = {"key": jnp.zeros(shape, self._module.dtype), "value": jnp.zeros(shape, self._module.dtype)}
         start = jnp.zeros_like(lengths)
         # What stands behind a shorter prompt is in the cache too, but is overwritten before a token attends to its place.
-        x, memory = self._layers(params, [empty] * c.period, tokens, start, space)
+        x, memory = self._layers(params, [empty] * c.period, tokens, start)
         last = x[jnp.arange(len(lengths)), lengths - 1]
         whole = jnp.pad(tokens, ((0, 0), (0, space - tokens.shape[1])))
         return Written(whole, lengths, self._outputs(params, last), memory)
@@ -167,21 +167,24 @@ class _Cached(Writer):
     def next(self, params: Params, written: Written) -> tuple[jax.Array, Any]:
         place = written.lengths - 1
         token = written.tokens[jnp.arange(len(place)), place]
-        x, memory = self._layers(params, written.memory, token[:, None], place, written.tokens.shape[1])
+        x, memory = self._layers(params, written.memory, token[:, None], place)
         return self._outputs(params, x[:, 0]), memory
 
     def _outputs(self, params: Params, x: jax.Array) -> jax.Array:
         return cast(jax.Array, self._module.apply({"params": params}, x, method="outputs"))
 
     def _layers(
-        self, params: Params, memory: list[Any], tokens: jax.Array, start: jax.Array, space: int
+        self, params: Params, memory: list[Any], tokens: jax.Array, start: jax.Array
     ) -> tuple[jax.Array, list[Any]]:
         """Apply all layers to tokens, int32[B, T], at positions from `start`, int32[B], on.
 
         Return [B, T, C], and the new memory.
         """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
-        x, rotations = self._module.apply({"params": params}, tokens, positions, space, method="embedded")
+        # A dynamic RoPE turns by the length of the sequence. That of the context is what training had, whatever the text's own
+        # length will be; and up to the context for which a published model was made it turns as transformers does.
+        length = self._module.config.context
+        x, rotations = self._module.apply({"params": params}, tokens, positions, length, method="embedded")
         layers: Layers = self._module.bind({"params": params}).layers
         blocks = [block.copy(parent=None) for block in layers.pattern]
 

@@ -68,6 +68,23 @@ def test_the_cache_changes_nothing(keys: dict[str, Any]) -> None:
     assert len(np.unique(cached)) > 3
 
 
+@pytest.mark.parametrize("context", [16, 32])
+def test_a_dynamic_rope_turns_by_the_context(context: int) -> None:
+    """A text is the one of a sequence of the whole context, as in training, and does not depend on the space that it may take."""
+    keys = {"layers": 2, "width": 16, "heads": 4, "context": context}
+    rope = {"name": "dynamic", "factor": 4.0, "original_context": 16}
+    section = DecoderModel.model_validate({**keys, "rope": rope})
+    model = Linen("decoder", Decoder(section, 40, jnp.dtype("float32")))
+    params, _ = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, context), jnp.int32))
+    params = jax.tree.map(lambda x: 8 * x if x.ndim > 2 else x, params)
+    tokens, lengths = jax.random.randint(jax.random.key(2), (3, 8), 0, 40), jnp.array([8, 3, 5])
+    whole = jnp.zeros((3, context), jnp.int32).at[:, :8].set(tokens)
+    expected = model(params, whole)[jnp.arange(3), lengths - 1]
+    for space in (12, 48):
+        logits = writer_of(model).read(params, tokens, lengths, space).logits
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
+
+
 PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 
 
