@@ -181,8 +181,8 @@ class _Cached(Writer):
         Return [B, T, C], and the new memory.
         """
         positions = start[:, None] + jnp.arange(tokens.shape[1])
-        # A dynamic RoPE turns by the length of the sequence. That of the context is what training had, whatever the text's own
-        # length will be; and up to the context for which a published model was made it turns as transformers does.
+        # A dynamic RoPE turns by the length of the sequence. That of the context is what training had, whatever the length
+        # of the text will be; and up to the context for which a published model was made it turns as transformers does.
         length = self._module.config.context
         x, rotations = self._module.apply({"params": params}, tokens, positions, length, method="embedded")
         layers: Layers = self._module.bind({"params": params}).layers

@@ -284,10 +284,18 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 def rope(config: ConfigJson, theta: float = 10_000.0) -> SectionKeys:
-    """Return the section `rope` of models with one RoPE for all layers. `theta`: the value if the file has none."""
-    if given := config.get("rope_parameters"):
-        return rope_section(config, given, theta)
-    return rope_section(config, config.get("rope_scaling") or {}, config.get("rope_theta") or theta)
+    """Return the section `rope` of models with one RoPE for all layers. `theta`: the value if the file has none.
+
+    As in transformers 5, `rope_scaling`, which older files have and users add to newer ones, comes before
+    `rope_parameters`.
+    """
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    return rope_section(config, given, first(config.get("rope_theta"), theta))
+
+
+def first(given: float | None, default: float) -> float:
+    """Return a value of config.json, or the default if it is missing or null. A wrong zero stays, and is refused."""
+    return default if given is None else given
 
 
 def rope_section(config: ConfigJson, given: ConfigJson, theta: float) -> SectionKeys:
@@ -304,12 +312,13 @@ def rope_section(config: ConfigJson, given: ConfigJson, theta: float) -> Section
         require({"partial_rotary_factor": given.get("partial_rotary_factor", 1.0)}, partial_rotary_factor=1.0)
         if unknown := unknown - {"partial_rotary_factor"}:
             raise UserError(f"config.json: RoPE of type {kind} has {_few(unknown)}, which model decoder does not know")
-    section = {"name": kind, "theta": given.get("rope_theta") or theta}
+    section = {"name": kind, "theta": first(given.get("rope_theta"), theta)}
     section |= {key: given[key] for key in keys if given.get(key) is not None}
     if kind == "dynamic":  # transformers takes the model's whole context, and no key of RoPE
         section["original_context"] = need(config, "max_position_embeddings")
     elif kind in ("yarn", "llama3"):
-        section["original_context"] = given.get(_ORIGINAL) or need(config, "max_position_embeddings")
+        original = config.get(_ORIGINAL) or given.get(_ORIGINAL)  # in this order, as in transformers
+        section["original_context"] = original or need(config, "max_position_embeddings")
     return section
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...config.model import DecoderModel
+from ...contract import UserError
 from ..weight_files import ConfigJson
 from .base import (
     NAMES,
@@ -11,6 +12,7 @@ from .base import (
     Family,
     SectionKeys,
     common,
+    first,
     need,
     pre_attention_scalar,
     require,
@@ -47,18 +49,18 @@ def section(config: ConfigJson) -> DecoderModel:
 
 
 def _ropes(config: ConfigJson, slides: bool) -> SectionKeys:
-    full: ConfigJson
-    sliding: ConfigJson
-    given = config.get("rope_parameters")
-    if given is None:
-        full, theta = config.get("rope_scaling") or {}, config.get("rope_theta") or 1e6
-        sliding, sliding_theta = {}, config.get("rope_local_base_freq") or 1e4
-    else:
-        full, theta = given.get("full_attention") or {}, 1e6
-        sliding, sliding_theta = given.get("sliding_attention") or {}, 1e4
-    ropes = {"rope": rope_section(config, full, theta)}
+    """Return the sections of full and of sliding layers. `rope_scaling` is that of full ones, in files of any version."""
+    given = config.get("rope_parameters") or {}
+    if unknown := given.keys() - {"full_attention", "sliding_attention"}:
+        raise UserError(
+            f"config.json: rope_parameters has {', '.join(sorted(unknown))}; in this family it has full_attention and "
+            "sliding_attention, with the keys of RoPE in each"
+        )
+    full = {**(given.get("full_attention") or {}), **(config.get("rope_scaling") or {})}
+    ropes = {"rope": rope_section(config, full, first(config.get("rope_theta"), 1e6))}
     if slides:
-        ropes["sliding_rope"] = rope_section(config, sliding, sliding_theta)
+        sliding = given.get("sliding_attention") or {}
+        ropes["sliding_rope"] = rope_section(config, sliding, first(config.get("rope_local_base_freq"), 1e4))
     return ropes
 
 

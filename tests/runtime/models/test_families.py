@@ -200,12 +200,53 @@ def test_upper_layers_of_qwen_slide() -> None:
         ),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, expected at most 10,000"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5"),
+        ({"rope_scaling": {"type": "longrope"}}, r"RoPE of type 'longrope', which model decoder does"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, r"partial_rotary_factor is 0\.5"),
     ],
 )
 def test_a_model_that_the_decoder_cannot_be(changes: dict[str, Any], message: str) -> None:
     config = {**golden("llama").config, **changes}
     with pytest.raises(UserError, match=message):
+        family_of(config).section(config)
+
+
+YARN = {"type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "default"}, "rope_theta": 5e5}, {"theta": 5e5}),
+        ("llama", {"rope_scaling": YARN}, {"name": "yarn", "factor": 4.0, "theta": 1e4}),
+        (
+            "llama",
+            {"rope_scaling": {**YARN, "original_max_position_embeddings": 9}, "original_max_position_embeddings": 16},
+            {"name": "yarn", "original_context": 16},
+        ),
+        ("gemma3", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, {"name": "linear", "factor": 8.0}),
+    ],
+)
+def test_rope_of_a_file_with_keys_of_both_versions(
+    name: str, changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """The keys have the order that they have in transformers 5."""
+    config = {**golden(name).config, **changes}
+    found = family_of(config).section(config).rope
+    assert {key: getattr(found, key) for key in expected} == expected
+
+
+@pytest.mark.parametrize("changes", [{"rope_theta": 0}, {"rope_parameters": {"rope_type": "default", "rope_theta": 0}}])
+def test_a_theta_of_zero_is_refused(changes: dict[str, Any]) -> None:
+    config = {**golden("llama").config, "rope_parameters": None, **changes}
+    with pytest.raises((UserError, ValueError), match="theta"):
+        family_of(config).section(config)
+
+
+def test_a_rope_of_gemma_3_for_all_layers() -> None:
+    config = {**golden("gemma3").config, "rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 5e5}}
+    with pytest.raises(
+        UserError, match="rope_parameters has factor, rope_theta, rope_type; in this family it has full"
+    ):
         family_of(config).section(config)
 
 

@@ -70,7 +70,7 @@ def test_the_cache_changes_nothing(keys: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("context", [16, 32])
 def test_a_dynamic_rope_turns_by_the_context(context: int) -> None:
-    """A text is the one of a sequence of the whole context, as in training, and does not depend on the space that it may take."""
+    """Logits are those of a sequence of the whole context, as in training, whatever space the text may take."""
     keys = {"layers": 2, "width": 16, "heads": 4, "context": context}
     rope = {"name": "dynamic", "factor": 4.0, "original_context": 16}
     section = DecoderModel.model_validate({**keys, "rope": rope})
