@@ -154,12 +154,38 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be typed on a command line")
 
 
-class Run:
-    """A run that `launch` has started. As a context manager (`with podrun.launch(...) as run:`), it stops the run."""
+class _Recorded:
+    """The record of a run, which is the same wherever the run is supervised."""
 
     run_id: str
     directory: Path
     """The run directory: events, logs, plan."""
+
+    @property
+    def _record(self) -> RunDirectory:
+        from podrun.launcher.rundir.runs import RunDirectory
+
+        return RunDirectory(self.directory)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield all events from the first on, waiting for new ones until the run has ended."""
+        from podrun.launcher.rundir.follow import follow
+
+        for event in follow(self._record):
+            if event is not None:
+                yield {**event}
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
+        return [
+            {"kind": _METRICS[event["event"]], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
+            for event in self._record.read_events()
+            if event["event"] in (EventKind.STEP, EventKind.EPOCH, EventKind.EVAL) and event["process"] == 0
+        ]
+
+
+class Run(_Recorded):
+    """A run that `launch` has started. As a context manager (`with podrun.launch(...) as run:`), it stops the run."""
 
     def __init__(self, arguments: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()
@@ -220,14 +246,6 @@ class Run:
         """True if the run is in progress. Valid in forked processes as well."""
         return self._process.poll() is None if os.getpid() == self._owner else self._is_supervised()
 
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield all events from the first on, waiting for new ones until the run has ended."""
-        return _events(self.directory)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
-        return _metrics(self.directory)
-
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the run, and return podrun's exit code: 0, or another one after `stop`.
 
@@ -286,9 +304,7 @@ class Run:
 
     def _is_supervised(self) -> bool:
         """Return whether the run is in progress, judged by its run directory: a forked process cannot wait for podrun."""
-        from podrun.launcher.rundir.runs import RunDirectory
-
-        return RunDirectory(self.directory).supervisor() == self._process.pid
+        return self._record.supervisor() == self._process.pid
 
     def _wait_elsewhere(self, timeout: float | None) -> int:
         """Wait as `Popen.wait` does, in a forked process. Raises subprocess.TimeoutExpired."""
@@ -303,9 +319,7 @@ class Run:
         """Return the exit code of an ended run; a forked process reads it from the run directory."""
         if os.getpid() == self._owner:
             return self._process.wait()
-        from podrun.launcher.rundir.runs import RunDirectory
-
-        end = RunDirectory(self.directory).end()
+        end = self._record.end()
         return int(end["code"]) if end else ExitCode.FAILED
 
     def _read_start(self) -> StartEvent | None:
@@ -355,12 +369,11 @@ def _close_pipes() -> None:
 os.register_at_fork(after_in_child=_close_pipes)
 
 
-class SubmittedRun:
+class SubmittedRun(_Recorded):
     """A run that was submitted to SLURM. It goes on when this Python process ends; `podrun ps` lists it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        """The run directory: events, logs, plan."""
         self.run_id = directory.name
         self._stopped = False
 
@@ -378,14 +391,6 @@ class SubmittedRun:
     def is_running(self) -> bool:
         """True while the run waits in the queue or is in progress."""
         return self._end() is None
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Yield all events from the first on, waiting for new ones until the run has ended."""
-        return _events(self.directory)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics reported so far: {"step": 10, "kind": "train", "loss": ...}."""
-        return _metrics(self.directory)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end of the run, and return podrun's exit code: 0, or another one after `stop`.
@@ -430,12 +435,6 @@ class SubmittedRun:
         self._stopped = self._stopped or running
         return self.wait(_STOP)
 
-    @property
-    def _record(self) -> RunDirectory:
-        from podrun.launcher.rundir.runs import RunDirectory
-
-        return RunDirectory(self.directory)
-
     def _end(self) -> EndEvent | None:
         """Return the event of the run's end; None if it goes on, perhaps in a job that was requeued."""
         from podrun.launcher.rundir.submitted import end_of, is_final, is_unfinished
@@ -469,22 +468,3 @@ def _submit(arguments: list[str]) -> SubmittedRun:
     if errors:
         print(errors, end="", file=sys.stderr, flush=True)  # warnings
     return SubmittedRun(Path(json.loads(output)["directory"]))
-
-
-def _events(directory: Path) -> Iterator[dict[str, Any]]:
-    from podrun.launcher.rundir.follow import follow
-    from podrun.launcher.rundir.runs import RunDirectory
-
-    for event in follow(RunDirectory(directory)):
-        if event is not None:
-            yield {**event}
-
-
-def _metrics(directory: Path) -> list[dict[str, Any]]:
-    from podrun.launcher.rundir.runs import RunDirectory
-
-    return [
-        {"kind": _METRICS[event["event"]], **{k: v for k, v in event.items() if k not in _NO_METRICS}}
-        for event in RunDirectory(directory).read_events()
-        if event["event"] in (EventKind.STEP, EventKind.EPOCH, EventKind.EVAL) and event["process"] == 0
-    ]
