@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypedDict
 
 _CALL = "call.pickle"
 
@@ -44,6 +44,31 @@ class Outcome:
     """The exception that it has raised, with a `RemoteTraceback` as its cause; None if it has returned."""
 
 
+class _Call(TypedDict):
+    """A call, as its file has it."""
+
+    call: bytes
+    """The pickled function and its arguments."""
+    paths: list[str]
+    """Entries of `sys.path`, relative to the current folder."""
+
+
+class _Returned(TypedDict):
+    """The outcome of a call that has returned, as its file has it beside `attempt`."""
+
+    result: bytes
+    """The pickled result."""
+
+
+class _Raised(TypedDict):
+    """The outcome of a call that has raised an exception, as its file has it beside `attempt`."""
+
+    error: bytes
+    """The pickled exception; empty if it cannot be pickled."""
+    text: str
+    traceback: str
+
+
 def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
     """Write a call to a folder.
 
@@ -64,7 +89,8 @@ def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[A
         raise TypeError(
             f"{name} and its arguments cannot be pickled: {type(error).__name__}: {error}{remedy}"
         ) from None
-    _write(folder / _CALL, pickle.dumps({"call": data, "paths": _paths_below(Path.cwd())}))
+    call: _Call = {"call": data, "paths": _paths_below(Path.cwd())}
+    _write(folder / _CALL, pickle.dumps(call))
 
 
 class _NotImportable(Exception):
@@ -143,11 +169,11 @@ def _write(path: Path, data: bytes) -> None:
 
 def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
     """Call the function, and record its outcome. Raises what the function raises."""
-    call = pickle.loads((folder / _CALL).read_bytes())
+    call: _Call = pickle.loads((folder / _CALL).read_bytes())
     sys.path += call["paths"]
     where = f"process {process} on {env.get('PODRUN_HOST', 'this machine')}"
 
-    def record(outcome: dict[str, Any]) -> None:
+    def record(outcome: _Returned | _Raised) -> None:
         attempt = int(env.get("PODRUN_ATTEMPT", 0))
         _write(_path(folder, process), pickle.dumps({"attempt": attempt, **outcome}))
 
@@ -176,7 +202,7 @@ def _is_stop(error: BaseException) -> bool:
     return isinstance(error, KeyboardInterrupt) or (loop is not None and isinstance(error, loop.Stopped))
 
 
-def _recorded_error(error: BaseException, where: str) -> dict[str, Any]:
+def _recorded_error(error: BaseException, where: str) -> _Raised:
     lines = traceback.format_exception(error, limit=-_depth_below_call(error))
     try:
         text = f"{type(error).__name__}: {error}"
