@@ -6,6 +6,7 @@ The state that a resumed program gives does not have them, so a checkpoint holds
 from __future__ import annotations
 
 import importlib
+from collections.abc import Container
 from typing import Any, TypedDict
 
 import jax
@@ -77,7 +78,7 @@ def insert(state: Any, rows: Added, arrays: Arrays) -> None:
         node.setdefault(row["keys"][-1], _value(row["kind"], np.asarray(values[_place(row)])))
 
 
-def check_saved(rows: Any, names: dict[str, Any]) -> None:
+def check_saved(rows: Any, names: Container[str]) -> None:
     """Raise TypeError, ValueError or KeyError unless `rows` has the form that `added` returns, with arrays of `names`."""
     for name, row in dict(rows).items():
         if name not in names or ".".join(_place(row)) != name:

@@ -38,7 +38,7 @@ class HostFaultError(Exception):
     """This host cannot read a file at the moment (network, limits, permissions). The file itself may be intact."""
 
 
-def require_frozen(step: int, folder: Path, meta: Mapping[str, Any]) -> None:
+def require_frozen(step: int, folder: Path, meta: Mapping[str, object]) -> None:
     """Raise DamagedCheckpointError if the folder of frozen parameters is missing that the metadata names."""
     if meta.get("frozen") and not (folder / FROZEN).is_dir():
         raise DamagedCheckpointError(step, folder / FROZEN, "No such folder")

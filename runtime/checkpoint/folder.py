@@ -136,7 +136,7 @@ class CheckpointFolder:
         self,
         step: int,
         state: Arrays,
-        meta: Mapping[str, Any],
+        meta: Mapping[str, object],
         metrics: Metrics | None = None,
         frozen: Arrays | None = None,
     ) -> None:

@@ -63,7 +63,7 @@ class CheckpointWriter:
         self,
         folder: Path,
         state: Arrays,
-        meta: Mapping[str, Any],
+        meta: Mapping[str, object],
         metrics: Metrics,
         frozen: Arrays | None = None,
         links: Path | None = None,
@@ -78,7 +78,7 @@ class CheckpointWriter:
             frozen: arrays to write to the folder of frozen parameters.
             links: in place of `frozen`: a folder with hard links to an earlier checkpoint's files, which are moved there.
         """
-        items: dict[str, Any] = {
+        items: dict[str, ocp.args.CheckpointArgs] = {
             STATE: ocp.args.PyTreeSave(state, ocdbt_target_data_file_size=_FILE),
             META: ocp.args.JsonSave(dict(meta)),
             METRICS: ocp.args.JsonSave({"loss": None, **metrics}),

@@ -15,7 +15,7 @@ import stat
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -81,7 +81,7 @@ class Saves:
         assert self._storage.everyone_reads and not self._in_parts
         self._primary = self._saves = True
 
-    def start(self, step: int, state: Arrays, meta: Mapping[str, Any], metrics: Metrics, frozen: Arrays) -> None:
+    def start(self, step: int, state: Arrays, meta: Mapping[str, object], metrics: Metrics, frozen: Arrays) -> None:
         """Start a save, after waiting for an earlier save. Raises SaveError if either fails."""
         self.completed(wait=True)
         self._linked = self._agree_on_links(frozen) if frozen else None

@@ -26,10 +26,11 @@ from ..events import Metrics
 from ..measure.validation import validate
 from ..models.pretrained import TOKENIZER, file_of, folders_of, is_published, load_here, title_of
 from ..parallel import make_strategy
-from ..parallel.base import Strategy, Sums
+from ..parallel.base import Strategy
 from ..queries import EvaluateAnswer
 from ..state import Batch, Params, StateDict
 from ..tasks import make_task
+from ..tasks.base import Sums
 from .data import Validation, data_at, data_of_run
 
 OnBatch = Callable[[int, int], None]

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from ..data.base import Dataset, Examples
 from ..events import Metrics
-from ..parallel.base import Strategy, Sums
+from ..parallel.base import Strategy
+from ..tasks.base import Sums
 
 
 def validate(data: Dataset, strategy: Strategy, sums_of: Callable[[Examples], Sums]) -> Metrics:

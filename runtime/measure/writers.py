@@ -122,7 +122,7 @@ def _step(line: bytes) -> float:
         return math.inf
 
 
-def _evaluation(record: Mapping[str, Any]) -> tuple[Any, frozenset[str]]:
+def _evaluation(record: Mapping[str, object]) -> tuple[object, frozenset[str]]:
     """Return the step of an evaluation and the names of its metrics."""
     return record["step"], frozenset(record) - {"step", "kind", "time", "elapsed"}
 

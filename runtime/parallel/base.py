@@ -40,7 +40,7 @@ from ..state import (
     to_dict,
     variables,
 )
-from ..tasks.base import Scalars, Task, first_parameters
+from ..tasks.base import Scalars, Sums, Task, first_parameters
 from ..tasks.collecting import collect, joined, numbers
 from ..trainable import trained
 from .arrays import is_float, merge_model_states, microbatches, put_global, strip_weak_types
@@ -51,9 +51,6 @@ from .metrics import StepMetrics
 Objective = Callable[[Params], jax.Array]
 """Maps parameters to the loss of the global batch, float32[]. Its gradient is the global one on every device."""
 
-Sums = dict[str, Any]
-"""Sums over the examples of an evaluation by name, float64[]; an ensemble also has `members`, its members' sums by name,
-float64[members]. Of a task that collects, these are arrays of all examples, [N, ...], and of members [members, N, ...]."""
 Loss = tuple[jax.Array, tuple[Scalars, Any]]
 """The loss, float32[], its metrics and the model's new state."""
 

@@ -19,10 +19,10 @@ from ..contract import UserError
 from ..events import Metrics
 from ..models.shares import of_one_share
 from ..state import Batch, Params, StateDict, TrainState, variables
-from ..tasks.base import Scalars, Task
+from ..tasks.base import Scalars, Sums, Task
 from ..tasks.collecting import collect
 from .arrays import put_global, with_sharding
-from .base import Loss, Results, Strategy, Sums
+from .base import Loss, Results, Strategy
 from .collectives import average
 from .metrics import StepMetrics
 

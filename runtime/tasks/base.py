@@ -21,6 +21,10 @@ from ..worker.progress import Reporter
 
 Scalars = dict[str, jax.Array]
 
+Sums = dict[str, Any]
+"""Sums over the examples of an evaluation by name, float64[]; an ensemble also has `members`, its members' sums by name,
+float64[members]. Of a task that collects, these are arrays of all examples, [N, ...], and of members [members, N, ...]."""
+
 
 class Task(ABC):
     """The learning problem of a job. A user's task is a subclass with the same constructor.
@@ -128,7 +132,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def summarize(self, sums: dict[str, Any]) -> dict[str, float]:
+    def summarize(self, sums: Sums) -> dict[str, float]:
         """Compute the metrics of an evaluation, `loss` among them, from the sums over all batches.
 
         If the task `collects`, `sums` has the arrays of all examples.
