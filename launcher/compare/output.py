@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.ranking import Ranking
 
@@ -263,7 +262,7 @@ def _slow_step(row: Row) -> str | None:
     )
 
 
-def as_record(row: Row) -> dict[str, Any]:
+def as_record(row: Row) -> dict[str, object]:
     """Return the row of a variant with full precision, for JSON."""
     one = row.measured
     return {
@@ -294,7 +293,7 @@ def as_record(row: Row) -> dict[str, Any]:
 def write_table(file: Path, rows: Sequence[Row]) -> bool:
     """Write a row per variant. Returns True, as the plot functions do."""
     names = dict.fromkeys(name for row in rows for name in row.metrics)
-    records = [_flat(as_record(row), [*names]) for row in rows]
+    records = [_flat(row, [*names]) for row in rows]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(records[0]))
         writer.writeheader()
@@ -302,10 +301,11 @@ def write_table(file: Path, rows: Sequence[Row]) -> bool:
     return True
 
 
-def _flat(record: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return a record for CSV: a column for each metric in `names`, and the runs as one text."""
-    metrics, runs = record.pop("metrics"), record.pop("runs")
-    return {**record, "runs": " ".join(filter(None, runs)), **{f"metrics.{name}": metrics.get(name) for name in names}}
+def _flat(row: Row, names: Sequence[str]) -> dict[str, object]:
+    """Return the row of a variant for CSV: a column for each metric in `names`, and the runs as one text."""
+    runs = " ".join(run.run_id for run in row.runs if run.run_id)
+    columns = {name: value for name, value in as_record(row).items() if name != "metrics"}
+    return {**columns, "runs": runs, **{f"metrics.{name}": row.metrics.get(name) for name in names}}
 
 
 def write_steps(file: Path, rows: Sequence[Row]) -> bool:

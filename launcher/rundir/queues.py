@@ -94,7 +94,7 @@ class Queue(ABC):
         """Return the arguments of the program that submits the run. `name` becomes part of the job's name."""
 
     @abstractmethod
-    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, Any], str]:
+    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, object], str]:
         """Return what would be submitted: as values for JSON, and as a command line for people.
 
         `tasks`: number of tasks of an array of which the run is the first; 0: a single run.

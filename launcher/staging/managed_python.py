@@ -20,10 +20,10 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import megabytes
@@ -53,6 +53,19 @@ class PythonFiles:
     files: tuple[Path, ...]
     version: str | None
     """Its version, such as 3.12.4; None: the host downloads the newest one itself."""
+
+
+class _Download(TypedDict):
+    """A Python that uv can download, as `uv python list` prints it. Other keys are ignored."""
+
+    key: str
+    """Its name, such as cpython-3.12.4-linux-x86_64-gnu."""
+    version: str
+    version_parts: dict[str, int]
+    arch: str
+    os: str
+    libc: str
+    url: str
 
 
 def fetch_python(version: str, target: WheelTarget, *, archive: bool, tell: Tell) -> PythonFiles:
@@ -183,8 +196,8 @@ def _fetch_archive(version: str, machine: str, tell: Tell) -> Path:
     return folder
 
 
-def _entry(about: Mapping[str, Any], digest: str) -> dict[str, Any]:
-    """Return what uv reads about a Python that it can install."""
+def _entry(about: _Download, digest: str) -> dict[str, object]:
+    """Return the entry for a Python in uv's table of downloads."""
     return {
         "name": "cpython",
         "arch": {"family": about["arch"], "variant": None},
@@ -211,7 +224,7 @@ class _Uv:
                 shutil.copyfileobj(program, file)
         self._program.chmod(0o700)
 
-    def find(self, version: str, machine: str) -> dict[str, Any]:
+    def find(self, version: str, machine: str) -> _Download:
         """Return what uv knows of the newest such Python. Raises UserError."""
         key = f"cpython-{version}-linux-{machine}-gnu"
         answer = self._run("python", "list", key, "--only-downloads", "--output-format", "json")
@@ -222,7 +235,7 @@ class _Uv:
                 f"there is no Python {version} to bring to a machine of type {machine}{why}; choose another version with "
                 f"`python:` in the pod file, or {_PATH}"
             )
-        row: dict[str, Any] = rows[0]
+        row: _Download = rows[0]
         return row
 
     def download(self, key: str, folder: Path) -> Path:

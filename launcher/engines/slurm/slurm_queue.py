@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import UserError
 
@@ -55,7 +55,7 @@ class SlurmQueue(Queue):
 
         return sbatch_arguments(spec, options, name)
 
-    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, Any], str]:
+    def preview(self, spec: RunSpec, arguments: Sequence[str], tasks: int = 0) -> tuple[Mapping[str, object], str]:
         from .submission import preview
 
         return preview(spec, arguments, tasks)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from podrun.runtime.contract import UserError
 
@@ -52,7 +51,7 @@ def sbatch_arguments(spec: RunSpec, options: BatchOptions, name: str) -> list[st
     return words(without_bad_nodes(options, spec.pod, words, _tell))
 
 
-def preview(spec: RunSpec, words: Sequence[str], tasks: int) -> tuple[Mapping[str, Any], str]:
+def preview(spec: RunSpec, words: Sequence[str], tasks: int) -> tuple[Mapping[str, object], str]:
     """Return what would be submitted: as values for JSON, and as a command line for people.
 
     `tasks`: number of tasks of an array; 0: a single run.
