@@ -18,7 +18,7 @@ from ..rundir.arrays import array_id, described
 from ..rundir.queues import QueueError
 from ..rundir.run_summary import RunStatus, Summary, summarize
 from ..rundir.runs import RunDirectory
-from ..rundir.submitted import end_of, is_pending, is_unfinished, pending_words, queue_of
+from ..rundir.submitted import end_of, is_unfinished, pending_words, queue_of
 from .logs import LogsRequest, logs
 from .ps import table_of
 from .status import status_as_json
@@ -92,17 +92,13 @@ def stop_array(runs: Sequence[RunDirectory], now: bool) -> int:
         print(f"podrun: {array_id(runs)} has ended already: {in_words([summarize(run) for run in runs])}")
         return ExitCode.DONE
     print(f"stopping {counted(len(unended), 'run')} of {array_id(runs)} ...", flush=True)
-    problems = []
-    for run in sorted(unended, key=lambda run: not is_pending(run)):  # a free place would start the next of them
-        job, queue = run.job(), queue_of(run)
-        if job is None or queue is None:
-            continue
+    jobs = [(run, job) for run in unended if (job := run.job()) is not None]
+    queue = next((queue for run, _ in jobs if (queue := queue_of(run))), None)
+    if queue is not None:
         try:
-            queue.end(run, job, now)
+            queue.end(jobs, now)
         except QueueError as error:
-            problems.append(f"{run.run_id} is the {queue.title} job {job}: {error}")
-    if problems:
-        raise UserError("\n".join(problems))
+            raise UserError(f"{array_id(runs)} is an array of {queue.title}: {error}") from None
     deadline = time.monotonic() + _STOP_LIMIT
     while left := [run for run in unended if is_unfinished(run) or end_of(run) is None]:
         if time.monotonic() > deadline:

@@ -48,7 +48,7 @@ def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
     """End a submitted run. Raises UserError."""
     queue = queue_of(directory) or load_queue(directory.spec().pod.transport)  # a damaged spec says so
     try:
-        if queue.end(directory, job, now):
+        if queue.end([(directory, job)], now) == [True]:
             if (end := directory.end()) is not None:
                 return _report(directory, end)
             print("podrun: ended")

@@ -54,7 +54,7 @@ class _Job:
         job = self.directory.job()
         try:
             if job is not None:
-                self.queue.end(self.directory, job, now)
+                self.queue.end([(self.directory, job)], now)
         except QueueError as error:
             say(f"{self.variant.label}: cannot end the {self.queue.title} job {job}: {error}")
 

@@ -65,11 +65,15 @@ class Queue(ABC):
         """Return the command line with which a user opens a shell on a node of a job."""
 
     @abstractmethod
-    def end(self, directory: RunDirectory, job: str, now: bool) -> bool:
-        """End a submitted run: cancel its pending job, or signal podrun in its running job. Raises QueueError.
+    def end(self, runs: Sequence[tuple[RunDirectory, str]], now: bool) -> list[bool]:
+        """End submitted runs: cancel pending jobs, and signal podrun in running ones. Raises QueueError.
+
+        Args:
+            runs: the runs, each with its job.
+            now: podrun in a running job ends the run without a save.
 
         Returns:
-            True if the run has ended. False if podrun in the job is ending it: at once if `now`, otherwise after a save.
+            For each run True if it has ended, False if podrun in its job is ending it.
         """
 
     # --- submission -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, plain_env, why_over
+from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, plain_env, why_over, why_task_over
 
 _AFTER_INTERRUPT = 3.0  # seconds after Ctrl-C for which sbatch may still answer
 SBATCH_TIMEOUT = 60.0  # seconds for sbatch, which retries while the controller is busy
@@ -20,6 +20,7 @@ _NEW_JOB_SECONDS = 0.5  # seconds until squeue is asked again about a job that w
 _CONTROLLER_OUTAGE = 240.0  # seconds for the controller to answer again, for example after a restart
 _PAUSE = 5.0  # seconds between two tries
 _EXCLUDED = re.compile(r"\bExcNodeList=(\S{1,4096})")
+_TASK_HAS_ENDED = re.compile(r"job id \d+_\d+: (Invalid job id specified|Job/step already completing or completed)")
 _CLOCK_SKEW = 30.0  # seconds by which the clocks of this machine and SLURM's controller may differ
 _GONE = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 _OVER = {*_GONE, "TIMEOUT", "REVOKED", "SPECIAL_EXIT"}
@@ -179,6 +180,7 @@ class JobCache:
         self._asked = -_CACHE_SECONDS
         self._asked_at = 0.0  # by the wall clock
         self._jobs: dict[str, Job] | None = None
+        self._records: dict[str, str] = {}
 
     def job(self, job: str, submitted: float = 0.0) -> Job | None:
         """Return a job; None if SLURM does not answer. A job that SLURM does not list is COMPLETED.
@@ -189,11 +191,20 @@ class JobCache:
         is_new = job not in (self._jobs or {}) and self._asked_at <= submitted
         if age >= _CACHE_SECONDS or (is_new and age >= _NEW_JOB_SECONDS):
             self._asked_at = time.time()
-            self._jobs = _ask_queue()
+            self._jobs, self._records = _ask_queue(), {}
             self._asked = time.monotonic()
         elif is_new:
             return None
         return None if self._jobs is None else self._jobs.get(job, Job("COMPLETED"))
+
+    def records(self, array: str) -> str:
+        """Return what SLURM says about the tasks of an array, not older than the jobs' states; empty without an answer."""
+        if array not in self._records:
+            try:
+                self._records[array] = ask_slurm("scontrol", "--oneliner", "show", "job", array)
+            except SlurmError:
+                self._records[array] = ""
+        return self._records[array]
 
     def forget(self) -> None:
         """Drop the cached answer."""
@@ -238,7 +249,9 @@ def _user() -> str:
 
 def why_ended(job: str) -> str:
     """Return how a job has ended, as a phrase."""
-    return why_over(job) or f"the SLURM job {job} has ended"
+    array, of_array, _ = job.partition("_")
+    why = why_task_over(job, JOB_CACHE.records(array)) if of_array else why_over(job)
+    return why or f"the SLURM job {job} has ended"
 
 
 def requeue(job: str, excluded: str = "") -> None:
@@ -295,16 +308,52 @@ def _options_of_next(options: Sequence[str]) -> list[str]:
     return [word for word in options if word != "--hold"]
 
 
-def cancel_pending(job: str) -> None:
-    """Cancel the job if it is pending. Raises SlurmError."""
-    if "_" not in job:
-        ask_slurm("scancel", "--state=PENDING", job)
+def cancel_pending(jobs: Sequence[str]) -> None:
+    """Cancel those of the jobs that are pending. Raises SlurmError."""
+    if alone := [job for job in jobs if "_" not in job]:
+        ask_slurm("scancel", "--state=PENDING", *alone)
+    tasks = [job for job in jobs if "_" in job]
+    if not tasks:
         return
     JOB_CACHE.forget()
-    if (state := JOB_CACHE.job(job)) is not None and state.is_pending:
-        ask_slurm("scancel", job)  # with --state, SLURM 22.05 would cancel all pending tasks of the array
+    pending = [job for job in tasks if (state := JOB_CACHE.job(job)) is not None and state.is_pending]
+    _scancel(pending)  # with --state, SLURM 22.05 would cancel all pending tasks of the array
 
 
-def signal_script(job: str) -> None:
-    """Send SIGTERM only to the batch script of a running job, not to its steps. Raises SlurmError."""
-    ask_slurm("scancel", "--batch", "--signal=TERM", job)
+def signal_scripts(jobs: Sequence[str]) -> None:
+    """Send SIGTERM only to the batch scripts of running jobs, not to their steps. Raises SlurmError."""
+    _scancel(jobs, "--batch", "--signal=TERM")
+
+
+def _scancel(jobs: Sequence[str], *options: str) -> None:
+    """Call scancel once. Raises SlurmError unless it has failed only for tasks of arrays that have ended meanwhile."""
+    if not jobs:
+        return
+    try:
+        ask_slurm("scancel", *options, *_in_ranges(jobs))
+    except SlurmError as error:
+        lines = [line for line in error.message.splitlines() if not _TASK_HAS_ENDED.search(line)]
+        if lines:
+            raise SlurmError(lines[-1], "\n".join(lines)) from None
+
+
+def _in_ranges(jobs: Sequence[str]) -> list[str]:
+    """Return jobs as arguments of SLURM's programs, the tasks of an array together: `4711_[0-3,7]`."""
+    tasks: dict[str, list[int]] = {}
+    for job in jobs:
+        array, of_array, number = job.partition("_")
+        tasks.setdefault(array, []).extend([int(number)] if of_array else [])
+    return [
+        f"{array}_[{','.join(_ranges(sorted(set(numbers))))}]" if numbers else array for array, numbers in tasks.items()
+    ]
+
+
+def _ranges(numbers: Sequence[int]) -> list[str]:
+    """Return ascending numbers as ranges: `0-3`, `7`."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in ranges]

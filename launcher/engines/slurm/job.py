@@ -15,6 +15,7 @@ _SLOW_AFTER = 3.0  # seconds after which an answer of SLURM's is late
 LIMIT = 20.0  # seconds: timeout of SLURM's programs
 _ID = re.compile(r"\d{1,19}(_\d{1,19})?(\+\d{1,9})?")  # also of job arrays and components of heterogeneous jobs
 _STATE = re.compile(r"\bJobState=([A-Z_]{1,40})")
+_TASKS = re.compile(r"\bArrayJobId=(\d{1,19}) ArrayTaskId=(\S{1,4096})")
 _NUMBER = re.compile(r"JobId=(\d{1,19}) ")
 _REASON = re.compile(r"\bReason=(\w{1,40})")
 COMPLETING = "COMPLETING"
@@ -156,6 +157,26 @@ def why_over(job: str, timeout: float = 0.0) -> str | None:
     deadline = time.monotonic() + timeout
     while (state := _state(job)) == COMPLETING and time.monotonic() < deadline:
         time.sleep(_PAUSE)
+    return _end_in_words(job, state)
+
+
+def why_task_over(job: str, records: str) -> str | None:
+    """Return what has ended a task of an array, as a phrase; None while it runs, or if it is unknown.
+
+    Args:
+        job: its id, such as `4711_7`.
+        records: what `scontrol show job` says about the array.
+    """
+    array, _, number = job.partition("_")
+    tasks = {match[2]: line for line in records.splitlines() if (match := _TASKS.search(line)) and match[1] == array}
+    if number in tasks:
+        return _end_in_words(job, _state_in(tasks[number]))
+    others = (line for tasks_, line in tasks.items() if not tasks_.isdecimal())
+    state = next(map(_state_in, others), None)  # of the tasks that were cancelled before they began
+    return None if state == "PENDING" else _end_in_words(job, state)
+
+
+def _end_in_words(job: str, state: str | None) -> str | None:
     if state is None or state in _NOT_OVER:
         return None
     return f"the SLURM job {job} {_ENDED.get(state, f'has ended: {state}')}"
@@ -170,7 +191,11 @@ def _state(job: str) -> str | None:
     array, of_array, _ = job.partition("_")
     if of_array and not _STATE.search(answer):  # tasks that were cancelled before they began are one record
         return _state(array)
-    record = _record(job, answer)
+    return _state_in(_record(job, answer))
+
+
+def _state_in(record: str) -> str | None:
+    """Return the state of a job from its record; None if it says none."""
     state, reason = _STATE.search(record), _REASON.search(record)
     if state and state[1] == COMPLETING:
         return _REASONS.get(reason[1] if reason else "") or _state_in_output(record) or COMPLETING

@@ -32,10 +32,10 @@ class SlurmQueue(Queue):
     def shell(self, job: str, node: str) -> str:
         return f"srun --jobid={job} --overlap --nodelist={node} --pty bash"
 
-    def end(self, directory: RunDirectory, job: str, now: bool) -> bool:
-        from .submission import end_job
+    def end(self, runs: Sequence[tuple[RunDirectory, str]], now: bool) -> list[bool]:
+        from .submission import end_jobs
 
-        return end_job(directory, job, now)
+        return end_jobs(runs, now)
 
     def options(self, typed: str) -> tuple[BatchOptions, list[str]]:
         from .options import BatchOptions, parse_options

@@ -22,7 +22,7 @@ from ...rundir.runs import RunDirectory
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
 from .bad_nodes import without_bad_nodes
-from .batch import JOB_CACHE, SBATCH_TIMEOUT, NotCancelled, cancel_pending, signal_script, submit, take_back
+from .batch import JOB_CACHE, SBATCH_TIMEOUT, NotCancelled, cancel_pending, signal_scripts, submit, take_back
 from .batch_script import array_option, batch_options, batch_script, may_take_whole_nodes, output_pattern
 from .gpus_of_nodes import gpus_of_nodes
 from .job import Interrupted, SlurmError
@@ -179,33 +179,44 @@ def _link(source: Path, target: Path) -> None:
         target.chmod(0o600)
 
 
-def end_job(directory: RunDirectory, job: str, now: bool) -> bool:
-    """End a submitted run: cancel its pending job, or signal podrun in its running job. Raises SlurmError.
+def end_jobs(runs: Sequence[tuple[RunDirectory, str]], now: bool) -> list[bool]:
+    """End submitted runs: cancel pending jobs, and signal podrun in running ones. Raises SlurmError.
+
+    However many runs there are, SLURM's programs are called a few times.
+
+    Args:
+        runs: the runs, each with its job.
+        now: podrun in a running job ends the run without a save.
 
     Returns:
-        True if the run has ended. False if podrun in the job is ending it: at once if `now`, otherwise after a save.
+        For each run True if it has ended, False if podrun in its job is ending it.
     """
-    cancel_pending(job)
+    cancel_pending([job for _, job in runs])
     JOB_CACHE.forget()
-    state = JOB_CACHE.job(job)
-    if state is None:
-        raise SlurmError("squeue does not answer, so it is unknown whether the job has ended; run the command again")
-    if state.is_over:
-        if (end := directory.end()) is None or end["code"]:  # the end of an earlier attempt, if any
+    running = []
+    for directory, job in runs:
+        state = JOB_CACHE.job(job)
+        if state is None:
+            raise SlurmError(
+                "squeue does not answer, so it is unknown whether the job has ended; run the command again"
+            )
+        if not state.is_over:
+            running.append(job)
+        elif (end := directory.end()) is None or end["code"]:  # the end of an earlier attempt, if any
             what = f"its job {job} was still in the queue of SLURM, and is taken out of it"
             directory.record_end(what, _TERMINATED, stopped=True)
-        return True
-    for _ in range(2 if now else 1):
+    ended = [job not in running for _, job in runs]
+    for _ in range(2 if now else 1) if running else ():
         try:
-            signal_script(job)
+            signal_scripts(running)
         except SlurmError:
             JOB_CACHE.forget()
-            state = JOB_CACHE.job(job)
-            if state is None or state.state == "RUNNING":
+            states = [JOB_CACHE.job(job) for job in running]
+            if any(state is None or state.state == "RUNNING" for state in states):
                 raise
-            break  # it has ended meanwhile, perhaps after the first signal
+            break  # they have ended meanwhile, perhaps after the first signal
         time.sleep(0.5)
-    return False
+    return ended
 
 
 def _report_wait() -> None:

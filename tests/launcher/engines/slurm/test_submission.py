@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.rundir.runs import RunDirectory
+from podrun.launcher.engines.slurm.batch import JOB_CACHE
+from podrun.launcher.engines.slurm.job import SlurmError
+from podrun.launcher.engines.slurm.submission import end_jobs
+from podrun.launcher.rundir.runs import RunDirectory, all_runs
 from podrun.runtime.contract import ExitCode
 
 from ....conftest import Podrun, Sandbox
@@ -32,6 +35,7 @@ class Slurm:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._bin, self._calls = path / "bin", path / "calls"
         self._bin.mkdir()
+        JOB_CACHE.forget()
         self._calls.touch()
         self._home = path / "home"
         monkeypatch.setenv("PATH", f"{self._bin}:/usr/bin:/bin")
@@ -47,7 +51,14 @@ class Slurm:
         file.chmod(0o755)
 
     def cancelled(self) -> list[str]:
-        return [line for line in self._calls.read_text().splitlines() if line.startswith("scancel")]
+        return self.calls("scancel")
+
+    def calls(self, name: str) -> list[str]:
+        return [line for line in self._calls.read_text().splitlines() if line.startswith(name)]
+
+    def forget_calls(self) -> None:
+        self._calls.write_text("")
+        JOB_CACHE.forget()
 
     def jobs(self) -> list[str | None]:
         """Return the recorded job of each run."""
@@ -136,3 +147,70 @@ def test_ctrl_c_after_the_submission_ends_only_the_question_why_it_waits(
     assert JOB in done.stdout and "podrun stop" in done.stdout
     assert slurm.cancelled() == []
     assert json.dumps(slurm.jobs()).count(JOB) == (3 if "--array" in words else 1)
+
+
+def squeue_of(states: dict[int, str]) -> str:
+    lines = (f"{JOB}_{number}|{state}|N/A|N/A|None" for number, state in states.items())
+    return "\n".join(f"echo '{line}'" for line in lines)
+
+
+MANY = (
+    "--slurm=time=10",
+    "--slice=cpu-1x1",
+    "--array",
+    f"N={','.join(map(str, range(30)))}",
+    "--",
+    "python",
+    "-c",
+    "0",
+)
+
+
+def test_an_array_in_the_queue_is_stopped_by_one_call(slurm: Slurm, in_process: Podrun, tmp_path: Path) -> None:
+    """However many tasks it has; SLURM is asked for all of them together."""
+    array = json.loads(in_process("--json", *MANY).stdout)["array"]
+    slurm.program("squeue", f"[ -e {tmp_path}/gone ] && exit\n" + squeue_of(dict.fromkeys(range(30), "PENDING")))
+    slurm.program("scancel", f"touch {tmp_path}/gone")
+    slurm.forget_calls()
+    done = in_process("stop", array)
+    assert done.returncode == 0, done.stderr
+    assert "30 interrupted" in done.stdout
+    assert slurm.cancelled() == [f"scancel {JOB}_[0-29]"]
+    assert len(slurm.calls("squeue")) <= 5 and not slurm.calls("scontrol")
+
+
+def test_the_tasks_of_an_array_are_signalled_by_one_call(slurm: Slurm, in_process: Podrun) -> None:
+    """Those that wait are cancelled; one that ends meanwhile is no error, but any other is."""
+    assert in_process(*MANY).returncode == 0
+    waiting = dict.fromkeys(range(10, 30), "PENDING")
+    slurm.program("squeue", squeue_of({**dict.fromkeys(range(10), "RUNNING"), 3: "COMPLETED", **waiting}))
+    error = "scancel: error: Kill job error on job id 4711_5: {}"
+    slurm.program(
+        "scancel", f"case $* in *TERM*) echo '{error.format('Invalid job id specified')}' >&2; exit 229;; esac"
+    )
+    slurm.forget_calls()
+    runs = [(run, run.job() or "") for run in reversed(all_runs())]
+    assert end_jobs(runs, now=True) == [number == 3 for number in range(30)]
+    signalled = (
+        f"scancel --batch --signal=TERM {JOB}_[0-2,4-29]"  # this squeue does not notice that tasks were cancelled
+    )
+    assert slurm.cancelled() == [f"scancel {JOB}_[10-29]", signalled, signalled]
+    slurm.program("scancel", f"case $* in *TERM*) echo '{error.format('Access denied')}' >&2; exit 1;; esac")
+    with pytest.raises(SlurmError, match="job id 4711_5: Access denied"):
+        end_jobs(runs, now=False)
+
+
+def test_why_the_tasks_of_an_array_have_ended_is_one_question(slurm: Slurm, in_process: Podrun) -> None:
+    """As SLURM 22.05 answers about tasks that were cancelled: before they began they are one record."""
+    array = json.loads(in_process("--json", *MANY).stdout)["array"]
+    slurm.program("squeue", "")
+    record = f"JobId={{}} ArrayJobId={JOB} ArrayTaskId={{}} JobName=x JobState={{}} Reason=None"
+    records = [record.format(4712, 0, "NODE_FAIL"), record.format(4711, "1-29", "CANCELLED")]
+    slurm.program("scontrol", "\n".join(f"echo '{record}'" for record in records))
+    slurm.forget_calls()
+    done = in_process("status", "--json", array)
+    assert done.returncode == 0, done.stderr
+    messages = [row["message"] for row in json.loads(done.stdout)]
+    assert f"the SLURM job {JOB}_0 has lost a node: NODE_FAIL" in messages[0]
+    assert all(f"the SLURM job {JOB}_{n} was cancelled" in message for n, message in enumerate(messages) if n)
+    assert slurm.calls("scontrol") == [f"scontrol --oneliner show job {JOB}"]
