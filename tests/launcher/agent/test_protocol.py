@@ -11,6 +11,7 @@ import pytest
 
 from podrun.launcher.agent.base import protocol, schema
 from podrun.launcher.agent.base.from_agent import ANSWERS, FROM_AGENT, FROM_PREPARE, parse_answer
+from podrun.launcher.agent.base.message import one_of
 from podrun.launcher.agent.base.protocol import parse
 from podrun.launcher.agent.base.schema import DEPTH, LARGEST, Check, Lines, Malformed, loads, printable, short
 from podrun.launcher.agent.base.to_agent import TO_AGENT
@@ -222,3 +223,14 @@ def test_an_answer_or_the_reason_why_there_is_none() -> None:
         clock | {"system": system, "driver": None, "memory": {"error": "why"}},
         clock | {"system": system, "memory": {"total": -1, "available": 0}},
     ) == [True, True, False, True, False]
+
+
+def test_one_of_several_requests() -> None:
+    """The kind decides which fields there must be; what has no kind is refused."""
+    archive = {"type": "archive", "path": "/w", "files": ["a"]}
+    kinds = {"archive": schema.record({"path": schema.text, "files": schema.each(schema.text)})}
+    check = one_of(kinds)
+    assert accepted(check, archive, archive | {"files": [1]}, archive | {"type": "other"}) == [True, False, False]
+    assert refusal(check, {"type": "archive", "path": "/w"}) == "files is missing"
+    for value in ({}, {"type": 1}, [], "archive", None):
+        assert (refusal(check, value) or "").startswith("unknown type"), value

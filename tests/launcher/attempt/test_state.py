@@ -33,7 +33,7 @@ from podrun.launcher.attempt.state import FAILURE_GRACE, AttemptState, HostState
 from podrun.launcher.plan.plan import LaunchPlan
 from podrun.launcher.plan.program import Program
 from podrun.launcher.remote.delivery import Delivered
-from podrun.launcher.remote.session import NO_WORD
+from podrun.launcher.remote.session import NO_WORD, REBOOTED
 from podrun.launcher.rundir.adoption import Adoption
 from podrun.launcher.rundir.events import Event
 from podrun.runtime.config import Config
@@ -699,3 +699,11 @@ def test_a_user_program_that_ends_well_after_a_stop_may_not_be_done(program: Att
         program.stopped(host)
     outcome = program.ends(15)
     assert (outcome.finished, outcome.all_ended_well) == (False, True)
+
+
+@pytest.mark.parametrize(("reason", "is_rebooted"), [(REBOOTED, True), (NO_WORD, False)])
+def test_a_lost_host_that_was_restarted(attempt: Attempt, reason: str, is_rebooted: bool) -> None:
+    """Who replaces hosts is told so: a restarted host may be back soon."""
+    attempt.started()
+    attempt.lost(1, reason=f"its agent is gone ({reason})", left=[])
+    assert [failure.rebooted for failure in attempt.state.failures.seen] == [is_rebooted]

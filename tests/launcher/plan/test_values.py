@@ -15,6 +15,7 @@ from podrun.launcher.plan.program import Program
 from podrun.launcher.plan.spec import Code
 from podrun.launcher.pod.pod import Host
 from podrun.runtime.config import Launch
+from podrun.runtime.injection import parse_checked
 
 from .made import environments, make, plan_of, pod_of
 
@@ -138,3 +139,33 @@ def test_jax_takes_the_devices_of_the_slice_or_fails(slice: str, platform: str) 
     assert env.get("JAX_LOCAL_DEVICE_IDS") == ("0,1" if "gpu" in slice else None)
     assert env.get("JAX_NUM_CPU_DEVICES") == ("2" if "cpu" in slice else None)
     assert plan.hosts[0].spec["processes"][0]["threads"] == (2 if "cpu" in slice else None)
+
+
+def test_who_measures_the_machine() -> None:
+    """Every host its own; simulated hosts are one machine, which the first measures."""
+    program = Program(("true",), Launch())
+    here, elsewhere = make(pod_of("cpu-3x1"), program), make(pod_of("cpu-3x1", transport="ssh"), program)
+    assert [host.spec["measures"] for host in here.hosts] == [True, False, False]
+    assert [host.spec["measures"] for host in elsewhere.hosts] == [True, True, True]
+
+
+def test_the_first_process_alone_has_what_was_saved() -> None:
+    """The others get it from that process; without anything saved there is no variable."""
+    program = Program(("true",), Launch())
+    saved = [env.get("PODRUN_SAVED") for env in environments(make(pod_of("cpu-2x1"), program, saved="gs://b/w"))]
+    assert saved == ["gs://b/w", None]
+    assert not any("PODRUN_SAVED" in env for env in environments(make(pod_of("cpu-2x1"), program)))
+
+
+def test_faults_of_the_launcher_are_no_matter_of_a_process() -> None:
+    """Each process gets its own faults; those that the launcher causes stay there."""
+    faults = ("kill:process=1@step=2", "link_down:process=1@step=2")
+    assert [one.by_launcher for one in parse_checked(faults)] == [False, True]
+    envs = environments(make(pod_of("cpu-2x1"), Program(("true",), Launch()), inject=faults))
+    assert [env.get("PODRUN_INJECT") for env in envs] == [None, "kill:process=1@step=2"]
+
+
+def test_the_number_of_slices_is_printed_if_there_are_several() -> None:
+    """A pod of one is not said to be in slices."""
+    texts = [make(pod_of(name), Program(("true",), Launch())).render() for name in ("cpu-2x1", "2xcpu-2x1")]
+    assert ["in 2 slices" in text for text in texts] == [False, True] and "in 1 slices" not in texts[0]

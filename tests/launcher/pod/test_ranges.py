@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from podrun.launcher.pod.pod import Host, Pod
 from podrun.launcher.pod.ranges import LIMIT, count, expand, is_host, split_hosts
 from podrun.launcher.pod.slices import find_slices, nearest_slices, parse_slice, slice_table
+from podrun.launcher.pod.traits import location
 from podrun.runtime.contract import UserError
 
 
@@ -176,3 +179,35 @@ def test_a_table_has_its_columns_in_line() -> None:
         "v3-8           1             8        8      4  2x2     ",
         "v5p-12288   1536             4     6144   6144  16x16x24",
     ]
+
+
+def test_where_a_path_is() -> None:
+    """Only files of other machines, which a transport of a newer version has too, get their host's name."""
+    places = [location("/w", transport, "host-0") for transport in ("local", "ssh", "newer")]
+    assert places == ["/w", "host-0:/w", "host-0:/w"]
+    assert location("/w", "ssh", "") == "/w" and location("gs://b/w", "ssh", "host-0") == "gs://b/w"
+
+
+@pytest.mark.parametrize(
+    ("python", "agents", "workers"),
+    [
+        (None, "python3", "python3"),
+        ("3.12", "python3", "3.12"),
+        ("/opt/python", "/opt/python", "/opt/python"),
+    ],
+)
+def test_the_interpreter_of_the_agent(python: str | None, agents: str, workers: str) -> None:
+    """A version is brought for the workers alone: the agent, which brings it, needs one before."""
+    pod = Pod(parse_slice("cpu-1x1"), (Host("a", "a"),), "ssh", "cpu", python=python)
+    assert (pod.agent_python, pod.base_python) == (agents, workers)
+
+
+def test_a_run_that_can_lose_a_host() -> None:
+    """With a spare, or with more hosts than it must have."""
+    hosts, spare = (Host("a", "a"), Host("b", "b")), (Host("c", "c"),)
+
+    def can_replace(**given: Any) -> bool:
+        return Pod(parse_slice("cpu-2x1"), hosts, "ssh", "cpu", **given).can_replace
+
+    assert [can_replace(min_hosts=least) for least in (None, 1, 2)] == [False, True, False]
+    assert can_replace(spares=spare) and can_replace(spares=spare, min_hosts=2)

@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from podrun.launcher.pod.pod import Host, Pod
-from podrun.launcher.pod.secret_values import Secrets, missing_secret_message, read_secrets, read_secrets_file
+from podrun.launcher.pod.secret_values import (
+    Secrets,
+    missing_secret_message,
+    read_secrets,
+    read_secrets_file,
+    secrets_at_hand,
+)
 from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.contract import UserError
 
@@ -112,3 +118,12 @@ def test_values_are_a_copy() -> None:
     secrets = Secrets(values)
     values["A"] = "y"
     assert secrets["A"] == "x" and list(secrets) == ["A"]
+
+
+def test_values_to_hide_are_all_that_are_at_hand(tmp_path: Path) -> None:
+    """From the environment and the file, for output may show either; a file that cannot be read hides nothing else."""
+    path = written(tmp_path, "A=file\nB=other\nC=unused\n")
+    assert secrets_at_hand(with_secrets(path, "A", "B"), {"A": "env", "C": "x"}) == ["env", "file", "other"]
+    assert secrets_at_hand(with_secrets(None, "A", "B"), {"A": "env", "B": ""}) == ["env"]
+    assert secrets_at_hand(with_secrets(tmp_path / "missing", "A"), {"A": "env"}) == ["env"]
+    assert secrets_at_hand(with_secrets(path), {"A": "env"}) == []

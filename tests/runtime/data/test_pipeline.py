@@ -18,9 +18,11 @@ from podrun.runtime.data.pipeline import (
     ShuffledOrder,
     TrainBatches,
     evaluation_batches,
+    evaluation_shapes,
     full_batch,
     padded,
     process_rows,
+    step_shapes,
 )
 from podrun.runtime.tasks import make_task
 
@@ -352,3 +354,17 @@ def test_no_item_is_made_before_it_is_asked_for() -> None:
     thread.join(LIMIT)
     assert not thread.is_alive()
     assert made.acquire(blocking=False) is False
+
+
+# --- shapes before there is a batch ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch_size", "parts", "rows"), [(6, 1, 6), (6, 4, 8), ("all", 1, 10), ("all", 4, 12)])
+def test_the_shapes_of_a_batch_are_those_of_the_batch(batch_size: Any, parts: int, rows: int) -> None:
+    """A step is compiled for them before the first batch: the number of rows is padded, the dtypes are the examples'."""
+    for shapes in (step_shapes(Numbers(10), batch_size, parts), evaluation_shapes(Numbers(10), batch_size, parts)):
+        assert {name: (value.shape, value.dtype.name) for name, value in shapes.items()} == {
+            "index": ((rows,), "int64"),
+            "epoch": ((rows,), "int64"),
+            "weights": ((rows, 2), "float32"),
+        }

@@ -14,7 +14,7 @@ from podrun.runtime.config.data import TextData, TokensData
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
 from podrun.runtime.data.base import Dataset, Examples
-from podrun.runtime.data.tokens import text_dataset, tokens_dataset
+from podrun.runtime.data.tokens import text_dataset, text_to_evaluate, tokens_dataset, whole_text
 from podrun.runtime.data.windows import Source, TrainWindows, ValidationWindows
 
 Array = np.ndarray[Any, Any]
@@ -311,3 +311,45 @@ def test_the_data_of_a_job(tmp_path: Path) -> None:
     path = tokens_file(tmp_path / "t.bin", stream(100))
     binary = load_dataset(Config.model_validate({**job, "data": {"name": "tokens", "path": str(path)}}))
     assert windows(binary.train).shape == (8, 11)
+
+
+# --- other data, to evaluate a model on -----------------------------------------------------------------------------
+
+
+def test_token_ids_to_evaluate_on(tmp_path: Path) -> None:
+    """Of a job's own file its part for validation, of its file for validation all, of another file all."""
+    own, other = tokens_file(tmp_path / "t.bin", stream(90)), tokens_file(tmp_path / "v.bin", stream(17) + 500)
+    job = a_job(8).model_copy(update={"data": TokensData(path=own, vocabulary=600)})
+    split = load_dataset(job).fingerprint
+    dataset, is_own = text_to_evaluate(job, str(own), None, split)
+    assert is_own and windows(dataset.validation)[0, 0] == 81 and dataset.vocabulary == 600
+    dataset, is_own = text_to_evaluate(job, str(other), None, split)
+    assert not is_own and windows(dataset.validation)[:, 0].tolist() == [500, 508]
+    apart = job.model_copy(update={"data": TokensData(path=own, validation_path=other, vocabulary=600)})
+    assert text_to_evaluate(apart, str(other), None, load_dataset(apart).fingerprint)[1]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_least_to_evaluate_on(tmp_path: Path, length: int) -> None:
+    """Two tokens, of which the second is predicted."""
+    path = tokens_file(tmp_path / "t.bin", stream(length))
+    job = a_job(8).model_copy(update={"data": TokensData(path=path)})
+    if length == 1:
+        with pytest.raises(UserError, match=r"--data .*: too short: 1 tokens"):
+            text_to_evaluate(job, str(path), None, b"x" * 8)
+        with pytest.raises(UserError, match="set: too short: 1 tokens"):
+            whole_text(TokensData(path=path), "set", 8, None)
+    else:
+        assert text_to_evaluate(job, str(path), None, b"x" * 8)[0].validation.size == 1
+        examples, vocabulary, _ = whole_text(TokensData(path=path, vocabulary=9), "set", 8, None)
+        assert (examples.size, vocabulary) == (1, 9)
+
+
+def test_text_of_a_job_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    """Its token ids came from elsewhere; with a tokenizer the text is encoded."""
+    (tmp_path / "t.txt").write_text(TEXT)
+    section = TextData(path=str(tmp_path / "t.txt"))
+    with pytest.raises(UserError, match="set: the job has no tokenizer for text"):
+        whole_text(section, "set", 8, None)
+    tokenizer = text_dataset(section, a_job(8)).tokenizer
+    assert whole_text(section, "set", 8, tokenizer)[1] == 256
