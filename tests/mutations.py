@@ -67,7 +67,7 @@ def _changes(parent: ast.AST) -> Iterator[tuple[int, Change, Change]]:
         if field in _IGNORED_FIELDS:
             continue
         for index, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(node, ast.AST) or isinstance(node, _IGNORED) or _is_for_types(node):
+            if not isinstance(node, ast.AST) or isinstance(node, _IGNORED) or _is_no_step(node):
                 continue
             for new in _replacements(node, parent, field):
                 yield (
@@ -85,10 +85,12 @@ def _put(parent: ast.AST, field: str, index: int | None, node: ast.AST) -> None:
         getattr(parent, field)[index] = node
 
 
-def _is_for_types(node: ast.AST) -> bool:
-    """Return True for blocks that are not run, and for docstrings."""
+def _is_no_step(node: ast.AST) -> bool:
+    """Return True for blocks that are not run, for docstrings, and for the `strict` of `zip`, which only states a fact."""
     if isinstance(node, ast.If):
         return getattr(node.test, "id", "") == "TYPE_CHECKING"
+    if isinstance(node, ast.keyword):
+        return node.arg == "strict"
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from podrun.launcher.agent.base.protocol import NO_AGENT
-from podrun.launcher.plan.plan import DETACHED_LEASE
+from podrun.launcher.agent.base.protocol import NO_AGENT, NOT_STARTED
+from podrun.launcher.plan.plan import DETACHED_LEASE, HostPlan
 from podrun.launcher.pod.errors import HostError, IncompleteWriteError
 from podrun.launcher.remote import session as module
 from podrun.runtime.contract import output_stream
@@ -392,3 +393,69 @@ def test_a_session_that_is_not_connected_yet_can_be_pinged(world: World) -> None
     channel = world.offer(HELLO)
     channel.hears("attach")
     assert world.next() == HELLO
+
+
+def next_attempt(world: World) -> HostPlan:
+    return replace(world.host, spec={**world.host.spec, "dir": f"{world.host.spec['dir']}-next"})
+
+
+def test_a_stopped_agent_is_kept_for_the_next_attempt(world: World) -> None:
+    """Its connection stays: the next attempt sends its spec over it, and waits for the agent's first word."""
+    channel = opened(world, output("abc", 0, stream(world)), STOPPED)
+    assert (world.next()["data"], world.next()) == (b"abc", STOPPED)
+    assert world.session.keep()
+    (close,) = channel.hears("close")
+    assert close == {"type": "close", "offsets": {stream(world): 3}, "again": True}
+    assert world.session.reuse(next_attempt(world), world._deliver)
+    assert not world.session.reuse(next_attempt(world), world._deliver)
+    opening = threading.Thread(target=world.session.open, daemon=True)
+    opening.start()
+    spec, attach = channel.hears("spec", "attach")
+    assert spec == next_attempt(world).spec and attach == {"type": "attach", "next": 0, "offsets": {}}
+    opening.join(0.2)
+    assert opening.is_alive()
+    channel.say(HELLO)
+    opening.join(20)
+    assert not opening.is_alive() and world.next() == HELLO
+
+
+def test_an_agent_without_a_connection_is_not_kept(world: World) -> None:
+    """Over a new connection it would send the frames of this attempt again; nor is one of a closed session."""
+    channel = opened(world, STOPPED)
+    assert world.next() == STOPPED
+    channel.say(None)
+    world.opens("attach")
+    assert not world.session.keep() and not world.session.reuse(next_attempt(world), world._deliver)
+
+
+def test_a_kept_agent_whose_connection_ends_is_told_to_end(world: World) -> None:
+    """It may have missed that it was to wait, and then would live until its lease expires; it is not used again."""
+    channel = opened(world, output("abc", 0, stream(world)), STOPPED)
+    assert (world.next()["data"], world.next()) == (b"abc", STOPPED)
+    assert world.session.keep()
+    channel.hears("close")
+    channel.say(None)
+    world.offers.put(HostError("host-0", "connection refused"))
+    attach, stop, close = world.offer(None).hears("attach", "stop", "close")
+    assert attach == {"type": "attach", "next": 0, "offsets": {stream(world): 3}}
+    assert stop["grace"] == 0.0 and close == {"type": "close", "offsets": {stream(world): 3}}
+    assert not world.session.is_open and not world.session.reuse(next_attempt(world), world._deliver)
+
+
+def test_an_agent_that_cannot_be_started(world: World) -> None:
+    """The host's reason is the first line; what the command may have left there is looked for."""
+    world.answer = [9]
+    world.offer(None, stderr=f"login noise\n{NOT_STARTED}: no space left\nmore\n", code=1)
+    world.session.open()
+    world.ends("cannot start its agent: no space left", [9])
+    world.opens("run", "sweep")
+
+
+def test_a_stopped_agent_is_not_looked_for_for_ever(world: World) -> None:
+    """One that cannot be reached any more ends with its lease: after the close no further connection is tried."""
+    opened(world, STOPPED)
+    assert world.next() == STOPPED
+    world.session.close(timeout=0.05)
+    world.offers.put(HostError("host-0", "connection refused"))
+    world.session._thread.join(10)
+    assert not world.session._thread.is_alive()

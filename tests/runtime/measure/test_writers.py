@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from podrun.runtime.config import Config, saved_config
 from podrun.runtime.measure import writers as module
-from podrun.runtime.measure.writers import JsonLines, TensorBoard, WandB
+from podrun.runtime.measure.samples import Sample, sample_of
+from podrun.runtime.measure.writers import JsonLines, TensorBoard, WandB, make_writers
+from podrun.runtime.worker.workdir import Workdir
 
 from .event_files import tensorboard_events
 
@@ -108,3 +112,51 @@ def test_a_workdir_is_one_run_of_wandb(tmp_path: Path, monkeypatch: pytest.Monke
         ("project", "allow", 1)
     }
     assert wandb.logged == [({"eval/loss": 1.5}, 3)] * 3 and wandb.finished == 3
+
+
+def test_a_sample_is_a_file_of_its_own(tmp_path: Path) -> None:
+    """Names that are no names of files get a digest, so that two of them are not one; a later run writes over it."""
+    names = ("loss", "a/b", "a b")
+    for content in ("old", "new"):
+        writer = JsonLines(tmp_path / "metrics.jsonl", 0)
+        for name in names:
+            writer.sample(7, Sample(name, "text", f"{content} {name}"))
+        writer.close()
+    files = {path.name: path.read_text() for path in (tmp_path / "samples").iterdir()}
+    assert set(files.values()) == {"new loss", "new a/b", "new a b"} and files["00000007-loss.txt"] == "new loss"
+    assert len(files) == 3 and all(re.fullmatch(r"00000007-(loss|a_b-[0-9a-f]{8})\.txt", name) for name in files)
+
+
+def test_the_distribution_of_a_histogram(tmp_path: Path) -> None:
+    """TensorBoard shows mean and deviation too, which are computed from the middles of the bins."""
+    writer = TensorBoard(tmp_path, resumed_from=0)
+    content = {"edges": [0.0, 2.0, 4.0, 8.0], "counts": [1, 2, 4]}
+    writer.sample(1, Sample("h", "histogram", json.dumps(content)))
+    writer.close()
+    (shown,) = [value.histo for event in tensorboard_events(tmp_path) for value in event.summary.value]
+    assert (shown.min, shown.max, shown.num, shown.sum, shown.sum_squares) == (0.0, 8.0, 7.0, 31.0, 163.0)
+    assert (list(shown.bucket_limit), list(shown.bucket)) == ([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+
+
+def test_wandb_gets_an_image_that_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library reads the file at once."""
+    wandb = FakeWandb()
+    wandb.Image = lambda path: Path(path).read_bytes()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)  # type: ignore[arg-type]
+    sample = sample_of("image", np.zeros((4, 4), np.uint8))
+    WandB("project", tmp_path, CONFIG).sample(3, sample)
+    assert wandb.logged == [({"image": sample.data}, 3)]
+
+
+@pytest.mark.parametrize(("tracker", "in_config"), [("user", None), (None, "config"), ("user", "config"), (None, None)])
+def test_the_tracker_of_a_program_goes_before_that_of_the_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracker: str | None, in_config: str | None
+) -> None:
+    """Without either there is none."""
+    used: list[Any] = []
+    monkeypatch.setattr(module, "Tracker", lambda code, *_: used.append(code))
+    log = Config.model_validate({"steps": 1, "batch_size": 1}).log.model_copy(
+        update={"tracker": in_config, "tensorboard": False}
+    )
+    make_writers(log, Workdir(tmp_path), 0, print, CONFIG, tracker)
+    assert used == [code for code in (tracker or in_config,) if code]
