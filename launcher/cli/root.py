@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -84,9 +84,14 @@ class _DefaultRun(click.Group):
         if word.startswith("-") or set(word) & set("./=") or Path(word).exists():
             return
         if word in _OTHER_NAMES:
-            _leave(click.UsageError(f"there is no command or job {word!r}; `podrun {_OTHER_NAMES[word]}", ctx))
+            _leave(
+                click.UsageError(f"there is no command or job {word!r}; `podrun {_OTHER_NAMES[word]}", ctx), "podrun"
+            )
         if near := difflib.get_close_matches(word, self.commands, n=2):
-            _leave(click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx))
+            _leave(
+                click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx),
+                "podrun",
+            )
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         with _pipe_closed():
@@ -97,7 +102,7 @@ class _DefaultRun(click.Group):
             with _pipe_closed():
                 return super().invoke(ctx)
         except click.UsageError as error:
-            _leave(error)
+            _leave(error, _typed_command(ctx.meta.get(TYPED, ())))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the completions: commands, then files for `podrun train.yaml`.
@@ -128,16 +133,25 @@ def _pipe_closed() -> Iterator[None]:
         sys.exit(PIPE_CLOSED)
 
 
-def _leave(error: click.UsageError) -> NoReturn:
-    """Print a usage error in podrun's style, and exit."""
+def _leave(error: click.UsageError, command: str) -> NoReturn:
+    """Print a usage error in podrun's style, with the command whose help to read, and exit."""
     message = error.format_message().strip().removesuffix(".")
-    path = error.ctx.command_path if error.ctx else "podrun run"
-    command = path if path.partition(" ")[2].partition(" ")[0] in main.commands else "podrun"
     remedy = f"`{command} --help` lists what it takes"
     if isinstance(error, click.NoSuchOption) and (meant := _program(error) or _override(error)):
         message, remedy = f"no such option {error.option_name!r}", meant
     click.echo(f"podrun: {message[:1].lower()}{message[1:]}\n{remedy}", err=True)
     sys.exit(error.exit_code)
+
+
+def _typed_command(words: Sequence[str]) -> str:
+    """Return the command that was typed, such as `podrun tpu up`. Errors of click's parser do not say it."""
+    path: list[str] = ["podrun"]
+    command: click.Command = main
+    for word in words:
+        if not isinstance(command, click.Group) or word not in command.commands:
+            break
+        path, command = [*path, word], command.commands[word]
+    return " ".join(path) if len(path) > 1 else "podrun run"
 
 
 def _override(error: click.NoSuchOption) -> str | None:

@@ -16,7 +16,7 @@ import yaml
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import counted
 
-from ..agent.base.python_version import is_version, too_old
+from ..agent.base.python_version import is_malformed, is_version, too_old
 from ..inventory.base import LOCAL
 from ..inventory.fits import misfit
 from ..inventory.hostfile import read_hostfile
@@ -239,7 +239,7 @@ def _with(file: Path, answers: Answers, question: Question, answer: str) -> Answ
     """Return the answers with one more. Raises UserError if it makes the pod file invalid."""
     value = _hosts(answer) if question.name == "hosts" else _here(answer) if question.name == "key" else answer
     answers = answers.with_one(question.name, value)
-    if question.name == "python" and is_version(answer):
+    if question.name == "python" and is_version(answer) and not is_malformed(answer):
         if old := too_old(answer):
             raise UserError(old)
         return answers  # it needs requirements, which come later

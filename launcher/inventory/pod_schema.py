@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from podrun.runtime.config import Section, Variable
 from podrun.runtime.contract import UserError
 
-from ..agent.base.python_version import is_malformed
+from ..agent.base.python_version import KNOWN, is_malformed
 from ..pod.container import ENGINES
 from ..pod.pod import Host
 from ..pod.ranges import LIMIT, count, expand, split_hosts
@@ -69,12 +69,22 @@ def _on_the_hosts(path: str) -> str:
     return path
 
 
+def _workdir(path: str) -> str:
+    """Accept a path on the hosts. A bucket is refused: there podrun could not see that a run belongs to another project."""
+    if "://" in path:
+        raise ValueError(
+            "must be a folder on the hosts; a bucket is given for each job: --workdir gs://BUCKET/PATH, or launch.workdir in "
+            "its train.yaml"
+        )
+    return _on_the_hosts(path)
+
+
 def _python(path: str) -> str:
     if not path.strip():
         raise ValueError('must be the name or path of a Python 3.11+ on the hosts, or a version, as "3.12" in quotes')
     if is_malformed(path):
         raise ValueError(
-            "is no version of Python that podrun brings; write 3.12 or 3.12.4, or the path of an interpreter"
+            f"is no version of Python that podrun brings ({KNOWN}); write 3.12 or 3.12.4, or the path of an interpreter"
         )
     return _on_the_hosts(path) if "/" in path else path
 
@@ -243,7 +253,7 @@ class PodFile(Section):
         None, description="Interpreter on the hosts, or a version in quotes, which podrun brings where it is missing."
     )
     container: ContainerSection | None = Field(None, description="The image that the workers run in.")
-    workdir: HostPath | None = Field(
+    workdir: Annotated[str, AfterValidator(_workdir)] | None = Field(
         None, description="Folder of the results, one folder in it for each run; on the first host if it is not shared."
     )
     env: dict[Variable, str] = Field(default={}, description="Environment variables of the workers.")

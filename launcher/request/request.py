@@ -13,7 +13,7 @@ from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import misplaced_presets
 from podrun.runtime.contract import UserError
 
-from ..agent.base.python_version import is_malformed, is_version, too_old
+from ..agent.base.python_version import KNOWN, is_malformed, is_version, too_old
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
 from ..plan.program import Program
@@ -167,7 +167,7 @@ def _wrong_version(pod: Pod, launch: Launch, *, is_train: bool) -> list[str]:
     python = launch.python or ("" if pod.container else pod.python or "")
     key = "launch.python" if launch.python else "python in the pod file"
     if is_malformed(python):
-        return [f"{key}: {python} is no version of Python that podrun brings; write 3.12 or 3.12.4"]
+        return [f"{key}: {python} is no version of Python that podrun brings ({KNOWN}); write 3.12 or 3.12.4"]
     if not is_version(python):
         return []
     if is_train and (old := too_old(python)):

@@ -6,7 +6,11 @@ import re
 
 RUNTIME = (3, 11)
 """podrun's runtime works with this Python and with newer ones."""
-_VERSION = re.compile(r"3\.\d{1,2}(\.\d{1,2})?")
+KNOWN = "3.8 to 3.15"
+"""Minor versions of CPython that podrun brings."""
+_MINORS = range(8, 16)
+_PATCHES = range(40)  # no minor version of CPython 3 has got more
+_VERSION = re.compile(r"3\.(\d{1,2})(?:\.(\d{1,2}))?")
 
 
 def is_version(python: str) -> bool:
@@ -15,8 +19,11 @@ def is_version(python: str) -> bool:
 
 
 def is_malformed(python: str) -> bool:
-    """Return whether `python` looks like a version but is none that podrun brings, such as 3.12t, 3.13rc1 or 3."""
-    return python[:1].isdigit() and "/" not in python and not is_version(python)
+    """Return whether `python` looks like a version but is none that podrun brings, such as 3.12t, 3.13rc1, 3 or 3.99."""
+    match = _VERSION.fullmatch(python)
+    if match is None:
+        return python[:1].isdigit() and "/" not in python
+    return int(match.group(1)) not in _MINORS or int(match.group(2) or 0) not in _PATCHES
 
 
 def too_old(version: str) -> str:

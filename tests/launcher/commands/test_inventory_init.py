@@ -132,7 +132,12 @@ def test_options(sandbox: Sandbox, in_process: Podrun, args: tuple[str, ...], ho
 
 @pytest.mark.parametrize(
     ("python", "what"),
-    [("3.12t", "write 3.12 or 3.12.4"), ("3", "write 3.12 or 3.12.4"), ("3.10.2", "needs Python 3.11 or newer")],
+    [
+        ("3.99", "3.8 to 3.15"),
+        ("3.12t", "write 3.12 or 3.12.4"),
+        ("3", "write 3.12 or 3.12.4"),
+        ("3.10.2", "needs Python 3.11 or newer"),
+    ],
 )
 def test_a_python_that_podrun_cannot_use(sandbox: Sandbox, in_process: Podrun, python: str, what: str) -> None:
     before = sorted(sandbox.path.iterdir())

@@ -8,6 +8,10 @@ OPTIONS = [
     Case("unknown option", "no such option", "--simulat", "--simulate", ("--simulat", "train.yaml")),
     Case("a command of other tools", "there is no command or job 'list'", "`podrun ps`", "lists the runs", ("list",)),
     Case("no value", "requires an argument", "'--slice'", "`podrun run --help`", ("train.yaml", "--slice")),
+    Case(
+        "no value of a command", "requires an argument", "'--data'", "`podrun evaluate --help`", ("evaluate", "--data")
+    ),
+    Case("no value in a group", "requires an argument", "'--zone'", "`podrun tpu up --help`", ("tpu", "up", "--zone")),
     Case("no file", "missing argument", "train.yaml", "`podrun run --help`", SIMULATE),
     Case("option of a command", "no such option", "--jso", "`podrun slices --help`", ("slices", "--jso")),
     Case("slices of no generation", "unknown slice", "'v9'", "v5litepod (v5e), v5p,", ("slices", "v9")),

@@ -91,7 +91,7 @@ def test_ctrl_c_while_runs_are_recorded(slurm: Slurm, in_process: Podrun, monkey
 
 @pytest.mark.parametrize("answers", [True, False])
 def test_ctrl_c_while_sbatch_runs(slurm: Slurm, in_process: Podrun, answers: bool) -> None:
-    """Whether sbatch still answers or not, a job that SLURM has taken is cancelled."""
+    """A job that SLURM has taken is cancelled, also if sbatch no longer answers."""
     slurm.program("sbatch", f"{INTERRUPT}; {f'echo {JOB}' if answers else 'exec sleep 100'}")
     done = in_process(*ARRAY)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (ExitCode.INTERRUPTED, "podrun: interrupted")
@@ -180,7 +180,7 @@ def test_an_array_in_the_queue_is_stopped_by_one_call(slurm: Slurm, in_process: 
 
 
 def test_the_tasks_of_an_array_are_signalled_by_one_call(slurm: Slurm, in_process: Podrun) -> None:
-    """Those that wait are cancelled; one that ends meanwhile is no error, but any other is."""
+    """Pending tasks are cancelled; a task that ends meanwhile is no error, but any other failure is."""
     assert in_process(*MANY).returncode == 0
     waiting = dict.fromkeys(range(10, 30), "PENDING")
     slurm.program("squeue", squeue_of({**dict.fromkeys(range(10), "RUNNING"), 3: "COMPLETED", **waiting}))
