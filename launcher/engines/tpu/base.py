@@ -47,6 +47,10 @@ class Status(Protocol):
         """Return True while it waits for free machines, which has no time limit."""
 
     @property
+    def is_restarting(self) -> bool:
+        """Return True while Google restarts on-demand machines that broke, which it does without another request."""
+
+    @property
     def is_costly(self) -> bool:
         """Return True if it may get machines later although it has failed."""
 

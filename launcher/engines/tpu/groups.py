@@ -30,7 +30,7 @@ from .gcloud import TpuName, Verb
 from .gcloud_answer import Answer, parse_answer
 from .gcloud_errors import advice
 from .google_ssh import google_ssh
-from .order import MACHINES, Cost, Order
+from .order import MACHINES, QUEUES, Cost, Order
 from .tpu_vm import Address, OptionalAddress
 
 DESCRIBE = Verb("instance-groups managed", "describe", is_compute=True)
@@ -44,7 +44,19 @@ _NAME = 100  # characters of a name
 _REASON = 500  # characters of Google's own message
 _STATE = 60  # characters of a state
 _RETRIED = ("RESOURCE_POOL_EXHAUSTED", "INTERNAL_ERROR", "RESOURCE_OPERATION_RATE_EXCEEDED")
+_RESERVATION_IN_USE = (
+    "does not have available resources for the request",
+    "No available resources in specified reservations",
+    "reservation to be in READY state",
+)
+"""Messages about a reservation whose machines are used by others, or that has not begun: Google goes on trying."""
 _ENDED = ("TERMINATED", "STOPPED", "STOPPING", "SUSPENDED", "SUSPENDING", "DEPROVISIONING", "")
+
+
+_NO_MACHINES = {
+    Cost.RESERVED: "Google has no free machine of the reservation yet",
+    Cost.FLEX: "Google has no machines for flex-start yet",
+}
 
 
 def mark(order: Order, token: str) -> str:
@@ -135,7 +147,8 @@ class GroupStatus:
     @property
     def _fatal(self) -> str:
         """Return the first error that does not pass by itself; empty if there is none."""
-        return next((error for error in self._errors if not any(code in error for code in _RETRIED)), "")
+        passing = (*_RETRIED, *(_RESERVATION_IN_USE if self.cost is Cost.RESERVED else ()))
+        return next((error for error in self._errors if not any(text in error for text in passing)), "")
 
     @property
     def _errors(self) -> list[str]:
@@ -158,6 +171,13 @@ class GroupStatus:
             (group.size == 0 and not self._has_ended)
             or (all(m.action == "DELETING" for m in machines) and bool(machines))
         )
+
+    @property
+    def _was_there(self) -> bool:
+        """Return True if the group has had machines that it replaces or restarts now."""
+        states = [machine.state for machine in self.machines if machine.action == "NONE"]
+        is_replaced = any(machine.action == "RECREATING" for machine in self.machines)
+        return self._lost > 0 or is_replaced or "REPAIRING" in states
 
     @property
     def _has_ended(self) -> bool:
@@ -206,6 +226,11 @@ class GroupStatus:
         return (self._is_busy and waiting) or (not self.machines) or (restarts and repairing)
 
     @property
+    def is_restarting(self) -> bool:
+        group = self.group
+        return group is not None and group.cost is Cost.ON_DEMAND and self.in_queue and self._was_there
+
+    @property
     def is_costly(self) -> bool:
         return self.group is not None
 
@@ -245,14 +270,15 @@ class GroupStatus:
                 "its time is over, and its machines are deleted" if self._has_ended else "its machines were taken away"
             )
         if error:
-            return f"Google has no machines yet and tries again: {error}"
+            return f"{_NO_MACHINES.get(group.cost, 'Google has no machines yet')} and tries again: {error}"
         if self._lost and group.repairs:
             return "Google's group replaces the machine"
         if self._lost:
             return "Google restarts the machines"
         if any(machine.state == "REPAIRING" for machine in self.machines):
             return "Google restarts the machines"
-        return "in the queue until enough machines are free" if self.in_queue else "Google starts the machines"
+        queue = QUEUES.get(group.cost, "in the queue until enough machines are free")
+        return queue if self.in_queue else "Google starts the machines"
 
     @property
     def kind(self) -> str:

@@ -21,6 +21,7 @@ from .provision import Waiting, describe_end
 _ATTEMPTS = 5  # requests that may fail in a row
 _EARLY = 300.0  # seconds by which machines of flex-start may end before their time
 _ZONE_WAIT = 600.0  # seconds in the queue of one zone, if there are others
+_LONG_ZONE_WAIT = 7200.0  # for requests that are made to wait, and lose their place where they are left
 
 
 class RenewableTpu:
@@ -174,7 +175,8 @@ class RenewableTpu:
             for order in list(orders):
                 self._order = order
                 try:
-                    return provision.provision(order, waiting, queue_limit=_ZONE_WAIT)
+                    patience = _LONG_ZONE_WAIT if order.cost in (Cost.FLEX, Cost.RESERVED) else _ZONE_WAIT
+                    return provision.provision(order, waiting, queue_limit=patience)
                 except UserError as error:  # it stays wrong, such as a zone without this type
                     orders.remove(order)
                     if not orders:

@@ -51,7 +51,7 @@ MACHINES = (
         r"(ZONE_)?RESOURCE_POOL_EXHAUSTED|does not have enough resources|no more capacity|STOCKOUT",
         UnavailableError,
         "there are no free machines of this type in {zone} now; another zone (`podrun tpu keep --zones A,B,C` tries "
-        "several), a smaller type, --flex-start or a reservation may have some",
+        "several), a smaller type or another class of cost may have some",
     ),
     # https://docs.cloud.google.com/tpu/docs/quota: chips count per region and generation, and spot ones apart
     Meaning(

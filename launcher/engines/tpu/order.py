@@ -83,6 +83,13 @@ class Cost(StrEnum):
     FLEX = "flex-start"  # cheaper; for a limited time, and in a queue until it is free for all of it
 
 
+QUEUES = {
+    Cost.RESERVED: "waits until the reservation has begun and has enough free machines",
+    Cost.FLEX: "in the queue of flex-start until machines are free for all of its time, which may take hours",
+}
+"""Maps classes of cost to what a request of theirs waits for; the others wait for free machines."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Options of the machines, as typed."""

@@ -12,7 +12,7 @@ from ...view.times import duration, moment
 from .apis import APIS
 from .base import Api, Status, Stopped
 from .gcloud import StoppedError, TpuName
-from .order import Order
+from .order import Cost, Order
 
 PAUSE = 10.0  # seconds between two queries: the quota is a few requests per second and project
 _OUTAGE = 600.0  # seconds for which Google may not answer
@@ -49,7 +49,8 @@ def provision(order: Order, waiting: Waiting, attempts: int = 1, queue_limit: fl
         order: the TPU.
         waiting: where progress goes, and when to give up.
         attempts: number of creation requests before it gives up.
-        queue_limit: seconds for which it may wait in Google's queue; None: without a limit.
+        queue_limit: seconds for which it may wait in Google's queue, but for a restart of its machines; None: without a
+            limit.
 
     Raises:
         QueueError: `queue_limit` is over.
@@ -117,7 +118,8 @@ def _await(
             if done(status):
                 return status
             label, news = status.label, f"{tpu.name}: {status.label}, {status.meaning}"
-            if queue_limit is not None and status.in_queue and answered - began > queue_limit:
+            is_limited = status.in_queue and not status.is_restarting
+            if queue_limit is not None and is_limited and answered - began > queue_limit:
                 raise QueueError(f"{tpu.label}: {label} for {queue_limit / 60:.0f} min")
             if label != told or status.in_queue:
                 moved = answered
@@ -133,6 +135,13 @@ def _await(
         waiting.sleep(PAUSE)
 
 
+_ANYWHERE = "another zone or class of cost may have free machines"
+_ELSEWHERE = {
+    Cost.RESERVED: "`gcloud compute reservations list` shows when the reservation begins and how much of it is used",
+    Cost.FLEX: "a longer --valid-until-duration lets it wait longer, and another zone may have free machines",
+}
+
+
 def describe_end(ends: float) -> str:
     """Return a sentence about when Google ends the machines."""
     return f"Google ends its machines at {moment(ends)}, in {duration(ends - time.time())}"
@@ -144,6 +153,5 @@ def _failure(tpu: TpuName, status: Status) -> str:
         return f"{what}\nit was deleted again, so that it does not cost"
     return (
         f"{what}\n"
-        f"it holds quota until `podrun tpu down {tpu.name} --zone {tpu.zone}`; another zone or class of cost may have "
-        "free machines"
+        f"it holds quota until `podrun tpu down {tpu.name} --zone {tpu.zone}`; {_ELSEWHERE.get(status.cost, _ANYWHERE)}"
     )

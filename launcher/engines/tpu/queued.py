@@ -14,7 +14,7 @@ from ...pod.slices import parse_slice
 from .base import Stage
 from .gcloud import TpuName, Verb
 from .gcloud_answer import Answer, parse_answer
-from .order import Cost
+from .order import QUEUES, Cost
 
 DESCRIBE = Verb("queued-resources", "describe")
 LIST = Verb("queued-resources", "list")
@@ -71,6 +71,8 @@ class Queued:
     def meaning(self) -> str:
         """Return a description of its state, with the reason if there is one."""
         known = STATES.get(self.state, (None, "a state that podrun does not know"))[1]
+        if self.state == "WAITING_FOR_RESOURCES":
+            known = QUEUES.get(self.cost, known)
         return f"{known}: {self.reason}" if self.reason else known
 
 

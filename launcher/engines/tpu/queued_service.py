@@ -63,6 +63,10 @@ class TpuStatus:
         return self.queued is not None and self.queued.stage is Stage.WAITING
 
     @property
+    def is_restarting(self) -> bool:
+        return False
+
+    @property
     def is_costly(self) -> bool:
         return False
 

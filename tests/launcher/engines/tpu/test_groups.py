@@ -149,6 +149,35 @@ def test_errors_of_all_machines_together() -> None:
     ).is_dead
 
 
+IN_USE = (
+    "Specified reservation 'r' does not have available resources for the request.",
+    "No available resources in specified reservations.",
+    "Cannot use the reservation, it requires reservation to be in READY state.",
+)
+
+
+@pytest.mark.parametrize("message", IN_USE)
+def test_a_reservation_that_is_in_use_is_waited_for(message: str) -> None:
+    """The same message is fatal for a request without a reservation."""
+    failures = {"errors": [{"code": "INVALID_RESERVATION", "message": message}]}
+    bulk = {"inProgress": True, "lastProgressCheck": {"error": failures}}
+    machines = [machine(0, None, "CREATING"), machine(1, None, "CREATING")]
+    now = status(machines, description="podrun: v5p-16, reserved", status={"bulkInstanceOperation": bulk})
+    assert now.in_queue and not now.is_dead
+    assert now.meaning.startswith("Google has no free machine of the reservation yet and tries again: INVALID_RES")
+    assert status(machines, status={"bulkInstanceOperation": bulk}).is_dead
+
+
+def test_what_a_request_waits_for() -> None:
+    machines = [machine(0, None, "CREATING"), machine(1, None, "CREATING")]
+    for cost, what in (
+        ("spot", "in the queue until enough machines are free"),
+        ("reserved", "waits until the reservation has begun and has enough free machines"),
+        ("flex-start", "in the queue of flex-start until machines are free for all of its time, which may take hours"),
+    ):
+        assert status(machines, description=f"podrun: v5p-16, {cost}").meaning == what
+
+
 def test_reasons() -> None:
     quota = machine(0, None, "CREATING", "QUOTA_EXCEEDED", "Quota 'TPUS_PER_TPU_FAMILY' exceeded.  Limit: 0.0")
     meaning = status([quota]).meaning

@@ -155,9 +155,39 @@ def test_a_slow_repair_is_left_for_another_zone(service: Service, told: list[str
     tpu = kept(B, places=places, slice="v6e-8")
     assert tpu.renew(told.append, lambda: 0) == POD
     now(service, A, "RECREATING")
+    service.change_compute(by_zone={B: ["RUNNING"]})  # at once, however slow this machine is
     assert tpu.renew(told.append, lambda: 0) == POD
     assert places == [A, B] and service.compute["most"] == 1
     assert service.ledger == [f"templates /my-tpu-{B}", f"groups {B}/my-tpu"]
+
+
+def test_a_restart_of_an_on_demand_slice_is_not_left(
+    service: Service, told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes; a new request is, after the limit of a zone."""
+    monkeypatch.setattr(keep, "_ZONE_WAIT", 0.0)
+    service.change_compute(courses=[["RUNNING"]])
+    places: list[str] = []
+
+    def find(tpu: TpuName) -> Pod:
+        places.append(tpu.zone)
+        return POD
+
+    tpu = RenewableTpu(order(spot=False), find, (B,))
+    assert tpu.renew(told.append, lambda: 0) == POD
+    group = service.compute["groups"][f"{A}/my-tpu"]
+    course = [["REPAIRING", "RUNNING"], ["REPAIRING", "RUNNING"], ["TERMINATED", "RUNNING"], "RUNNING"]
+    service.change_compute(groups={f"{A}/my-tpu": {**group, "course": course}})
+    assert tpu.renew(told.append, lambda: 0) == POD
+    assert places == [A, A] and service.made.count("create group") == 1
+
+
+def test_flex_start_waits_longer_in_a_zone(service: Service, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keep, "_ZONE_WAIT", 0.0)
+    flex = order(spot=False, flex=True)
+    service.change_compute(courses=[["PENDING", "PENDING", "PENDING", "RUNNING"]])
+    assert RenewableTpu(flex, lambda _: POD, (B,)).renew(told.append, lambda: 0) == POD
+    assert list(service.compute["groups"]) == [f"{A}/my-tpu"]
 
 
 def test_a_repair_that_ends_is_not_left(service: Service, told: list[str]) -> None:
