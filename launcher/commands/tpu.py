@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import click
 
@@ -22,6 +23,7 @@ from ..engines.tpu.provision import Waiting, delete_and_wait, describe_end, prov
 from ..engines.tpu.queued_service import TpuStatus
 from ..pod.errors import DisabledApiError, Mistakes
 from ..run.signals import Signals
+from ..view.terminal import write_in_handler
 from ..view.text_table import text_table
 from ..view.times import duration, moment
 
@@ -57,11 +59,11 @@ class TpuRequest:
 
 def up(request: TpuRequest) -> int:
     """Create a TPU VM, and return 0 when it is ready. Raises UserError, UnavailableError."""
-    order = request.order
+    order, status = find_order(request)
     tpu = order.tpu
-    if not agree(order, request.yes, "keeps quota and costs until it is deleted"):
+    if not agree(order, status, request.yes, "keeps quota and costs until it is deleted"):
         return ExitCode.DONE
-    with Signals() as signals:
+    with Signals(on_early_interrupt=first_time(_STOPPING)) as signals:
         try:
             ends = provision(order, Waiting(tell, lambda: len(signals.received))).ends
         except StoppedError as error:
@@ -73,11 +75,57 @@ def up(request: TpuRequest) -> int:
     return ExitCode.DONE
 
 
-def agree(order: Order, yes: bool, remark: str, always: bool = False, more: Sequence[list[str]] = ()) -> bool:
+_STOPPING = (
+    "podrun: Ctrl-C: podrun ends as soon as Google has answered. Parts without a group are deleted; what is in Google's "
+    "queue stays there, and costs once it has machines. Ctrl-C again ends podrun at once, and may leave parts.\n"
+)
+
+
+def first_time(text: str) -> Callable[[], None]:
+    """Return a function for a signal handler that writes the text when it is first called."""
+    texts = [text]
+    return lambda: write_in_handler(texts.pop()) if texts else None
+
+
+def find_order(request: TpuRequest) -> tuple[Order, Status]:
+    """Return the order and the status of its TPU, by the API that has a TPU of its name already if `--api` is not given.
+
+    Raises UserError if it is in the other API, where the order cannot be; podrun would not know later which one is meant.
+    """
+    order = request.order
+    tpu = order.tpu
+    status = APIS[order.api].query_status(tpu, lambda: 0)
+    if status.is_there:
+        return order, status
+    for name, api in APIS.items():
+        if name == order.api:
+            continue
+        try:
+            present = api.query_status(tpu, lambda: 0)
+        except (UserError, UnavailableError):
+            continue  # it is only a courtesy
+        if not present.is_there:
+            continue
+        if request.api is None:
+            with suppress(UserError):  # that API does not have this type
+                other = replace(request, api=name).order
+                print(f"{tpu.name} is there already, in {api.TITLE}; podrun goes on with it", flush=True)
+                return other, present
+        raise UserError(
+            f"{tpu.label}: there is a TPU of that name already, in {api.TITLE}; delete it with "
+            f"`podrun tpu down {tpu.name} {_place(tpu)}`, or choose another name"
+        )
+    return order, status
+
+
+def agree(
+    order: Order, status: Status, yes: bool, remark: str, always: bool = False, more: Sequence[list[str]] = ()
+) -> bool:
     """Show what will be created or deleted, and ask. Returns False if the user declines.
 
     Args:
         order: the TPU VM.
+        status: what there is of it.
         yes: do not ask.
         remark: a further line to show.
         always: ask even if nothing will be created.
@@ -87,11 +135,8 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False, more: Sequ
         UserError: the order cannot be carried out, or there is no terminal to ask on.
     """
     tpu = order.tpu
-    status = APIS[order.api].query_status(tpu, lambda: 0)
     if why := status.refusal(order):
         raise UserError(f"{tpu.label}: {why}")
-    if not status.is_there:
-        _check_others(order)
     on_its_way = status.is_coming
     print(_shown(order, status, more), flush=True)
     if on_its_way and not always:
@@ -101,22 +146,6 @@ def agree(order: Order, yes: bool, remark: str, always: bool = False, more: Sequ
         print(f"what is left of the last one ({status.label}) holds quota and is deleted first", flush=True)
         doing = "delete that and create it"
     return yes or confirm(f"{doing}? it {remark}", f"whether to {doing}")
-
-
-def _check_others(order: Order) -> None:
-    """Raise UserError if another API has a TPU of this name: `podrun --tpu NAME` would not know which one is meant."""
-    for name, api in APIS.items():
-        if name == order.api:
-            continue
-        try:
-            is_there = api.query_status(order.tpu, lambda: 0).is_there
-        except (UserError, UnavailableError):
-            continue  # it is only a courtesy
-        if is_there:
-            raise UserError(
-                f"{order.tpu.label}: there is a TPU of that name already, in {api.TITLE}; use it with --api {name}, "
-                f"delete it with `podrun tpu down {order.tpu.name} {_place(order.tpu)}`, or choose another name"
-            )
 
 
 def confirm(question: str, what: str) -> bool:

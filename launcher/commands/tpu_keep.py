@@ -21,7 +21,7 @@ from ..request.request import Request, make_spec
 from ..run.signals import Signals
 from .compile_ahead import compile_ahead
 from .run import run
-from .tpu import TpuRequest, agree, hints, tell
+from .tpu import TpuRequest, agree, find_order, first_time, hints, tell
 
 _REMARK = "costs, and podrun deletes it and creates it again whenever Google takes it away, until the run is done"
 
@@ -54,7 +54,8 @@ def keep(request: KeepRequest) -> int:
     mistakes.raise_any()
     launch = _check(request)
     prices = read_prices(request.prices, order, (order.tpu.zone, *request.zones)) if request.prices else {}
-    if not agree(order, request.tpu.yes, _REMARK, always=True, more=_rows(request, prices)):
+    order, status = find_order(request.tpu)
+    if not agree(order, status, request.tpu.yes, _REMARK, always=True, more=_rows(request, prices)):
         return ExitCode.DONE
     where = _Where(request, launch)
     kept = RenewableTpu(order, where.find, request.zones, prices, request.down)
@@ -63,6 +64,16 @@ def keep(request: KeepRequest) -> int:
     finally:
         if request.down:
             _delete(kept)
+
+
+def _stopping(request: KeepRequest) -> str:
+    """Return a line about the first Ctrl-C while the TPU is created."""
+    what = (
+        f"{request.tpu.name} is then deleted"
+        if request.down
+        else f"{request.tpu.name} then stays as it is, and costs once it has machines"
+    )
+    return f"podrun: Ctrl-C: the run does not start; {what}. Ctrl-C again ends gcloud at once.\n"
 
 
 def _rows(request: KeepRequest, prices: Mapping[str, Price]) -> list[list[str]]:
@@ -75,10 +86,16 @@ def _rows(request: KeepRequest, prices: Mapping[str, Price]) -> list[list[str]]:
 
 
 def _delete(kept: RenewableTpu) -> None:
-    """Delete the TPU at the end. A failure is a message: the exit code is that of the run."""
-    with Signals() as signals:
+    """Delete the TPU at the end. A failure is a message: the exit code is that of the run.
+
+    The first Ctrl-C changes nothing: it may belong to those that ended the run.
+    """
+    still = (
+        f"podrun: still deleting {kept.name}, as --down says. Ctrl-C again leaves what is left of it, which may cost.\n"
+    )
+    with Signals(on_early_interrupt=first_time(still)) as signals:
         try:
-            kept.delete(tell, lambda: len(signals.received))
+            kept.delete(tell, lambda: max(0, len(signals.received) - 1))
         except (StoppedError, UserError, UnavailableError) as error:
             why = "interrupted" if isinstance(error, StoppedError) else error
             print(f"podrun: {kept.name} could not be deleted: {why}{hints(kept.tpu)}", flush=True)
@@ -91,7 +108,7 @@ def _keep(request: KeepRequest, kept: RenewableTpu, where: _Where) -> int:
     if compiling:
         print(compiling.words, flush=True)
     try:
-        with Signals() as signals:
+        with Signals(on_early_interrupt=first_time(_stopping(request))) as signals:
             pod = kept.renew(tell, lambda: len(signals.received))
         remark = compiling.end() if compiling else None
         if remark and pod is not None:

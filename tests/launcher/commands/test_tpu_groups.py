@@ -418,7 +418,7 @@ def test_what_a_killed_podrun_has_left_is_replaced(service: Service, podrun: Pod
 
 @pytest.mark.parametrize("kind", ["templates", "policies", "groups"])
 def test_what_podrun_has_not_made_is_left_alone(service: Service, podrun: Podrun, kind: str) -> None:
-    """Whatever its name is."""
+    """Leave it alone whatever its name is."""
     assert podrun(*UP).code == 0
     compute = service.compute
     ((key, row),) = compute[kind].items()
@@ -496,15 +496,17 @@ def test_a_list_of_ten_thousand(service: Service, podrun: Podrun) -> None:
 def test_ctrl_c_at_every_stage(service: Service, sandbox: Sandbox, podrun: Podrun, stage: str, left: list[str]) -> None:
     """Before the group nothing is left. The group stays in the queue, as podrun says, and `down` removes it all."""
     service.change_compute(faults={stage: ["hold"]}, courses=[["PENDING"]])
+    pipe = subprocess.PIPE
     with subprocess.Popen(
-        [*sandbox.command, *UP], cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, text=True
+        [*sandbox.command, *UP], cwd=sandbox.path, env=sandbox.env, stdout=pipe, stderr=pipe, text=True
     ) as process:
         while not (service.folder / "held").exists() and process.poll() is None:
             pass
         process.send_signal(signal.SIGINT)
         (service.folder / "go").touch()
-        out, _ = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130
+    assert "podrun: Ctrl-C: podrun ends as soon as Google has answered." in err and "Ctrl-C again" in err
     assert ("podrun tpu down my-tpu" if left else "podrun: interrupted; nothing is left of my-tpu\n") in out
     assert service.ledger == left
     assert podrun(*DOWN).code == 0 and service.ledger == []
@@ -546,8 +548,18 @@ def test_a_queued_resource_of_that_name_can_still_be_used(service: Service, podr
     """Use one that an older podrun has made for v6e."""
     service.make(tpu={"nodeSpec": [{"node": {"acceleratorType": "v6e-8"}, "nodeId": "my-tpu"}]})
     words = ("tpu", "up", *WHERE, "--slice", "v6e-8", "--spot", "--yes")
-    done = podrun(*words)
-    assert done.code == 2 and "in queued resources, Google's legacy TPU API; use it with --api queued" in done.err
-    done = podrun(*words, "--api", "queued")
-    assert done.code == 0 and "my-tpu is ready" in done.out, done.err
+    for more in ((), ("--api", "queued")):
+        done = podrun(*words, *more)
+        assert done.code == 0 and "my-tpu is ready" in done.out, done.err
+        told = (
+            "my-tpu is there already, in queued resources, Google's legacy TPU API; podrun goes on with it" in done.out
+        )
+        assert told == (not more)
+    done = podrun(*words, "--api", "compute")
+    assert done.code == 2 and "there is a TPU of that name already, in queued resources" in done.err
     assert service.asked == []
+    words = ("tpu", "up", "other", "--zone", ZONE, "--slice", "v6e-8", "--spot", "--yes")
+    service.change(courses=[["WAITING_FOR_RESOURCES", "ACTIVE"]])
+    assert podrun(*words, "--api", "compute").code == 0
+    done = podrun(*words, "--api", "queued")
+    assert done.code == 2 and "in an instance group of Compute Engine" in done.err

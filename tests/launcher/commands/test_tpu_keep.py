@@ -166,3 +166,25 @@ def test_ctrl_c_with_down_leaves_nothing(service: Service, sandbox: Sandbox, hel
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and out.endswith("podrun: my-tpu is deleted\n"), out
     assert service.ledger == []
+
+
+def test_ctrl_c_while_it_is_deleted_changes_nothing_at_first(service: Service, sandbox: Sandbox) -> None:
+    """The first one may belong to those that ended the run."""
+    train = sandbox.path / "train.yaml"
+    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    denied = "ERROR: (g) Required 'compute.instances.list' permission for 'x'"
+    service.change_compute(
+        faults={"managed delete": ["hold"], "instances list": [denied]}, courses=[["PENDING", "RUNNING"]]
+    )
+    words = ("tpu", "keep", "my-tpu", "--zone", ZONE, "--slice", "v5p-32", "--down", "--yes", *BUCKET, "train.yaml")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*sandbox.command, *words], cwd=sandbox.path, env=sandbox.env, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        while not (service.folder / "held").exists() and process.poll() is None:
+            pass
+        process.send_signal(signal.SIGINT)
+        (service.folder / "go").touch()
+        out, err = process.communicate(timeout=120)
+    assert "podrun: still deleting my-tpu, as --down says. Ctrl-C again leaves what is left of it" in err
+    assert out.endswith("podrun: my-tpu is deleted\n") and service.ledger == [], err

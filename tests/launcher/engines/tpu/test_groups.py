@@ -158,7 +158,7 @@ IN_USE = (
 
 @pytest.mark.parametrize("message", IN_USE)
 def test_a_reservation_that_is_in_use_is_waited_for(message: str) -> None:
-    """The same message is fatal for a request without a reservation."""
+    """Without a reservation, this message is fatal."""
     failures = {"errors": [{"code": "INVALID_RESERVATION", "message": message}]}
     bulk = {"inProgress": True, "lastProgressCheck": {"error": failures}}
     machines = [machine(0, None, "CREATING"), machine(1, None, "CREATING")]

@@ -164,7 +164,7 @@ def test_a_slow_repair_is_left_for_another_zone(service: Service, told: list[str
 def test_a_restart_of_an_on_demand_slice_is_not_left(
     service: Service, told: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it takes; a new request is, after the limit of a zone."""
+    """Wait for it without a limit; only a new request is left after the limit of a zone."""
     monkeypatch.setattr(keep, "_ZONE_WAIT", 0.0)
     service.change_compute(courses=[["RUNNING"]])
     places: list[str] = []
