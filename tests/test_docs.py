@@ -33,6 +33,16 @@ def test_architecture_names_the_rooms() -> None:
     assert len(text.split()) <= 1500
 
 
+def test_architecture_names_what_the_launcher_imports_of_the_runtime() -> None:
+    """All of it, and no more, so that the wall between the two is known."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = text.partition("Of the runtime it imports only modules")[2].partition("The runtime never imports")[0]
+    sources = [path.read_text() for path in (ROOT / "launcher").rglob("*.py") if "instrument" not in path.parts]
+    imported = {name for source in sources for name in re.findall(r"from podrun\.runtime\.(\w+)", source)}
+    imported |= {name for source in sources for name in re.findall(r"from podrun\.runtime import (\w+)", source)}
+    assert set(re.findall(r"`(\w+)`", named)) == imported
+
+
 def test_pages_made_from_the_code_are_current() -> None:
     for name, text in runpy.run_path(str(ROOT / "docs" / "write_pages.py"))["pages"]().items():
         assert (ROOT / "docs" / name).read_text() == text, f"docs/{name} is not what the code says: run `make docs`"

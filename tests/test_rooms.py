@@ -206,6 +206,24 @@ def test_no_engine_imports_another() -> None:
     assert {"engines/tpu", "engines/kubernetes", "engines/slurm"} <= set(engine.values())
 
 
+def test_no_room_asks_for_a_transport_by_its_name() -> None:
+    """Differences between kinds of pods are traits, so that an engine is its folder and a line in each table."""
+    rows = []
+    for path in (ROOT / "launcher").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Compare) and any(map(_is_name, [node.left, *node.comparators])):
+                rows += [
+                    f"{path.relative_to(ROOT)}:{node.lineno} asks for {part.attr}"
+                    for part in (node.left, *node.comparators)
+                    if isinstance(part, ast.Attribute) and part.attr == "transport"
+                ]
+    assert rows == []
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
 def test_only_files_that_stay_here_import_the_launcher() -> None:
     """The others run on hosts, which have no launcher."""
     importers = {path.stem for path in (ROOT / "api").glob("*.py") if "podrun.launcher" in path.read_text()}

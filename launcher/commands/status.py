@@ -17,7 +17,7 @@ from podrun.runtime.lines import PHASES, decimals, describe_pace, describe_step,
 from podrun.runtime.wording import counted
 
 from ..pod.fold import fold
-from ..pod.traits import location, reached
+from ..pod.traits import QUEUES, location, reached
 from ..rundir.lateness import describe_late
 from ..rundir.lost_launcher import lease_of
 from ..rundir.read_state import read_state
@@ -58,7 +58,7 @@ def status_as_json(directory: RunDirectory) -> dict[str, Any]:
     """Return the status of a run as values for JSON."""
     summary, details = summarize(directory), read_state(directory)
     start, checkpoint, job = details.start, details.checkpoint, directory.job()
-    queue = (directory.transport() if job else None) or "slurm"  # a run without a job has the key of the first queue
+    queue = (directory.transport() if job else None) or QUEUES[0]  # a run without a job has the key of the first queue
     step: Mapping[str, object] = details.step or {}
     return {
         **asdict(summary),

@@ -34,6 +34,8 @@ class Traits:
     """The `Queue` whose jobs provide the hosts, as `room.module:attribute`. It has the same name as the transport and as the
     inventory's option, whose value has the options of a job.
     """
+    without_bad: str = ""
+    """Option by which the next job gets no bad hosts; empty: a run leaves them out itself if it can."""
 
 
 TRAITS = MappingProxyType(
@@ -66,6 +68,7 @@ TRAITS = MappingProxyType(
             "reached by srun",
             starts_containers=True,
             queue="engines.slurm.slurm_queue:QUEUE",
+            without_bad="--slurm=...,exclude=bad",
         ),
     }
 )

@@ -159,8 +159,8 @@ def describe_new_bad(pod: Pod, bad: Mapping[str, HostHistory]) -> str:
 def _remedy(pod: Pod, names: Sequence[str]) -> str:
     """Return the clause that says how a later run does without hosts, or why it cannot."""
     them = _them(names)
-    if pod.transport == "slurm":
-        return f"`--slurm=...,exclude=bad` leaves {them} out of the next job"
+    if pod.traits.without_bad:
+        return f"`{pod.traits.without_bad}` leaves {them} out of the next job"
     if pod.can_replace:
         if pod.excludes_bad:
             return f"the next run leaves {them} out if it can"
@@ -171,7 +171,7 @@ def _remedy(pod: Pod, names: Sequence[str]) -> str:
 
 
 def _lacking(pod: Pod, names: Sequence[str]) -> str:
-    if pod.can_replace and pod.transport != "slurm":
+    if pod.can_replace and not pod.traits.without_bad:
         return "the run cannot do without it; add `spares` to the pod file"
     return _remedy(pod, names)
 
