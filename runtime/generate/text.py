@@ -148,9 +148,7 @@ def _write(source: Source, prompts: Sequence[Prompt], wish: Wish, say: Callable[
     most = [_room(source.context, len(tokens), number, wish.tokens) for number, tokens in enumerate(ids)]
     writer = writer_of(source.model)
     read = jax.jit(writer.read, static_argnums=3)
-    # An end of a text may be beyond the ids that the tokenizer has text for.
-    drawn = max(source.tokenizer.vocabulary, *(end + 1 for end in source.ends), 0)
-    step = jax.jit(partial(_step, writer, wish.sampling, drawn))
+    step = jax.jit(partial(_step, writer, wish.sampling, _allowed(source)))
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(wish.seed)))(jnp.arange(len(ids)))
     texts = [_Text(source.tokenizer, count, wish.stops, source.ends) for count in most]
     seconds, timed = 0.0, 0
@@ -176,8 +174,14 @@ def _write(source: Source, prompts: Sequence[Prompt], wish: Wish, say: Callable[
     return Figures(sum(map(len, ids)), sum(text.count for text in texts), seconds, timed)
 
 
-def _step(writer: Writer, sampling: Sampling, vocabulary: int, params: Params, written: Any, keys: jax.Array) -> Any:
-    return writer.write(params, written, sampling, keys, vocabulary, BLOCK)
+def _step(writer: Writer, sampling: Sampling, allowed: Any, params: Params, written: Any, keys: jax.Array) -> Any:
+    return writer.write(params, written, sampling, keys, jnp.asarray(allowed), BLOCK)
+
+
+def _allowed(source: Source) -> np.ndarray[Any, Any]:
+    """Return for the first token ids whether they may be drawn: those with a text, and ends, which may have none."""
+    ids = np.arange(max(source.tokenizer.vocabulary, *(end + 1 for end in source.ends), 0))
+    return (ids < source.tokenizer.vocabulary) | np.isin(ids, list(source.ends))
 
 
 def _encode(source: Source, prompt: Prompt, number: int) -> list[int]:

@@ -50,10 +50,17 @@ def model_vocabulary(config: Config, needed: int) -> int:
     given, source = section.vocabulary, section.init_from
     if given < needed or (source is not None and given - needed > given * _PADDING):
         where = f"the model in {source}" if source else "model.vocabulary"
-        tokenizer = f"take the model's own: data.tokenizer={{name: bpe, file: {source}/tokenizer.json}}"
-        remedy = tokenizer if source else "give at least that"
+        remedy = _own_tokenizer(config, str(source)) if source else "give at least that"
         raise UserError(f"{where} has {given} token ids, but the data has {needed}; {remedy}")
     return given
+
+
+def _own_tokenizer(config: Config, source: str) -> str:
+    """Return what to do about data whose tokenizer does not belong to the model of a folder."""
+    file, tokenizer = f"{source}/tokenizer.json", getattr(config.data, "tokenizer", None)
+    if str(getattr(tokenizer, "file", None)) == file:
+        return f"{file} does not belong to these weights: take the tokenizer.json that was published with them"
+    return f"take the model's own: data.tokenizer={{name: bpe, file: {file}}}"
 
 
 def context_length(config: Config) -> int:

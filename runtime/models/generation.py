@@ -93,7 +93,7 @@ class Writer(ABC):
         """Return the logits after the last token of each sequence, float32[B, V], and the new memory."""
 
     def write(
-        self, params: Params, written: Written, sampling: Sampling, keys: jax.Array, vocabulary: int, count: int
+        self, params: Params, written: Written, sampling: Sampling, keys: jax.Array, allowed: jax.Array, count: int
     ) -> tuple[Written, jax.Array]:
         """Write tokens.
 
@@ -102,7 +102,7 @@ class Writer(ABC):
             written: the sequences so far.
             sampling: how tokens are drawn.
             keys: a random key for each sequence, [B].
-            vocabulary: number of token ids that may be drawn, at most V.
+            allowed: whether each of the first token ids may be drawn, bool[N]; further ones may not.
             count: number of tokens for each sequence.
 
         Returns:
@@ -111,7 +111,8 @@ class Writer(ABC):
 
         def turn(written: Written, _: None) -> tuple[Written, jax.Array]:
             step_keys = jax.vmap(jax.random.fold_in)(keys, written.lengths)
-            new = draw(sampling, written.logits[:, :vocabulary], step_keys)
+            logits = written.logits[:, : len(allowed)]
+            new = draw(sampling, jnp.where(allowed[: logits.shape[1]], logits, -jnp.inf), step_keys)
             rows = jnp.arange(len(new))
             tokens = written.tokens.at[rows, written.lengths].set(new)
             written = written._replace(tokens=tokens, lengths=written.lengths + 1)

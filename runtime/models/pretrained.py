@@ -54,7 +54,7 @@ def with_architecture(config: Config, published: ConfigJson | None = None) -> Co
         keys = {**model.model_dump(), "vocabulary": need(given, "vocab_size")}
         vocabulary = DecoderModel.model_validate(keys).vocabulary
         assert vocabulary is not None
-    except (TypeError, AttributeError) as error:  # a list in place of a text, and the like
+    except (TypeError, AttributeError, ArithmeticError) as error:  # a list in place of a text, a zero, and the like
         raise UserError(f"model.init_from: {file} is not as `save_pretrained` writes it: {error}") from None
     except ValidationError as error:
         raise UserError(f"model.init_from: podrun cannot make the model of {file}: {_reasons(error)}") from None

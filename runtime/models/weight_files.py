@@ -145,10 +145,12 @@ def stored_arrays(given: Path | ModelFolder) -> dict[str, StoredArray]:
     """
     folder = LocalFolder(given) if isinstance(given, Path) else given
     index, whole = folder.file(INDEX), folder.file(ONE_FILE)
-    if index.size() is not None:
-        arrays = _from_index(folder)
-    elif whole.size() is not None:
+    if (
+        whole.size() is not None
+    ):  # also beside an index, of files that an earlier save left behind: as transformers does
         arrays = read_header(whole)
+    elif index.size() is not None:
+        arrays = _from_index(folder)
     elif link := next((file for file in (index, whole) if file.advice() == _WITHOUT_LINKS), None):
         raise UserError(f"{link} is a link to {Path(str(link)).readlink()}, which is not there; {_WITHOUT_LINKS}")
     else:
@@ -182,6 +184,12 @@ def _from_index(folder: ModelFolder) -> dict[str, StoredArray]:
     for name, file in files.items():
         if name not in headers[file]:
             raise UserError(f"{folder.file(file)} lacks the array {name}, which {INDEX} says it has; {_AGAIN}")
+    for file, header in headers.items():
+        if twice := next((name for name in header if files.get(name, file) != file), None):
+            raise UserError(
+                f"{folder.file(file)} has the array {twice}, which {INDEX} says is in {files[twice]}: are these files of two "
+                f"models? {_AGAIN}"
+            )
     return {name: array for header in headers.values() for name, array in header.items()}
 
 

@@ -29,6 +29,8 @@ def section(config: ConfigJson) -> DecoderModel:
     require(config, hidden_activation="gelu_pytorch_tanh", attention_bias=False)
     require(config, use_bidirectional_attention=(False, None))
     every = config.get("sliding_window_pattern", 6)
+    if every < 1:
+        raise UserError(f"config.json: sliding_window_pattern is {every}, expected at least 1; is the file damaged?")
     layers = windows(config, [(i + 1) % every != 0 for i in range(need(config, "num_hidden_layers"))])
     return DecoderModel.model_validate(
         {

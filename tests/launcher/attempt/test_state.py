@@ -703,7 +703,7 @@ def test_a_user_program_that_ends_well_after_a_stop_may_not_be_done(program: Att
 
 @pytest.mark.parametrize(("reason", "is_rebooted"), [(REBOOTED, True), (NO_WORD, False)])
 def test_a_lost_host_that_was_restarted(attempt: Attempt, reason: str, is_rebooted: bool) -> None:
-    """Who replaces hosts is told so: a restarted host may be back soon."""
+    """Messages to those who replace hosts say so: a restarted host may be back soon."""
     attempt.started()
     attempt.lost(1, reason=f"its agent is gone ({reason})", left=[])
     assert [failure.rebooted for failure in attempt.state.failures.seen] == [is_rebooted]

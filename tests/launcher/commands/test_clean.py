@@ -68,7 +68,7 @@ def store(home: Path, name: str, age: float, *keys: str) -> Path:
 
 
 def test_compiled_programs_and_kept_answers(podrun: Podrun, sandbox: Sandbox) -> None:
-    """What was not used for long goes; a program that another job shares stays, and so does all while podrun compiles."""
+    """Programs that were not used for long go; one that another job shares stays, and so does all while podrun compiles."""
     home = sandbox.path / "home"
     old = store(home, "old", 8 * DAY, "a", "shared")
     young = store(home, "young", DAY, "shared")

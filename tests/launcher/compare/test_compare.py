@@ -104,7 +104,7 @@ def test_each_variant_has_a_folder_of_its_own(values: str) -> None:
 
 @pytest.mark.parametrize("values", ["a b,a/b", f"{'a' * 120}1,{'a' * 120}2"])
 def test_a_folder_does_not_depend_on_the_other_values(values: str) -> None:
-    """The same value has the same folder in another list, where its run resumes."""
+    """A value has one folder in all lists, where its run resumes."""
     first, second = values.split(",")
     folders = {v.values[0][1]: v.folder for v in find_variants([f"prompt={first},{second}"])}
     assert folders == {v.values[0][1]: v.folder for v in find_variants([f"prompt={second},{first}"])}
@@ -312,7 +312,7 @@ def test_metrics_of_any_name() -> None:
 
 
 def test_metrics_of_a_program_do_not_rest_on_one_batch() -> None:
-    """Those of its training are means over its last reports; evaluations, and metrics of a job, are the last ones."""
+    """Metrics of its training are means over its last reports; evaluations, and metrics of a job, are the last ones."""
     records = [
         *({"kind": "train", "step": n, "loss": 1.0 + n % 2, "my/score": float(n % 2)} for n in range(1, 101)),
         *({"kind": "eval", "step": n, "loss": 1.0 * n, "my/f1": 1.0 * n} for n in (50, 100)),

@@ -67,7 +67,7 @@ def test_no_restart_beside_what_is_left(left: list[str], tmp_path: Path, monkeyp
 def test_a_lost_host_returns_while_its_spare_cannot_be_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was left on it is ended as of the attempt in which it took part, not of the one that never started there."""
+    """Processes left on it are ended as of the attempt in which it took part, not of the one that never started there."""
     supervised: list[tuple[int, list[str]]] = []
 
     class Watched(Unlucky):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.long
 
 
 FITS = "document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth"
-"""Whether a table needs no scrolling to the side."""
+"""Return whether a table needs no scrolling to the side."""
 
 
 @pytest.fixture(scope="module")

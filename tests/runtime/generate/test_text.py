@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from podrun.runtime.checkpoint.saved_model import SavedModel, find_checkpoint
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
+from podrun.runtime.data.saved_tokenizer import restored_tokenizer
 from podrun.runtime.data.tokenizers import Bytes
 from podrun.runtime.generate.source import load
 from podrun.runtime.generate.text import Figures, Source, Wish, _Text, write
@@ -115,6 +117,16 @@ def test_the_end_of_documents(workdir: Path, tmp_path: Path) -> None:
     assert source.ends == {len(LETTERS) - 1} and source.tokenizer.vocabulary == len(LETTERS) - 1
     found, figures = texts(source, ["abc", "yyy"], Wish(60, Sampling(temperature=50.0), seed=1))
     assert any(len(text) < 57 for text in found) and figures.written < 2 * 60
+
+
+def test_token_ids_without_a_text(workdir: Path) -> None:
+    """Ids between those of the tokenizer and an end of the text are never drawn; an end that the model lacks is ignored."""
+    source, _ = load(workdir, None, None)
+    few = restored_tokenizer({"name": "char", "code_points": sorted(map(ord, LETTERS))[:10]})
+    source = dataclasses.replace(source, tokenizer=few, ends=frozenset({len(LETTERS) - 1, 4000}))
+    prompt = few.decode(np.arange(3, dtype=np.uint32))
+    found, figures = texts(source, [prompt, prompt], Wish(50, Sampling(temperature=50.0), seed=1))
+    assert figures.written == sum(map(len, found)) > 0
 
 
 def test_a_token_before_each_text(folder: Path, tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def written(
     space = tokens.shape[1] + count
     state = jax.jit(partial(writer.read, space=space))(params, jnp.asarray(tokens), jnp.array(lengths))
     keys = jax.random.split(jax.random.key(1), len(tokens))
-    vocabulary = state.logits.shape[-1]
-    step = jax.jit(lambda state: writer.write(params, state, sampling, keys, vocabulary, count))
+    allowed = jnp.ones(state.logits.shape[-1], bool)
+    step = jax.jit(lambda state: writer.write(params, state, sampling, keys, allowed, count))
     return np.asarray(step(state)[1])
 
 

@@ -19,6 +19,7 @@ from podrun.runtime.config import Config
 from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.contract import UserError
 from podrun.runtime.data import load_dataset
+from podrun.runtime.models import model_vocabulary
 from podrun.runtime.models.families import family_of, family_that_is
 from podrun.runtime.models.pretrained import load_here, load_weights, published_config, with_architecture
 from podrun.runtime.optim import make_optimizer
@@ -163,7 +164,8 @@ def header(change: Callable[[Json], Any]) -> Callable[[Path], None]:
 
 def index(change: Callable[[Json], Any]) -> Callable[[Path], None]:
     def rewrite(folder: Path) -> None:
-        given = {"weight_map": dict.fromkeys(arrays_of("llama"), "model.safetensors")}
+        (folder / "model.safetensors").rename(folder / "model-1.safetensors")
+        given = {"weight_map": dict.fromkeys(arrays_of("llama"), "model-1.safetensors")}
         change(given)
         (folder / "model.safetensors.index.json").write_text(json.dumps(given))
 
@@ -222,9 +224,26 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         index(lambda i: i["weight_map"].update({NORM: "../a"})),
         r"'\.\./a' is not the name of a file",
     ),
+    "in two shards": (
+        lambda f: (
+            index(lambda i: i["weight_map"].update({HEAD: "model-2.safetensors"}))(f)
+            or write_arrays(f / "model-2.safetensors", {name: arrays_of("llama")[name] for name in (NORM, HEAD)})
+        ),
+        r"-1\.safetensors has the array lm_head\.weight, which .* says is in model-2\.safetensors: are these files of two",
+    ),
+    "a pattern of zero": (
+        lambda f: (f / "config.json").write_text(
+            json.dumps({**config_of("gemma3"), "layer_types": None, "sliding_window_pattern": 0})
+        ),
+        r"sliding_window_pattern is 0, expected at least 1",
+    ),
+    "a scale of zero": (
+        lambda f: (f / "config.json").write_text(json.dumps({**config_of("gemma3"), "query_pre_attn_scalar": 0})),
+        r"config\.json is not as `save_pretrained` writes it: 0\.0 cannot be raised",
+    ),
     "no weight_map": (index(lambda i: i.clear()), r"weight_map does not map arrays to files"),
     "not in its shard": (
-        index(lambda i: i["weight_map"].update(other="model.safetensors")),
+        index(lambda i: i["weight_map"].update(other="model-1.safetensors")),
         r"lacks the array other, which",
     ),
     "a truncated file": (
@@ -344,6 +363,22 @@ def test_the_vocabulary_of_the_data(llama: Path, of_data: int, accepted: bool) -
     else:
         with pytest.raises(UserError, match=rf"has 32 token ids, but the data has {of_data}; take the model's own: "):
             make_task(config, padded)
+
+
+def test_a_tokenizer_that_does_not_belong_to_the_model(llama: Path) -> None:
+    """The remedy is not what the job already has."""
+    config = job(llama)
+    data = {"name": "text", "path": "x.txt", "tokenizer": {"name": "bpe", "file": str(llama / "tokenizer.json")}}
+    config = Config.model_validate({**config.model_dump(exclude_unset=True), "data": data})
+    with pytest.raises(UserError, match=r"tokenizer\.json does not belong to these weights: take the tokenizer"):
+        model_vocabulary(with_architecture(config), 10)
+
+
+def test_a_file_of_all_beside_an_index(llama: Path, tmp_path: Path) -> None:
+    """Shards of an earlier save are not read, as transformers does not read them."""
+    folder = Path(shutil.copytree(llama, tmp_path / "llama"))
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert_identical(load_here(folder)[1], load_here(llama)[1])
 
 
 def test_members_of_an_ensemble(llama: Path) -> None:
