@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NoReturn, TypedDict
+from typing import IO, Any, NoReturn, TypedDict
 
 _CALL = "call.pickle"
 
@@ -44,24 +44,22 @@ class Outcome:
     """The exception that it has raised, with a `RemoteTraceback` as its cause; None if it has returned."""
 
 
-class _Call(TypedDict):
-    """A call, as its file has it."""
+class _Origin(TypedDict):
+    """The first value in the file of a call. The function and its arguments follow."""
 
-    call: bytes
-    """The pickled function and its arguments."""
     paths: list[str]
     """Entries of `sys.path`, relative to the current folder."""
-
-
-class _Returned(TypedDict):
-    """The outcome of a call that has returned, as its file has it beside `attempt`."""
-
-    result: bytes
-    """The pickled result."""
+    folder: str
+    """The current folder, which podrun sends."""
+    files: dict[str, str]
+    """The file of the function's module, by the module's name."""
 
 
 class _Raised(TypedDict):
-    """The outcome of a call that has raised an exception, as its file has it beside `attempt`."""
+    """The outcome of a call that has raised an exception, as its file has it beside `attempt`.
+
+    The file of a call that has returned has the result after `attempt`.
+    """
 
     error: bytes
     """The pickled exception; empty if it cannot be pickled."""
@@ -76,21 +74,46 @@ def write_call(folder: Path, function: Callable[..., Any], arguments: Sequence[A
         TypeError: function or arguments cannot be pickled, or another process would not find the function.
         OSError: the folder cannot be written.
     """
-    pickler, name = _pickler(), getattr(function, "__qualname__", repr(function))
+    name = getattr(function, "__qualname__", repr(function))
+    origin: _Origin = {
+        "paths": _paths_below(Path.cwd()),
+        "folder": str(Path.cwd()),
+        "files": _files_of(function),
+    }
     try:
-        data = (_importable if pickler is pickle else pickler.dumps)((function, tuple(arguments)))
+        _write(folder / _CALL, lambda file: _dump_call(file, origin, (function, tuple(arguments))))
     except _NotImportable as error:
         raise TypeError(
             f"{error} is defined in the program itself, where another process cannot import it: move it into a module, or "
             "`pip install cloudpickle`"
         ) from None
+    except OSError:
+        raise
     except Exception as error:  # a `__reduce__` of the user's may raise anything
-        remedy = "" if pickler is not pickle else "; `pip install cloudpickle` for lambdas and functions in functions"
+        remedy = (
+            "" if _pickler() is not pickle else "; `pip install cloudpickle` for lambdas and functions in functions"
+        )
         raise TypeError(
             f"{name} and its arguments cannot be pickled: {type(error).__name__}: {error}{remedy}"
         ) from None
-    call: _Call = {"call": data, "paths": _paths_below(Path.cwd())}
-    _write(folder / _CALL, pickle.dumps(call))
+
+
+def _dump_call(file: IO[bytes], origin: _Origin, call: tuple[Any, ...]) -> None:
+    """Write the pickles of a call one after the other, straight to the file: large arguments are not copied in memory."""
+    pickle.dump(origin, file)
+    pickler = _pickler()
+    if pickler is pickle:
+        _Importable(file).dump(call)
+    else:
+        pickler.dump(call, file)
+
+
+def _files_of(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the file of the function's module, by the module's name; empty if it has none, as in a notebook."""
+    named = function.func if isinstance(function, partial) else function
+    module = sys.modules.get(getattr(named, "__module__", None) or "")
+    path = getattr(module, "__file__", None)
+    return {module.__name__.partition(".")[0]: os.path.abspath(path)} if module and path else {}
 
 
 class _NotImportable(Exception):
@@ -106,12 +129,6 @@ class _Importable(pickle.Pickler):
         return NotImplemented
 
 
-def _importable(value: Any) -> bytes:
-    file = io.BytesIO()
-    _Importable(file).dump(value)
-    return file.getvalue()
-
-
 def read_outcome(folder: Path, process: int, attempt: int) -> Outcome | None:
     """Return how a call has ended in a process of an attempt; None if that process has recorded nothing in it.
 
@@ -120,11 +137,12 @@ def read_outcome(folder: Path, process: int, attempt: int) -> Outcome | None:
     """
     path = _path(folder, process)
     try:
-        recorded = pickle.loads(path.read_bytes())
-        if recorded["attempt"] != attempt:
-            return None
-        if "error" not in recorded:
-            return Outcome(pickle.loads(recorded["result"]))
+        with path.open("rb") as file:
+            recorded = pickle.load(file)
+            if recorded["attempt"] != attempt:
+                return None
+            if "error" not in recorded:
+                return Outcome(pickle.load(file))
     except FileNotFoundError:
         return None
     except Exception as error:
@@ -156,36 +174,45 @@ def _path(folder: Path, process: int) -> Path:
     return folder / f"outcome-{process}.pickle"
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically. Raises OSError."""
+def _write(path: Path, dump: Callable[[IO[bytes]], None]) -> None:
+    """Write a file atomically. Raises OSError with its path, and what `dump` raises."""
     new = path.with_suffix(".new")
     try:
-        new.write_bytes(data)
+        with new.open("wb") as file:
+            dump(file)
         new.replace(path)
     except OSError as error:
         new.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
     """Call the function, and record its outcome. Raises what the function raises."""
-    call: _Call = pickle.loads((folder / _CALL).read_bytes())
-    sys.path += call["paths"]
     where = f"process {process} on {env.get('PODRUN_HOST', 'this machine')}"
+    attempt = int(env.get("PODRUN_ATTEMPT", 0))
 
-    def record(outcome: _Returned | _Raised) -> None:
-        attempt = int(env.get("PODRUN_ATTEMPT", 0))
-        _write(_path(folder, process), pickle.dumps({"attempt": attempt, **outcome}))
+    def record(outcome: Mapping[str, Any], *values: Any) -> None:
+        def dump(file: IO[bytes]) -> None:
+            pickle.dump({"attempt": attempt, **outcome}, file)
+            for value in values:
+                _pickler().dump(value, file)
+
+        _write(_path(folder, process), dump)
 
     try:
-        function, arguments = pickle.loads(call["call"])
+        function, arguments = _read_call(folder)
         result = function(*arguments)
     except BaseException as error:
         if not _is_stop(error):
             record(_recorded_error(error, where))
         raise
     try:
-        data = _pickler().dumps(result)
+        record({}, result)
+    except OSError:
+        raise
     except Exception as error:
         what = (
             f"the result of {getattr(function, '__qualname__', function)}, a {type(result).__name__}, cannot be pickled"
@@ -193,7 +220,24 @@ def _make_call(folder: Path, process: int, env: Mapping[str, str]) -> None:
         refused = FunctionError(f"{what}: {type(error).__name__}: {error}")
         record(_recorded_error(refused, where))
         raise refused from error
-    record({"result": data})
+
+
+def _read_call(folder: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return the function and its arguments. Raises what importing and unpickling them raises."""
+    with (folder / _CALL).open("rb") as file:
+        origin: _Origin = pickle.load(file)
+        sys.path += origin["paths"]
+        try:
+            call: tuple[Callable[..., Any], tuple[Any, ...]] = pickle.load(file)
+        except ModuleNotFoundError as error:
+            missing = str(error.name).partition(".")[0]
+            where = f" (there it is {path})" if (path := origin["files"].get(missing)) else ""
+            raise FunctionError(
+                f"there is no module {missing!r} where the function is called{where}: podrun sends the folder in which "
+                f"podrun.submit was called, {origin['folder']}, and no module from elsewhere; move it there, or install it "
+                f"for {sys.executable}"
+            ) from error
+    return call
 
 
 def _is_stop(error: BaseException) -> bool:
@@ -240,4 +284,6 @@ def _refuse(text: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    from podrun.function_call import main as main_of_module
+
+    main_of_module()  # FunctionError is pickled by its module, which must not be __main__

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
 from podrun.runtime.contract import ExitCode, UserError
 
@@ -176,6 +176,7 @@ def submit(
     hosts: str | None = None,
     simulate: bool = False,
     workdir: str | os.PathLike[str] | None = None,
+    **unknown: Never,
 ) -> Future[T]:
     """Call a function in every process of a pod, and return at once; `result()` waits for what it returns.
 
@@ -184,7 +185,8 @@ def submit(
 
     Args:
         function: any function that pickle takes, and with cloudpickle installed also lambdas and functions of the program
-            itself. Its module is that of the current folder, or installed on the nodes.
+            itself. Its module is in the current folder, which podrun sends, or is installed on the nodes; modules from
+            elsewhere are not sent.
         *args: its arguments; for keyword arguments use functools.partial.
         slurm: options of a SLURM job, as `--slurm` takes them: `partition=gpu,time=2:00:00`.
         slice: name of a slice, such as `gpu-2x8`; default with `simulate`: `cpu-1x1`.
@@ -192,15 +194,29 @@ def submit(
         hosts: `local`: this machine with its own devices.
         simulate: simulate the pod on this machine.
         workdir: folder of what the function saves by podrun; default: a new one.
+        **unknown: refused; the message says how to give keyword arguments to the function.
 
     Raises:
-        TypeError: the function or its arguments cannot be pickled, or another process would not find the function.
+        TypeError: the function or its arguments cannot be pickled, or another process would not find the function; or an
+            option is unknown.
         ValueError: not exactly one of `slurm`, `hosts="local"` and `simulate` is given.
         LaunchError: the call cannot be started or submitted; the message is that of the command.
         KeyboardInterrupt: Ctrl-C; the call has ended then, or is taken out of the queue.
     """
-    if (slurm is not None) + (hosts is not None) + simulate != 1 or hosts not in (None, "local") or slurm == "":
-        raise ValueError(f"podrun.submit: give one of slurm, hosts='local' and simulate=True; {ONE_PLACE}")
+    if unknown:
+        names = ", ".join(unknown)
+        raise TypeError(
+            f"podrun.submit: {names}: not an option; they are slurm, slice, pod, hosts, simulate and workdir. Keyword "
+            f"arguments of the function go into functools.partial: podrun.submit(partial(f, {next(iter(unknown))}=...), ...)"
+        )
+    if hosts not in (None, "local"):
+        raise ValueError(
+            f"podrun.submit: hosts={hosts!r}: only 'local'; other hosts do not see the folder of the results. With SLURM "
+            "give slurm='partition=gpu,time=2:00:00'; `podrun.launch(program=[...], hosts=...)` runs a program there"
+        )
+    if (slurm is not None) + (hosts is not None) + simulate != 1 or slurm == "":
+        file = f"pod={os.fspath(pod)!r} has settings only: " if pod is not None else ""
+        raise ValueError(f"podrun.submit: {file}give one of slurm, hosts='local' and simulate=True; {ONE_PLACE}")
     from podrun.launcher.pod.home import private_folder
 
     named = function.func if isinstance(function, partial) else function

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,8 @@ from ..remote.ask import ask
 from ..request.hosts import select_hosts
 from ..request.kept_answers import FOLDER as ANSWERS
 from ..request.kept_answers import answer_files
+from ..rundir.calls import FOLDER as CALLS
+from ..rundir.calls import calls_without_run, remove_path
 from ..rundir.old_runs import OldRun, old_run, old_runs, remove, remove_unfinished
 from ..rundir.runs import RunDirectory
 from ..staging.stored_executables import FOLDER as EXECUTABLES
@@ -123,16 +124,17 @@ def _remove_here(runs: Sequence[OldRun]) -> list[str]:
 
 
 def _stored(older_than: float) -> list[StoredFiles]:
-    """Return the files on this machine in groups: compiled programs, stored answers, compilers and wheels.
+    """Return the files on this machine in groups: compiled programs, stored answers, compilers, wheels and calls.
 
     Each group says which files may be removed (not used for `older_than` seconds), and which are kept.
     """
-    stored = []
+    stored, calls = [], calls_without_run(older_than)
     for kind, folder, (files, due) in (
         ("compiled programs", EXECUTABLES, executable_files(older_than)),
         ("kept answers", ANSWERS, answer_files(older_than)),
         ("compilers of TPUs and GPUs", COMPILERS, compiler_folders(older_than)),
         ("packages and Pythons for hosts", WHEELS, wheel_folders(older_than)),
+        ("calls of functions whose run is gone", CALLS, (calls, calls)),
     ):
         kept = [path for path in files if path not in due]
         stored += [StoredFiles(kind, podrun_home() / folder, some, some is due) for some in (due, kept) if some]
@@ -146,10 +148,7 @@ def _remove_stored(stored: Sequence[StoredFiles]) -> list[str]:
         bytes_before = one.bytes
         try:
             for path in one.files:
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
+                remove_path(path)
         except OSError as error:
             problems.append(f"cannot remove {error.filename}: {error.strerror}")
         else:

@@ -12,12 +12,11 @@ from podrun.runtime.contract import UserError
 
 from ..agent.base.disk import folder_size
 from ..plan.plan import DETACHED_LEASE
-from ..plan.program import Program
 from ..pod.home import podrun_home
+from .calls import REMOVED, call_of, removable, remove_path, size_of
 from .run_summary import RunStatus, Summary, summarize
 from .runs import RunDirectory, all_runs
 
-_DOOMED = ".removed-"
 _WHY_NOT = {
     RunStatus.PENDING: "waits in the queue",
     RunStatus.RUNNING: "is running",
@@ -51,7 +50,7 @@ def old_runs(older_than: float) -> list[OldRun]:
             or time.time() - (summary.ended or summary.started) < least
         ):
             continue
-        runs.append(OldRun(directory, summary, folder_size(str(directory.path))))
+        runs.append(OldRun(directory, summary, _size(directory)))
     return runs
 
 
@@ -66,7 +65,13 @@ def old_run(directory: RunDirectory) -> OldRun:
         raise UserError(
             f"run {summary.run} may have left something on {'; '.join(left)}; `podrun stop {summary.run}` ends that first"
         )
-    return OldRun(directory, summary, folder_size(str(directory.path)))
+    return OldRun(directory, summary, _size(directory))
+
+
+def _size(directory: RunDirectory) -> int:
+    """Return the bytes of a run directory, and of what is removed with it."""
+    call = call_of(directory)
+    return folder_size(str(directory.path)) + (size_of(removable(call)) if call else 0)
 
 
 def _unconfirmed(directory: RunDirectory) -> list[str]:
@@ -77,48 +82,21 @@ def _unconfirmed(directory: RunDirectory) -> list[str]:
 
 def remove(run: OldRun) -> None:
     """Remove the run directory. Raises UserError if it has a supervisor again, or cannot be removed."""
-    doomed = run.directory.path.with_name(f"{_DOOMED}{run.directory.run_id}")
-    call = _call_of(run)
+    doomed = run.directory.path.with_name(f"{REMOVED}{run.directory.run_id}")
+    call = call_of(run.directory)
     try:
         with run.directory.supervise():
             run.directory.path.rename(doomed)  # atomic, so that nobody sees a partial run
         _remove(doomed)
-        if call is not None:
-            _remove_call(call)
+        for path in removable(call) if call else ():
+            remove_path(path)
     except OSError as error:
         raise UserError(f"cannot remove {error.filename or doomed}: {error.strerror or error}") from None
 
 
-def _call_of(run: OldRun) -> Path | None:
-    """Return the folder of the call that the run has made for `podrun.submit`; None if it was another run."""
-    if not run.summary.program:
-        return None
-    try:
-        job = run.directory.spec().job
-    except UserError:
-        return None
-    words = job.argv if isinstance(job, Program) else ()
-    if "podrun.function_call" not in words:
-        return None
-    folder = Path(words[-1])
-    return folder if folder.parent == podrun_home() / "functions" else None
-
-
-def _remove_call(folder: Path) -> None:
-    """Remove a call and its outcomes; what the function has saved in its workdir stays, as that of other runs does."""
-    workdir = folder / "workdir"
-    with contextlib.suppress(OSError):
-        if not workdir.is_dir() or not any(workdir.iterdir()):
-            shutil.rmtree(folder)
-            return
-        for path in folder.iterdir():
-            if path != workdir:
-                path.unlink()
-
-
 def remove_unfinished() -> None:
     """Remove the remains of an interrupted `remove`."""
-    for path in (podrun_home() / "runs").glob(f"{_DOOMED}*"):
+    for path in (podrun_home() / "runs").glob(f"{REMOVED}*"):
         with contextlib.suppress(OSError):
             _remove(path)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -25,6 +27,11 @@ def add(a, b):
 
 def fail():
     raise ValueError("boom")
+
+def peak(data):
+    import resource
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - int(status["VmRSS"].split()[0])) * 1024 + len(data)
 
 def wait(path):
     open(path, "w").close()
@@ -150,3 +157,58 @@ def test_what_a_function_has_saved_stays(here: Sandbox) -> None:
     assert [path.name for path in saved.parents[2].iterdir()] == ["workdir"]
     with pytest.raises(podrun.LaunchError, match="gone"):
         other.result()
+
+
+def test_large_arguments_are_in_memory_once(here: Sandbox) -> None:
+    """Nor are they copied in the process that makes the call; `podrun clean` counts them."""
+    import work
+
+    large = b"x" * 50_000_000
+    tracemalloc.start()
+    call = podrun.submit(work.peak, large, simulate=True)
+    assert tracemalloc.get_traced_memory()[1] < len(large) / 2
+    tracemalloc.stop()
+    assert call.result(120) < len(large) * 1.5
+    listed = here.podrun("clean", "--older-than", "0s", "--dry-run").stdout
+    assert re.search(r"\brun\b.* 5\d(\.\d)? MB|47\.\d MiB|50\.\d MB", listed), listed
+
+
+def test_a_module_from_elsewhere_is_named(here: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "distant.py").write_text("def f():\n    return 1\n")
+    project = here.path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(elsewhere)
+    import distant
+
+    error = podrun.submit(distant.f, simulate=True).exception(120)
+    assert isinstance(error, podrun.FunctionError)
+    for words in ("no module 'distant'", str(elsewhere / "distant.py"), f"was called, {project}", "install it for"):
+        assert words in str(error)
+
+
+def test_options_that_submit_does_not_take(here: Sandbox) -> None:
+    """Each message says what it takes."""
+    import work
+
+    with pytest.raises(TypeError, match=r"lr, n: not an option; they are slurm, slice.*partial\(f, lr=\.\.\.\)"):
+        podrun.submit(work.add, lr=1, n=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"hosts='a,b': only 'local'.*podrun\.launch"):
+        podrun.submit(work.add, hosts="a,b")
+    with pytest.raises(ValueError, match=r"pod='pod\.yaml' has settings only: give one of slurm, hosts='local'"):
+        podrun.submit(work.add, pod="pod.yaml")
+    assert not (here.path / "home" / "functions").exists()
+
+
+def test_a_call_that_is_cancelled_while_it_starts(here: Sandbox) -> None:
+    """However early, the call does not run to its end, and nothing of it is left."""
+    import work
+
+    for _ in range(3):
+        call = podrun.submit(work.add, 1, 2, simulate=True, slice="cpu-2x1")
+        assert call.cancel() and call.cancelled() and call.done()
+        with pytest.raises(CancelledError):
+            call.result()
+    wait_until(lambda: not [pid for pid in processes_of(here) if pid != os.getpid()], "the end of all processes")

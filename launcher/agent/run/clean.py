@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _MARK = ENV_RUN.encode() + b"="
 IN_USE = 900.0  # seconds since the last use for which an environment counts as used; runs mark theirs more often
+_REMOVED = ".removed-"  # prefix of the name of a folder that is being removed
 _COMMAND_LENGTH = 200  # characters of a command line that are reported
 
 
@@ -79,7 +80,7 @@ class FinishedRuns:
             hosts = hosts_folder(self._home, run)
             for name in _names(hosts):
                 path = os.path.join(hosts, name)
-                host, _, attempt = name.rpartition(".")
+                host, _, attempt = (name[len(_REMOVED) :] if name.startswith(_REMOVED) else name).rpartition(".")
                 if host != self._host or not attempt.isdigit() or os.path.islink(path):
                     continue
                 size, newest = _measure(path)
@@ -112,8 +113,7 @@ class FinishedRuns:
         removed = 0
         for folder in self.folders():
             if folder["run"] in runs:
-                shutil.rmtree(folder["path"], ignore_errors=True)
-                removed += not os.path.exists(folder["path"])
+                removed += _remove(folder["path"])
                 _remove_empty(os.path.dirname(folder["path"]))
         return removed, left
 
@@ -190,6 +190,20 @@ def _names(folder: str) -> List[str]:
         return sorted(os.listdir(folder))
     except OSError:
         return []
+
+
+def _remove(folder: str) -> bool:
+    """Remove a folder, renamed first, so that nobody sees a part of it. Returns whether it was removed."""
+    parent, name = os.path.split(folder)
+    doomed = folder if name.startswith(_REMOVED) else os.path.join(parent, _REMOVED + name)
+    try:
+        if doomed != folder:
+            shutil.rmtree(doomed, ignore_errors=True)  # left by an interrupted removal
+            os.rename(folder, doomed)
+    except OSError:
+        return False
+    shutil.rmtree(doomed, ignore_errors=True)
+    return not os.path.exists(doomed)
 
 
 def _remove_empty(hosts: str) -> None:

@@ -1,4 +1,4 @@
-"""What a container engine is given: its variables, what is mounted, and the interpreter that is asked in the image."""
+"""A container engine is given the variables, what is mounted, and the interpreter that is asked in the image."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,6 +97,58 @@ def test_compiled_programs_and_kept_answers(podrun: Podrun, sandbox: Sandbox) ->
     assert not [path for path in (home / "programs").rglob("*") if path.is_file()]
 
 
+def make_call(home: Path, name: str, age: float) -> Path:
+    """Make the folder of a call by podrun.submit whose run is gone."""
+    call = home / "functions" / name
+    call.mkdir(parents=True)
+    (call / "call.pickle").write_bytes(b"x" * 1000)
+    os.utime(call, (time.time() - age,) * 2)
+    return call
+
+
+def test_calls_whose_run_is_gone(podrun: Podrun, sandbox: Sandbox) -> None:
+    """They are counted and removed, but not what their functions have saved, and not a call that is being submitted."""
+    home = sandbox.path / "home"
+    old = make_call(home, "old", 8 * DAY)
+    new = make_call(home, "new", 60)
+    saved = make_call(home, "saved", 0) / "workdir" / "model"
+    saved.parent.mkdir()
+    saved.touch()
+    os.utime(saved.parents[1], (time.time() - 8 * DAY,) * 2)
+    listed = podrun("clean", "--dry-run", "--older-than", "0s").out
+    assert "calls of functions whose run is gone" in listed and "  2 kB  " in listed, listed
+    assert podrun("clean", "--yes", "--older-than", "0s").code == 0
+    assert (old.exists(), new.exists(), [*saved.parents[1].iterdir()]) == (False, True, [saved.parent])
+    assert podrun("clean", "--dry-run", "--older-than", "0s").out.startswith("nothing to remove")
+
+
+def test_an_interrupted_clean_leaves_no_part_in_place(
+    podrun: Podrun, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders are renamed before they are removed, and the next clean removes the rest."""
+    call = make_call(sandbox.path / "home", "old", 8 * DAY)
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(shutil, "rmtree", lambda path: os.kill(os.getpid(), signal.SIGINT))
+        assert podrun("clean", "--yes").code == 130
+    assert [path.name for path in call.parent.iterdir()] == [".removed-old"]
+    assert podrun("clean", "--yes").code == 0
+    assert [*call.parent.iterdir()] == []
+
+
+def test_a_call_that_cannot_be_removed_is_told(
+    podrun: Podrun, make: Make, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = make_call(sandbox.path / "home", "old", 8 * DAY)
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy", str(path))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    done = podrun("clean", "--yes")
+    assert done.code == 1
+    assert f"cannot remove {call.with_name('.removed-old')}: Device or resource busy" in done.err
+
+
 @pytest.fixture
 def sleeper() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     started: list[subprocess.Popen[bytes]] = []
@@ -118,6 +172,8 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
     run.end()
     folder = run.directory.path / "hosts" / "host-1.0"
     folder.mkdir(parents=True)
+    half = folder.with_name(".removed-host-1.1")  # left by an interrupted clean
+    half.mkdir()
     (folder / "1.out").write_text("never fetched")
     ours = sleeper(PODRUN_RUN_ID=run.id, PODRUN_HOST="host-1")
     others = [
@@ -134,10 +190,10 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
     assert f"{ours.pid} of run {run.id}" in looked.out and str(folder) in looked.out and ours.poll() is None
     refused = podrun("clean", "aaaa")
     assert (
-        "1 run here" in refused.err and "1 folder (13 bytes)" in refused.err and "1 process, by SIGKILL" in refused.err
+        "1 run here" in refused.err and "2 folders (13 bytes)" in refused.err and "1 process, by SIGKILL" in refused.err
     )
     done = podrun("clean", "aaaa", "--yes")
-    assert done.code == 0 and "removed 1 folder, 1 process on the hosts" in done.out
+    assert done.code == 0 and "removed 2 folders, 1 process on the hosts" in done.out
     assert ours.wait(60) == -signal.SIGKILL
     assert [process.poll() for process in others] == [None] * 3
     assert not run.directory.path.exists()
