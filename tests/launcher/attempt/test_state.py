@@ -707,3 +707,35 @@ def test_a_lost_host_that_was_restarted(attempt: Attempt, reason: str, is_reboot
     attempt.started()
     attempt.lost(1, reason=f"its agent is gone ({reason})", left=[])
     assert [failure.rebooted for failure in attempt.state.failures.seen] == [is_rebooted]
+
+
+@pytest.mark.parametrize(("codes", "all_well"), [((0, 0), True), ((0, 3), False), ((3, 3), False)])
+def test_whether_all_processes_have_ended_well(codes: tuple[int, int], all_well: bool) -> None:
+    """One that has failed is enough for a no."""
+    attempt = Attempt(PROGRAM)
+    attempt.started()
+    for host, code in enumerate(codes):
+        attempt.exits(host, code)
+        attempt.stopped(host)
+    assert attempt.ends().all_ended_well is all_well
+
+
+@pytest.mark.parametrize("missing", [0, 5])
+def test_a_run_whose_output_is_not_here_is_not_finished(missing: int) -> None:
+    """All processes are done, but what one has printed may never arrive: the user's stop is the end then."""
+    attempt = Attempt(PROGRAM)
+    attempt.started()
+    for host in (0, 1):
+        attempt.exits(host, 0)
+    attempt.apply(StopBegun(by_user=True, unopened=()))
+    attempt.stopped(0, missing=missing)
+    attempt.stopped(1)
+    assert attempt.ends(2).interrupted_by == (2 if missing else None)
+
+
+def test_a_line_that_is_no_event_hides_none(attempt: Attempt) -> None:
+    """The next line in the same piece is an event as any other."""
+    attempt.started()
+    event = json.dumps({"time": 0.0, "event": EventKind.PHASE, "phase": Phase.TRAIN}).encode()
+    attempt.receive(0, "output", stream="0.events", data=b"no event\n" + event + b"\n")
+    assert attempt.process(0).phase == Phase.TRAIN

@@ -294,3 +294,15 @@ def test_a_key_that_is_known_by_its_initials() -> None:
         "optimizer.wd: there is no such key; did you mean optimizer.weight_decay?",
     ):
         assert any(text.startswith(expected) for text in texts), texts
+
+
+def test_what_may_be_typed_after_a_key() -> None:
+    """The keys of a section, of all its choices, and the values of a key if they are few: completion shows them."""
+    tree = SchemaTree(Config)
+    assert {"adamw", "sgd"} <= set(tree.values(("optimizer", "name")))
+    assert {"adamw", "sgd"} <= set(tree.values(("optimizer",)))
+    assert tree.values(("optimizer", "nesterov")) == ["true", "false"]
+    assert tree.values(("steps",)) == tree.values(("optimizer", "nothing")) == tree.values(("nothing", "key")) == []
+    members = tree.members(("optimizer",))
+    assert {"name", "b1", "nesterov"} <= set(members) and not members["nesterov"][0]
+    assert tree.members(())["optimizer"][0]

@@ -191,3 +191,12 @@ def test_how_the_data_differs() -> None:
         ("data", "not the same as before (data.name prepared, now prepared)"),
         ("data.packing", '"concat" in the checkpoint, "fit" in this job'),
     ]
+
+
+def test_an_average_of_frozen_parameters_is_no_difference() -> None:
+    """Older versions saved it there; what is trained must still be there, in its shape."""
+    now = {"params": {"w": [2]}, "ema": {"w": [2], "table": {}}}
+    older = {"params": {"w": [2]}, "ema": {"w": [2], "table": [9]}}
+    assert rows(job(), job(), older, now) == []
+    other = {"params": {"w": [2]}, "ema": {"w": [3], "table": [9]}}
+    assert [key for key, _ in rows(job(), job(), other, now)] == ["state.ema.w"]

@@ -329,6 +329,14 @@ def test_token_ids_to_evaluate_on(tmp_path: Path) -> None:
     assert text_to_evaluate(apart, str(other), None, load_dataset(apart).fingerprint)[1]
 
 
+def test_token_ids_to_evaluate_on_are_those_of_the_vocabulary(tmp_path: Path) -> None:
+    """A model has no embedding of others."""
+    path = tokens_file(tmp_path / "t.bin", stream(20))
+    job = a_job(8).model_copy(update={"data": TokensData(path=path, vocabulary=19)})
+    with pytest.raises(UserError, match="token 19, counted from 0, is 19, but the vocabulary is 19"):
+        text_to_evaluate(job, str(path), None, b"x" * 8)
+
+
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_least_to_evaluate_on(tmp_path: Path, length: int) -> None:
     """Two tokens, of which the second is predicted."""
