@@ -160,3 +160,13 @@ def test_the_tracker_of_a_program_goes_before_that_of_the_config(
     )
     make_writers(log, Workdir(tmp_path), 0, print, CONFIG, tracker)
     assert used == [code for code in (tracker or in_config,) if code]
+
+
+@pytest.mark.parametrize(("channels", "colorspace"), [(1, 1), (3, 3), (4, 4)])
+def test_an_image_in_tensorboard_has_its_size(tmp_path: Path, channels: int, colorspace: int) -> None:
+    """Height, width and the number of channels come from the PNG."""
+    writer = TensorBoard(tmp_path, resumed_from=0)
+    writer.sample(1, sample_of("i", np.zeros((5, 7, channels), np.uint8)))
+    writer.close()
+    (shown,) = [value.image for event in tensorboard_events(tmp_path) for value in event.summary.value]
+    assert (shown.height, shown.width, shown.colorspace) == (5, 7, colorspace)
