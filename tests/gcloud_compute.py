@@ -81,7 +81,11 @@ def answer(state: State, words: list[str], folder: Path) -> int:
         while not (folder / "go").exists():
             time.sleep(0.01)
     if group == "instances":
-        print(json.dumps(list_vms(state, options)))
+        base = {"zones": options["zone"], "filter": f"name~^{name.rpartition('-')[0]}-"} if verb == "describe" else {}
+        rows = list_vms(state, {**options, **base})
+        if "metadata" not in options["format"]:
+            rows = [{key: value for key, value in row.items() if key != "metadata"} for row in rows]
+        print(json.dumps(rows if verb == "list" else next(row for row in rows if row["name"] == name)))
         return 0
     kind = KINDS[group]
     place = {"groups": "zone", "policies": "region"}.get(

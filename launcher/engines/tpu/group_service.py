@@ -27,6 +27,7 @@ from .gcloud_answer import Answer, parse_answer
 from .gcloud_errors import ExistingTpuError, advice
 from .groups import (
     DESCRIBE,
+    DESCRIBE_MACHINE,
     LABEL,
     LIST,
     LIST_MACHINES,
@@ -47,11 +48,14 @@ TITLE = "an instance group of Compute Engine"
 _CREATE_LIMIT = 180.0  # seconds
 _DELETE_LIMIT = 600.0  # seconds: gcloud waits until the machines are gone
 _APPEARS = 45.0  # seconds after which a request whose answer was lost has surely made its group, or never does
+_SMALL = 200  # machines of a group whose metadata fit into one answer
 _PAUSE = 3.0  # seconds between two looks at it
+_WITHOUT_PAGES = 1000
 _DISK = "100GB"
 """Boot disk of each machine: an environment with JAX does not fit into the 10 GB that Google gives otherwise."""
 _IMAGES = "ubuntu-os-accelerator-images"
-_VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces,metadata.items)"
+_VM_FIELDS = "json(name,id,status,machineType,labels,networkInterfaces)"
+_METADATA_FIELDS = "json(metadata.items)"
 _STATE_FIELDS = "json(status,labels,resourceStatus.scheduling)"
 _GROUP_FIELDS = (
     "json(name,id,description,targetSize,baseInstanceName,instanceLifecyclePolicy,creationTimestamp,"
@@ -255,7 +259,10 @@ def create_flags(order: Order, project: str, token: str) -> list[tuple[Part, lis
     several = order.slice.hosts > 1
     described = f"--description={mark(order, token)}"
     rows = [(TEMPLATE, [*_template_flags(order), described])]
-    group = [f"--template={TEMPLATE.name(order.tpu)}", f"--size={order.slice.hosts}", described]
+    # without pages a group has at most 1000 machines:
+    # https://docs.cloud.google.com/compute/docs/instance-groups/add-remove-vms-in-mig
+    pages = ["--list-managed-instances-results=paginated"] if order.slice.hosts > _WITHOUT_PAGES else []
+    group = [f"--template={TEMPLATE.name(order.tpu)}", f"--size={order.slice.hosts}", described, *pages]
     if several:
         topology = ["--type=HIGH_THROUGHPUT", f"--accelerator-topology={order.topology}"]
         rows.append((POLICY, [*_overridden(topology, order.settings.flags("policy")), described]))
@@ -336,4 +343,23 @@ def list_hosts(tpu: TpuName) -> Listing:
             f"{tpu.label}: it is not ready: {status.label}, {status.meaning}; "
             f"look at `{' '.join(GROUP.argv('list-instances', tpu))}`, and try again"
         )
-    return read_hosts(tpu, status, _list_vms(tpu, status.group, _VM_FIELDS))
+    return read_hosts(tpu, status, _list_with_order(tpu, status.group))
+
+
+def _list_with_order(tpu: TpuName, group: Group) -> list[Any]:
+    """Return gcloud's list of the machines of a group, whose metadata says in which order they work.
+
+    The metadata of each machine names all machines, so those of a large slice do not fit into one answer: it is asked of one.
+    """
+    if group.size <= _SMALL:
+        return list(_list_vms(tpu, group, f"{_VM_FIELDS[:-1]},metadata.items)"))
+    rows = list(_list_vms(tpu, group, _VM_FIELDS))
+    named = [row for row in rows if isinstance(row, dict) and isinstance(row.get("name"), str)]
+    if not named:
+        return rows
+    first = min(named, key=lambda row: row["name"])
+    project = [f"--project={tpu.project}"] if tpu.project else []
+    argv = ["gcloud", "compute", "instances", "describe", first["name"], f"--zone={tpu.zone}", *project]
+    described = run_gcloud(argv, tpu, DESCRIBE_MACHINE, form=_METADATA_FIELDS)
+    more = described if isinstance(described, dict) else {}
+    return [{**row, **more} if row is first else row for row in rows]

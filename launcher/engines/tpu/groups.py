@@ -36,6 +36,7 @@ from .tpu_vm import Address, OptionalAddress
 DESCRIBE = Verb("instance-groups managed", "describe", is_compute=True)
 LIST = Verb("instance-groups managed", "list", is_compute=True)
 LIST_MACHINES = Verb("instance-groups managed", "list-instances", is_compute=True)
+DESCRIBE_MACHINE = Verb("instances", "describe", is_compute=True)
 LIST_VMS = Verb("instances", "list", is_compute=True)
 LABEL = "podrun-tpu"
 """Label of the machines, whose value is the name of the TPU."""

@@ -10,6 +10,7 @@ from enum import StrEnum
 from podrun.runtime.contract import UserError
 
 from ...pod.slices import Slice, parse_slice, size_name, slice_of_shape
+from ...view.times import parse_duration
 from ...yamlfile.short import short
 from .gcloud import TpuName
 
@@ -35,6 +36,7 @@ _RUNTIME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _RESOURCE = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")  # a name in Compute Engine
 _MAX_GROUP = 58  # characters of a group's name: its machines are called NAME-xxxx, in 63 characters
 _MAX_NAME = 63
+_MAX_MACHINES = 2000  # https://docs.cloud.google.com/compute/docs/instance-groups/add-remove-vms-in-mig
 _PATH = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._:/-]{0,254}")  # a name, or the path of a resource
 _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}")
 _DURATION = re.compile(r"(\d{1,6}[dhms]){1,4}")
@@ -72,6 +74,16 @@ _PODRUN_FLAGS = {
 }
 """Options of gcloud for which podrun has its own, which it must know: (name, podrun's)."""
 FLEX_LIMIT = "7d"  # Google's limit: https://docs.cloud.google.com/tpu/docs/flex-start
+
+
+_RUN_LIMITS = (600.0, 604800.0)
+"""Seconds: https://docs.cloud.google.com/compute/docs/instance-groups/about-resize-requests-mig, which are flex-start too."""
+_WAIT_LIMITS = (90.0, 7200.0)
+"""Seconds: https://docs.cloud.google.com/compute/docs/instances/about-flex-start-vms. The Cloud TPU API has none."""
+
+
+def _is_outside(duration: str, least: float, most: float) -> bool:
+    return _DURATION.fullmatch(duration) is not None and not least <= parse_duration(duration, "") <= most
 
 
 class Cost(StrEnum):
@@ -126,6 +138,11 @@ class Settings:
         for option, value in (("--valid-until-duration", self.valid_until), ("--max-run-duration", self.max_run)):
             if value is not None and not _DURATION.fullmatch(value):
                 rows.append(f"{option}: {short(value)} is no duration; durations are like 6h, 90m, 1d12h")
+        if self.max_run and _is_outside(self.max_run, *_RUN_LIMITS):
+            rows.append(
+                f"--max-run-duration: {self.max_run} is not between 10m and 7d, for which machines of flex-start may run; "
+                "give a time between those, or leave it out for 7d"
+            )
         for label in self.labels:
             if not _LABEL.fullmatch(label):
                 rows.append(f"--labels: {short(label)} is no label; labels are like team=vision, in small letters")
@@ -292,10 +309,20 @@ def _compute_problems(
             f"TPU: {short(name)} cannot be a name on Compute Engine; names have small letters, digits and dashes, and with "
             f"the zone at most {_MAX_NAME - 1} characters"
         )
+    if slice.hosts > _MAX_MACHINES:
+        rows.append(
+            f"--slice: a {slice.name} has {slice.hosts} hosts, but an instance group of Compute Engine at most "
+            f"{_MAX_MACHINES} machines; order a smaller slice here, or this one on GKE (`podrun render jobset`)"
+        )
     if reserved and not settings.reservation:
         rows.append("--reserved: on Compute Engine a reservation is named; give --reservation NAME")
     if settings.valid_until and not flex:
         rows.append("--valid-until-duration: on Compute Engine only requests with --flex-start end by themselves")
+    if settings.valid_until and flex and _is_outside(settings.valid_until, *_WAIT_LIMITS):
+        rows.append(
+            f"--valid-until-duration: {settings.valid_until} is not between 90s and 2h, for which Compute Engine lets a "
+            "request wait; give a time between those, or leave it out"
+        )
     if slice.hosts > 1 and any(mode == "rw" for _, mode in settings.disks()):
         rows.append(
             f"--data-disk: only one machine can write to a disk, and a {slice.name} has {slice.hosts}; leave out :rw"

@@ -191,6 +191,11 @@ def test_a_topology_of_its_own(service: Service, podrun: Podrun) -> None:
         (("--slice", "v6e-8", "--reserved"), "on Compute Engine a reservation is named; give --reservation NAME"),
         (("--slice", "v6e-8", "--spot", "--flex-start"), "--spot and --flex-start are two classes of cost"),
         (("--slice", "v6e-8", "--max-run-duration", "4h"), "--max-run-duration is for --flex-start"),
+        (("--slice", "v6e-8", "--flex-start", "--valid-until-duration", "3h"), "3h is not between 90s and 2h"),
+        (("--slice", "v6e-8", "--flex-start", "--valid-until-duration", "60s"), "60s is not between 90s and 2h"),
+        (("--slice", "v5e-8", "--flex-start", "--max-run-duration", "8d"), "8d is not between 10m and 7d"),
+        (("--slice", "v6e-8", "--flex-start", "--max-run-duration", "5m"), "5m is not between 10m and 7d"),
+        (("--slice", "tpu7x-18432"), "a tpu7x-18432 has 2304 hosts, but an instance group of Compute Engine at most"),
         (("--slice", "v6e-8", "--valid-until-duration", "4h"), "only requests with --flex-start end by themselves"),
         (("--slice", "v6e-16", "--topology", "2x4"), "--topology: 2x4 has 8 chips, but a v6e-16 has 16, as 4x4 has"),
         (("--slice", "v6e-16", "--topology", "4by4"), "--topology: '?4by4'? is no topology"),
@@ -530,6 +535,19 @@ def test_hosts_are_in_the_order_of_the_workers(service: Service, podrun: Podrun)
     service.change_compute(groups={f"{ZONE}/my-tpu": {**group, "number": 2}}, order=[0, 1])
     assert [host.internal for host in find().hosts] == ["10.0.0.2", "10.0.0.3"]
     assert find().ssh.known_hosts != pod.ssh.known_hosts
+
+
+def test_the_hosts_of_a_large_slice(service: Service, podrun: Podrun) -> None:
+    """Ask one machine for the order: the metadata of all are more than podrun reads of an answer."""
+    hosts = 1536
+    order = [*range(1, hosts), 0]
+    addresses = [f"10.0.{n // 250}.{n % 250 + 2}" for n in range(hosts)]
+    service.change_compute(order=order, addresses=addresses)
+    done = podrun("tpu", "up", *WHERE, "--slice", "v5p-12288", "--spot", "--yes")
+    assert done.code == 0, done.err
+    assert service.compute["groups"][f"{ZONE}/my-tpu"]["options"]["list-managed-instances-results"] == "paginated"
+    pod = find_pod(PodRequest(inventories={"tpu": "my-tpu"}, refinements={"zone": ZONE}))
+    assert [host.internal for host in pod.hosts] == [*addresses[1:], addresses[0]]
 
 
 def test_a_group_that_podrun_has_not_made_can_be_used(service: Service, podrun: Podrun) -> None:
