@@ -215,7 +215,7 @@ def _pod_spec(pod: Pod, job: Config | Program, cluster: ClusterOptions, network:
     spec["volumes"] = [
         {"name": _SHARED_MEMORY, "emptyDir": {"medium": "Memory"}},
         *map(dict, network.volumes),
-        *({"name": name, **volume.source} for name, volume in _named(cluster.volumes)),
+        *({"name": name, **volume.source_of(network.is_hosts)} for name, volume in _named(cluster.volumes)),
     ]
     return spec
 
@@ -236,6 +236,10 @@ def _container(pod: Pod, job: Config | Program, cluster: ClusterOptions, network
         container["resources"] = {"limits": limits}
     if network.capabilities:
         container["securityContext"] = {"capabilities": {"add": list(network.capabilities)}}
+    if pod.slice.kind == "tpu" and network.is_hosts:
+        # as xpk (src/xpk/core/docker_container.py): libtpu opens the chips' devices and locks much memory, which GKE allows
+        # other containers only in newer versions. A cluster that forbids it forbids the host's network as well.
+        container["securityContext"] = {"privileged": True}
     container["volumeMounts"] = [
         # NCCL, libtpu and the loaders of data divide their work over processes by shared memory; the default is 64 MiB
         {"name": _SHARED_MEMORY, "mountPath": "/dev/shm"},

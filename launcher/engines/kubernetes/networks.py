@@ -116,7 +116,12 @@ _TCPX = Network(
         "us-docker.pkg.dev/gce-ai-infra/gpudirect-tcpx/tcpgpudmarxd-dev:v2.0.12",
         [
             *("/tcpgpudmarxd/build/app/tcpgpudmarxd", "--gpu_nic_preset", "a3vm", "--gpu_shmem_type", "fd"),
-            *("--uds_path", "/run/tcpx", "--setup_param", '"--verbose 128 2 0 "'),
+            *(
+                "--uds_path",
+                "/run/tcpx",
+                "--setup_param",
+                r"\"--verbose 128 2 0 \"",
+            ),  # the backslashes are in Google's file
         ],
         ["NET_ADMIN"],
         {"libraries": LIBRARIES, "tcpx-socket": "/run/tcpx", "sys": "/hostsysfs", "proc-sys": "/hostprocsysfs"},

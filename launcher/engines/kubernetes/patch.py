@@ -138,7 +138,7 @@ def _steps(path: str) -> Steps:
     if end != len(path) or not steps:
         raise UserError(
             f"--set {path}: is not a path, such as pod.spec.volumes[shm].emptyDir.sizeLimit; a name with dots is in quotes: "
-            'pod.metadata.annotations."example.com/team"'
+            """--set 'pod.metadata.annotations."example.com/team"=VALUE'"""
         )
     return tuple(steps)
 
@@ -159,11 +159,37 @@ def _kind_at(where: str, steps: Steps) -> Any:
     """Return the schema of the field. Raises UserError if there is none."""
     kind: Any = {root: _kind_of_root(path) for root, path in ROOTS.items()}
     for number, step in enumerate(steps):
+        above = kind
         kind, problem = _kind_below(kind, step)
         if problem:
+            if named := _name_with_dots(steps, number, above):
+                raise UserError(f"{where}: {named}")
             before = "".join(map(str, steps[:number])).lstrip(".")
             raise UserError(f"{where}: {before or 'a JobSet'} {problem}")
     return kind
+
+
+def _name_with_dots(steps: Steps, number: int, above: Any) -> str:
+    """Return how to write a name with dots, such as that of an annotation, if the steps look like one; otherwise empty."""
+    mapping = number - 2
+    if above != "string" or mapping < 0 or "*" not in _kind_or_empty(steps[: mapping + 1]):
+        return ""
+    if any(step.is_item for step in steps[mapping + 1 :]):
+        return ""
+    before = "".join(map(str, steps[: mapping + 1])).lstrip(".")
+    name = ".".join(step.key for step in steps[mapping + 1 :])
+    return (
+        f"{before} has names with texts; if {name} is one name, put it in quotes that the shell leaves: "
+        f"--set '{before}.\"{name}\"=VALUE'"
+    )
+
+
+def _kind_or_empty(steps: Steps) -> Any:
+    """Return the schema of a field that is there."""
+    kind: Any = {root: _kind_of_root(path) for root, path in ROOTS.items()}
+    for step in steps:
+        kind = _kind_below(kind, step)[0]
+    return kind if isinstance(kind, dict) else {}
 
 
 def _kind_of_root(path: Sequence[str | int]) -> Any:

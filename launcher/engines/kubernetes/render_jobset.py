@@ -287,10 +287,19 @@ def _submit(text: str, request: JobSetRequest) -> int:
     return ExitCode.DONE
 
 
+_TOO_OLD = (
+    ": it is too old; `kubectl get deployments -A -o wide` shows its version (jobset-controller-manager), and podrun needs "
+    "0.10 or newer: https://jobset.sigs.k8s.io/docs/installation"
+)
+
+
 def _remedy(stderr: str) -> str:
     remedies = (
         ("AlreadyExists", "a JobSet of that name exists: `kubectl delete jobset NAME`, or give another --name"),
         ("no matches for kind", "the cluster has no JobSet: install it (https://jobset.sigs.k8s.io/docs/installation)"),
+        ("unknown field", f"the cluster's JobSet does not know this field{_TOO_OLD}"),
+        ("Unsupported value", f"the cluster's JobSet does not know this value{_TOO_OLD}"),
+        ("privileged", "the cluster does not allow privileged containers: give --network pod, which does without"),
         ("Forbidden", "your user may not create JobSets there; ask who runs the cluster"),
         ("hostNetwork", "the cluster does not allow the host's network: give --network pod"),
         ("was refused", "kubectl does not reach the cluster: `kubectl config current-context`"),

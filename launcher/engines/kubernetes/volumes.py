@@ -42,6 +42,17 @@ class Volume:
     def is_fuse(self) -> bool:
         return "csi" in self.source
 
+    def source_of(self, is_host_network: bool) -> dict[str, Any]:
+        """Return Kubernetes' definition of the volume for a pod on the network of its host, or on one of its own.
+
+        On the host's network the metadata server answers for the node. GCS FUSE reads a bucket as the pod's service account
+        only if it is asked to: https://github.com/GoogleCloudPlatform/gcs-fuse-csi-driver/tree/main/docs, on authentication.
+        """
+        if not (self.is_fuse and is_host_network):
+            return self.source
+        csi = self.source["csi"]
+        return {"csi": {**csi, "volumeAttributes": {**csi["volumeAttributes"], "hostNetworkPodKSA": "true"}}}
+
     def holds(self, path: Path) -> bool:
         """Return True if the path is below the volume's folder."""
         return PurePosixPath(os.path.normpath(path)).is_relative_to(os.path.normpath(self.folder))

@@ -154,6 +154,12 @@ def test_all_mistakes_at_once(in_process: Podrun) -> None:
         ),
         ("echo 'Error from server (AlreadyExists): x' >&2; exit 1", 2, "give another --name"),
         ("echo 'error: no matches for kind \"JobSet\"' >&2; exit 1", 2, "the cluster has no JobSet: install it"),
+        (
+            "echo 'Error from server (BadRequest): strict decoding error: unknown field \"spec.x\"' >&2; exit 1",
+            2,
+            "it is too old",
+        ),
+        ("echo 'The JobSet is invalid: Unsupported value: \"Restart\"' >&2; exit 1", 2, "podrun needs 0.10 or newer"),
         ("exit 3", 2, "it ended with 3"),
         ("printf '\\377' >&2; exit 1", 2, "kubectl has not created the JobSet"),
     ],

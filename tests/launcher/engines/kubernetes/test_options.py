@@ -194,6 +194,16 @@ def test_volumes(train: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("network", "is_hosts"), [(None, True), ("pod", False)])
+def test_buckets_and_privileges_on_the_network_of_the_host(train: Path, network: str | None, is_hosts: bool) -> None:
+    """There a bucket is read as the pod's service account only if that is asked for; xpk makes TPU containers privileged."""
+    manifest = made(train, slice="v4-16", network=network, volume=("gs://my-bucket:/data",), workdir="gs://bucket/t")
+    pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    attributes = pod["volumes"][1]["csi"]["volumeAttributes"]
+    assert attributes.get("hostNetworkPodKSA") == ("true" if is_hosts else None)
+    assert pod["containers"][0].get("securityContext") == ({"privileged": True} if is_hosts else None)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -301,6 +311,14 @@ def test_any_field_can_be_set(train: Path, settings: tuple[str, ...], path: str,
             '--set pod.spec.nodeSelector.a: True is not of type string; write it in quotes: "true"',
         ),
         ("pod.spec.nodeSelector=x", "--set pod.spec.nodeSelector: has fields, but 'x' has none; write {field: value}"),
+        (
+            "pod.metadata.annotations.example.com/team=a",
+            """--set 'pod.metadata.annotations."example.com/team"=VALUE'""",
+        ),
+        (
+            "pod.spec.nodeSelector.cloud.google.com/gke-spot=true",
+            """--set 'pod.spec.nodeSelector."cloud.google.com/gke-spot"=VALUE'""",
+        ),
         ("spec", "--set 'spec': write PATH=VALUE, such as spec.ttlSecondsAfterFinished=3600"),
         ("spec={}", "--set spec: names the whole of spec; name a field of it, or give a --patch FILE, which is merged"),
         ("spec..suspend=true", "--set spec..suspend: is not a path, such as pod.spec.volumes[shm]"),

@@ -162,7 +162,7 @@ FIELDS: dict[str, tuple[Callable[[Manifest], str], bool, str]] = {
     "privileged container": (
         lambda m: _yes((_container(m).get("securityContext") or {}).get("privileged")),
         False,
-        "only old versions of GKE need it: `--set container.securityContext.privileged=true`",
+        "for TPUs on the host's network; `--set container.securityContext=null` takes it away, old versions of GKE need it",
     ),
     "seconds to save": (
         lambda m: str(_pod(m)["terminationGracePeriodSeconds"]),
