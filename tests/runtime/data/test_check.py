@@ -168,6 +168,18 @@ def test_tokens() -> None:
     )
 
 
+def test_pairs_of_conversations() -> None:
+    """Two conversations of a window each, with a mark for each predicted token of an answer and a weight for the pair."""
+    config = TOKENS.model_copy(update={"task": "dpo"})
+    pair = {"tokens": np.zeros((2, 6), int), "answers": np.ones((2, 5), np.float32)}
+    good = dataset(Source(pair), Source(pair | WEIGHT), vocabulary=7)
+    assert checked(good, config)
+    for name, wrong in (("tokens", np.zeros((3, 6), int)), ("answers", np.ones((2, 6), np.float32))):
+        text = refused(config, replace(good, train=Source(pair | {name: wrong})))
+        assert text.startswith(f"its train examples have {name} [4, {wrong.shape[0]}, 6], expected [4, 2, "), text
+    assert refused(config, replace(good, validation=Source(pair))).endswith("but no weights, which the task reads")
+
+
 def test_a_task_of_the_users_own_reads_what_it_likes() -> None:
     """Only numbers for each index are expected of its examples."""
     config = CLASSES.model_copy(update={"task": "mine:task"})
