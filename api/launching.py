@@ -446,16 +446,21 @@ class SubmittedRun(_Recorded):
 
 
 def _submit(arguments: list[str]) -> SubmittedRun:
-    """Call podrun, which submits a run. Raises LaunchError; after Ctrl-C the run is stopped."""
+    """Call podrun, which submits a run. Raises LaunchError; after Ctrl-C, once or twice, the run is stopped."""
+    from podrun.launcher.run.signals import one_interrupt
+
     # In a session of its own, so that Ctrl-C does not end it between SLURM's answer and the record of it.
-    with subprocess.Popen(
-        [*_PODRUN, *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with (
+        one_interrupt(),
+        subprocess.Popen(
+            [*_PODRUN, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             output, errors = process.communicate()
         except BaseException:  # including Ctrl-C: the caller has no reference to this run

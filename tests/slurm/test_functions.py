@@ -250,7 +250,8 @@ except KeyboardInterrupt:
     program = python.start(text)
     wait_until((python.path / "submitted").exists, "the job", 30)
     assert python.cluster.jobs()
-    program.send_signal(signal.SIGINT)
+    for _ in range(5):  # the first ends the call, the others do not end the cleanup
+        program.send_signal(signal.SIGINT)
     output, errors = program.communicate(timeout=60)
     assert (program.returncode, output) == (0, "interrupted\n"), errors
     assert not python.cluster.jobs()
