@@ -8,6 +8,7 @@ import sys
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -212,3 +213,13 @@ def test_a_call_that_is_cancelled_while_it_starts(here: Sandbox) -> None:
         with pytest.raises(CancelledError):
             call.result()
     wait_until(lambda: not [pid for pid in processes_of(here) if pid != os.getpid()], "the end of all processes")
+
+
+def test_the_example_of_the_documentation(here: Sandbox) -> None:
+    import work
+
+    text = Path(__file__, "../../../docs/own_programs.md").resolve().read_text()
+    (example,) = re.findall(r"```python\n(call = podrun\.submit.*?)```", text, re.DOTALL)
+    names = {"podrun": podrun, "train": partial(work.add, 1)}
+    exec(example, names)
+    assert names["call"].results() == [(1.001, "0"), (1.001, "1")]  # type: ignore[attr-defined]

@@ -285,3 +285,34 @@ def test_runs_whose_submitter_is_killed(login: LoginNode) -> None:
     assert [row["state"] for row in rows] == ["done"] * 2
     assert [row["slurm_job"].partition("_")[2] for row in rows] == ["0", "1"]
     login.wait_until_gone()
+
+
+WAITING = """\
+import os, pathlib, time
+print("value", number := os.environ["N"], flush=True)
+while not pathlib.Path(os.environ["MARKS"], number).exists():
+    time.sleep(0.1)
+raise SystemExit(3 if number == "2" else 0)
+"""
+
+
+def test_attach_of_a_later_task(login: LoginNode) -> None:
+    """It is followed from the queue to its end as a single run: its output alone, and its exit code."""
+    (login.path / "program.py").write_text(WAITING)
+    marks = login.path / "marks"
+    marks.mkdir()
+    words = [f"{OPTIONS},exclusive,nodelist=h0", "--slice=cpu-1x1", "--array", "N=0,1,2", f"launch.env.MARKS={marks}"]
+    _, runs = array(login, *words, "--", "python", "program.py")
+    last = runs[2]["run"]
+    watching = subprocess.Popen(
+        [*login.command, "attach", last], cwd=login.path, env=login.env, stdout=subprocess.PIPE, text=True
+    )
+    assert watching.stdout
+    assert re.search(rf"{last} waits in the queue of SLURM as job \d+_2: ", watching.stdout.readline())
+    for number in range(3):
+        (marks / str(number)).touch()
+    output, _ = watching.communicate(timeout=120)
+    assert watching.returncode == 3, output
+    assert "value 2" in output and "value 0" not in output and "value 1" not in output
+    assert login.podrun("attach", runs[1]["run"]).returncode == 0
+    login.wait_until_gone()
