@@ -127,8 +127,12 @@ def test_an_interrupted_clean_leaves_no_part_in_place(
 ) -> None:
     """Folders are renamed before they are removed, and the next clean removes the rest."""
     call = make_call(sandbox.path / "home", "old", 8 * DAY)
+
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(shutil, "rmtree", lambda path: os.kill(os.getpid(), signal.SIGINT))
+        interrupted.setattr(shutil, "rmtree", interrupt)
         assert podrun("clean", "--yes").code == 130
     assert [path.name for path in call.parent.iterdir()] == [".removed-old"]
     assert podrun("clean", "--yes").code == 0
