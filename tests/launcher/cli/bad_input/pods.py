@@ -45,6 +45,24 @@ def pod_file(name: str, what: str, where: str, remedy: str, text: str, *args: st
     return Case(name, what, where, remedy, ("--pod", "pod.yaml", *args, "train.yaml"), files=files, **others)
 
 
+def python_of_pod(name: str, what: str, where: str, remedy: str, version: str) -> Case:
+    """A mistake in the version of Python that podrun installs on the hosts of pod.yaml."""
+    text = f'slice: cpu-1x1\nhosts: a\npython: "{version}"\nrequirements: r.txt\n'
+    return pod_file(name, what, where, remedy, text, files={"r.txt": "jax\n"})
+
+
+def python_of_job(name: str, what: str, version: str) -> Case:
+    """A mistake in launch.python, for a host that is reached by SSH."""
+    return Case(
+        name,
+        what,
+        f"launch.python: {version}",
+        "write 3.12 or 3.12.4",
+        ("--pod", "pod.yaml", "train.yaml", f"launch.python={version}"),
+        files={"pod.yaml": "slice: cpu-1x1\nhosts: a\n"},
+    )
+
+
 TWO = "slice: cpu-2x1\nhosts: [a, b]\n"
 IMAGE = TWO + "container: {engine: apptainer, image: a%s}\n"
 POD_FILE = [
@@ -153,22 +171,10 @@ POD_FILE = [
         "write 3.12 or 3.12.4",
         "slice: cpu-1x1\nhosts: a\npython: 3.12t\n",
     ),
-    pod_file(
-        "a version of Python that does not exist",
-        "3.8 to 3.15",
-        "line 3: python:",
-        "write 3.12 or 3.12.4",
-        'slice: cpu-1x1\nhosts: a\npython: "3.99"\nrequirements: r.txt\n',
-        files={"r.txt": "jax\n"},
+    python_of_pod(
+        "a version of Python that does not exist", "3.8 to 3.15", "line 3: python:", "write 3.12 or 3.12.4", "3.99"
     ),
-    Case(
-        "a Python of a job that does not exist",
-        "3.8 to 3.15",
-        "launch.python: 3.12.99",
-        "write 3.12 or 3.12.4",
-        ("--pod", "pod.yaml", "train.yaml", "launch.python=3.12.99"),
-        files={"pod.yaml": "slice: cpu-1x1\nhosts: a\n"},
-    ),
+    python_of_job("a Python of a job that does not exist", "3.8 to 3.15", "3.12.99"),
     pod_file(
         "a bucket for all runs",
         "must be a folder on the hosts",
@@ -176,22 +182,14 @@ POD_FILE = [
         "--workdir gs://BUCKET/PATH",
         "slice: cpu-1x1\nhosts: a\nworkdir: gs://bucket/runs\n",
     ),
-    pod_file(
+    python_of_pod(
         "a version of Python that the runtime does not work with",
         "needs Python 3.11 or newer",
         "python in the pod file: 3.9",
         "write for example 3.12",
-        'slice: cpu-1x1\nhosts: a\npython: "3.9"\nrequirements: r.txt\n',
-        files={"r.txt": "jax\n"},
+        "3.9",
     ),
-    Case(
-        "a Python of a job that is no version",
-        "no version of Python",
-        "launch.python: 3.13rc1",
-        "write 3.12 or 3.12.4",
-        ("--pod", "pod.yaml", "train.yaml", "launch.python=3.13rc1"),
-        files={"pod.yaml": "slice: cpu-1x1\nhosts: a\n"},
-    ),
+    python_of_job("a Python of a job that is no version", "no version of Python", "3.13rc1"),
     pod_file(
         "a version of Python for this machine",
         "to other machines only",
