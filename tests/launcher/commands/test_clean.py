@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -172,7 +173,8 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
     podrun: Podrun, make: Make, sleeper: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     """Processes and folders of this run alone, and none as long as an agent of it lives."""
-    run = make("20260101-000001-aaaa")
+    name, other = secrets.token_hex(4), secrets.token_hex(4)  # another run of this test may be on this machine
+    run = make(f"20260101-000001-{name}")
     run.end()
     folder = run.directory.path / "hosts" / "host-1.0"
     folder.mkdir(parents=True)
@@ -181,22 +183,22 @@ def test_clean_ends_what_a_run_has_left_on_its_hosts(
     (folder / "1.out").write_text("never fetched")
     ours = sleeper(PODRUN_RUN_ID=run.id, PODRUN_HOST="host-1")
     others = [
-        sleeper(PODRUN_RUN_ID="20260101-000001-bbbb", PODRUN_HOST="host-1"),
+        sleeper(PODRUN_RUN_ID=f"20260101-000001-{other}", PODRUN_HOST="host-1"),
         sleeper(PODRUN_RUN_ID=run.id, PODRUN_HOST="host-7"),
         sleeper(PODRUN_HOST="host-1"),
     ]
     agent = sleeper("agent.pyz", "run", run.id)
-    looked = podrun("clean", "aaaa", "--dry-run")
+    looked = podrun("clean", name, "--dry-run")
     assert "process" not in looked.out and "folder" not in looked.out
     agent.kill()
     agent.wait()
-    looked = podrun("clean", "aaaa", "--dry-run")
+    looked = podrun("clean", name, "--dry-run")
     assert f"{ours.pid} of run {run.id}" in looked.out and str(folder) in looked.out and ours.poll() is None
-    refused = podrun("clean", "aaaa")
+    refused = podrun("clean", name)
     assert (
         "1 run here" in refused.err and "2 folders (13 bytes)" in refused.err and "1 process, by SIGKILL" in refused.err
     )
-    done = podrun("clean", "aaaa", "--yes")
+    done = podrun("clean", name, "--yes")
     assert done.code == 0 and "removed 2 folders, 1 process on the hosts" in done.out
     assert ours.wait(60) == -signal.SIGKILL
     assert [process.poll() for process in others] == [None] * 3
