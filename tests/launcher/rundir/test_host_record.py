@@ -259,17 +259,19 @@ class TestFile:
     def test_launchers_that_write_at_the_same_time(self, limit: int) -> None:
         """No line is lost or torn, also while the older half is dropped."""
         program = (
-            "import sys\n"
+            "import os, sys\n"
             "from podrun.launcher.rundir import host_record\n"
             "from podrun.launcher.rundir.host_history import AttemptOfHosts, HostFailure\n"
             f"host_record.LIMIT = {limit}\n"
+            "name = next((f'w{n}' for n in range(3) if os.fork() == 0), 'w3')\n"  # four processes for one import
             "for n in range(100):\n"
-            "    hosts = {sys.argv[1]: 'h', **{f'x{i}': f'x{i}' for i in range(40)}}\n"
-            "    failed = {sys.argv[1]: HostFailure('lost', 'gone')}\n"
-            "    host_record.note_attempt(AttemptOfHosts(float(n), sys.argv[1], 'ssh', hosts, failed))\n"
+            "    hosts = {name: 'h', **{f'x{i}': f'x{i}' for i in range(40)}}\n"
+            "    failed = {name: HostFailure('lost', 'gone')}\n"
+            "    host_record.note_attempt(AttemptOfHosts(float(n), name, 'ssh', hosts, failed))\n"
+            "if name == 'w3':\n"
+            "    assert [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(3)] == [0] * 3\n"
         )
-        writers = [subprocess.Popen([sys.executable, "-c", program, f"w{n}"]) for n in range(4)]
-        assert [writer.wait(120) for writer in writers] == [0] * 4
+        subprocess.run([sys.executable, "-c", program], timeout=120, check=True)
         written: dict[str, list[float]] = {f"w{n}": [] for n in range(4)}
         for line in record_path().read_text().splitlines():
             entry = json.loads(line)

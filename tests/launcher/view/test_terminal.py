@@ -65,9 +65,18 @@ def test_what_a_terminal_would_obey_is_shown(name: str) -> None:
     assert "\x1b" not in without_colours(HOSTILE[name].decode("utf-8", "replace"))
 
 
+def alone(*characters: str) -> set[str]:
+    """Return the characters that stay as they are, each on a line of its own."""
+    lines = printable("\n".join(characters)).split("\n")
+    return {character for character, line in zip(characters, lines, strict=True) if line == character}
+
+
 def test_every_character_alone() -> None:
     """A list of what stays, not of what goes: nothing in Unicode is forgotten."""
-    kept = {chr(n) for n in range(0x110000) if printable(chr(n)) == chr(n)}
+    kept = {"\n", *alone("\r")}
+    for first in range(0, 0x110000, 0x100):
+        kept |= alone(*(chr(n) for n in range(first, first + 0x100) if chr(n) not in "\r\n"))
+    assert printable("\n") == "\n"
     assert {c for c in kept if not c.isprintable()} == {"\n", "\t", "\u200c", "\u200d", "\u00a0"}
     assert all(c in kept for c in map(chr, range(0x110000)) if c.isprintable())
     assert printable("\x1b\x9b\u202e\U000e0041\ud800\r") == r"\x1b\x9b\u202e\U000e0041\ud800\r"
@@ -99,11 +108,16 @@ def ways_out(tree: ast.AST) -> set[str]:
     """Return what writes to the terminal without the filter."""
     around = set()
     for node in ast.walk(tree):
-        name = ast.unparse(node) if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+        name = (
+            f"{getattr(node.value, 'id', '')}.{node.attr}"
+            if isinstance(node, ast.Attribute)
+            else getattr(node, "id", "")
+        )
         if name in ("sys.__stdout__", "sys.__stderr__", "os.writev", "unguarded", "fdopen", "os.fdopen"):
             around.add(name)
         if isinstance(node, ast.Call):
-            call, first = ast.unparse(node.func), ast.unparse(node.args[0]) if node.args else ""
+            call = ast.unparse(node.func) if isinstance(node.func, ast.Name | ast.Attribute) else ""
+            first = ast.unparse(node.args[0]) if node.args and call in ("os.write", "open") else ""
             if (call in ("os.write", "open") and first in ("1", "2")) or ("fileno" in first and call == "os.write"):
                 around.add(f"{call}({first})")
             if call == "Console" and "unguarded(" not in ast.unparse(node):
