@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
+import os
 import shlex
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import pytest
+
+from podrun.launcher.engines.tpu import provision
+
+from .conftest import Sandbox
 
 ZONE = "us-central1-a"
 
@@ -30,6 +44,15 @@ def write_program(folder: Path, script: str) -> Path:
     path.write_text(script)
     path.chmod(0o755)
     return path
+
+
+def first_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder whose gcloud is found first. podrun looks as often as it can."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setattr(provision, "PAUSE", 0.01)
+    return folder
 
 
 def node(hosts: int = 4, kind: str | None = "v3-32", external: bool = True, ipv6: bool = False, **fields: Any) -> Any:
@@ -66,12 +89,35 @@ COURSE = ("ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
 """States of a queued resource whose machines are got at once."""
 
 
+@cache
+def start_service() -> str:
+    """Start the process that answers for all services of these tests, and return its socket. It ends with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="gcloud-"))
+    program = [sys.executable, "-SE", str(Path(__file__).with_name("gcloud_service.py")), str(folder / "socket")]
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin and process.stdout
+
+    @atexit.register
+    def end() -> None:
+        process.communicate()
+        shutil.rmtree(folder)
+
+    assert process.stdout.readline() == b"ready\n"
+    return str(folder / "socket")
+
+
 class Service:
     """Google's TPU service, as an executable `gcloud` that keeps its state in a folder; see gcloud_service.py."""
 
     def __init__(self, folder: Path, endpoints: Sequence[str] = ("10.0.0.2",)) -> None:
         self.folder = folder
-        program = [sys.executable, "-SE", str(Path(__file__).with_name("gcloud_service.py")), str(folder)]
+        program = [
+            sys.executable,
+            "-ISE",
+            str(Path(__file__).with_name("gcloud_client.py")),
+            start_service(),
+            str(folder),
+        ]
         write_program(folder, f'#!/bin/sh\nexec {shlex.join(program)} "$@"\n')
         self.state = {
             "queued": {},
@@ -149,3 +195,15 @@ class Service:
         kinds = {"instance-templates": "template", "resource-policies": "policy", "instance-groups": "group"}
         rows = [line.split() for line in self.asked if " tpus " not in line]
         return [f"{words[3 if words[1] == 'instance-groups' else 2]} {kinds[words[1]]}" for words in rows]
+
+
+def interrupt_held(service: Service, sandbox: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run podrun, send it a SIGINT while a gcloud has the fault `hold`, and let that gcloud go on."""
+    command, pipe = [*sandbox.command, *words], subprocess.PIPE
+    with subprocess.Popen(command, cwd=sandbox.path, env=sandbox.env, stdout=pipe, stderr=pipe, text=True) as process:
+        while not (service.folder / "held").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        (service.folder / "go").touch()
+        out, err = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(command, process.returncode, out, err)

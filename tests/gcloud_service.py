@@ -1,17 +1,24 @@
 """Answer as `gcloud compute tpus` does: Google's service as far as podrun asks it. A program, no part of pytest.
 
-`python gcloud_service.py FOLDER ARGUMENTS ...`: state.json in the folder is what there is, asked is what was asked. A
-queued resource goes on by one state of its course each time that it is described.
+state.json in the folder of a service is what there is, asked is what was asked. A queued resource goes on by one state of
+its course each time that it is described.
+
+`python gcloud_service.py SOCKET` answers programs `gcloud` (gcloud_client.py) until its stdin is closed. Each is answered
+by a process of its own, forked: one that had to import its modules would take three times as long.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import os
+import select
+import signal
+import socket
 import sys
-import time
+import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import gcloud_compute  # type: ignore[import-not-found] # a program has its own folder first on the path
 
@@ -19,7 +26,40 @@ State = dict[str, Any]
 PROJECT = "my-project"
 
 
+def serve(path: str) -> None:
+    """Answer every gcloud that connects to this socket, until stdin is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the kernel collects the processes
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        print("ready", flush=True)
+        while sys.stdin not in select.select([sys.stdin, listener], [], [])[0]:
+            connection, _ = listener.accept()
+            with connection:
+                if os.fork() == 0:
+                    reply(connection)
+
+
+def reply(connection: socket.socket) -> NoReturn:
+    """Print one answer to the stdout and stderr of a gcloud, send it its exit code, and end this process."""
+    code = 1
+    try:
+        sent, streams, _, _ = socket.recv_fds(connection, 1 << 20, 2)
+        for number, stream in enumerate(streams, 1):
+            os.dup2(stream, number)
+        folder, *words = sent.decode().split("\0")
+        code = main(Path(folder), words)
+    except Exception:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        connection.sendall(str(code).encode())
+        os._exit(0)
+
+
 def main(folder: Path, words: list[str]) -> int:
+    """Return the exit code of a gcloud with these arguments. HANGS: it is to wait until it is killed."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with (folder / "asked").open("a") as asked:
@@ -30,8 +70,6 @@ def main(folder: Path, words: list[str]) -> int:
         finally:
             (folder / "state.json.tmp").write_text(json.dumps(state))
             (folder / "state.json.tmp").replace(folder / "state.json")
-    while code == gcloud_compute.HANGS:
-        time.sleep(1)
     return code
 
 
@@ -156,4 +194,4 @@ def last(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    serve(sys.argv[1])

@@ -16,7 +16,7 @@ import pytest
 from podrun.launcher.engines.tpu import provision
 
 from ...conftest import Sandbox
-from ...gcloud import ZONE, Service, node, write_program
+from ...gcloud import ZONE, Service, first_on_path, node, write_program
 from ...tiers import nightly
 from .conftest import Podrun
 
@@ -31,12 +31,8 @@ DELETE = f"compute tpus queued-resources delete my-tpu --zone={ZONE} --force --q
 
 @pytest.fixture(autouse=True)
 def bin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Folder of the gcloud that is found first. podrun looks as often as it can."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(provision, "PAUSE", 0.01)
-    return folder
+    """Folder of the gcloud that is found first."""
+    return first_on_path(tmp_path, monkeypatch)
 
 
 @pytest.fixture

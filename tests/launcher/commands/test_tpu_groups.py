@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from podrun.launcher.engines.tpu import group_service, provision
+from podrun.launcher.engines.tpu import group_service
 from podrun.launcher.engines.tpu.gcloud import TpuName
 from podrun.launcher.engines.tpu.order import Order, make_order
 from podrun.launcher.inventory.find import find_pod
@@ -19,7 +16,7 @@ from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.runtime.contract import UnavailableError, UserError
 
 from ...conftest import Sandbox
-from ...gcloud import ZONE, Service
+from ...gcloud import ZONE, Service, first_on_path, interrupt_held
 from ...tiers import nightly
 from .conftest import Podrun
 
@@ -34,14 +31,10 @@ ALL = [TEMPLATE, POLICY, GROUP]
 
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    """Service of the gcloud that is found first. podrun looks as often as it can."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(provision, "PAUSE", 0.01)
+    """Service of the gcloud that is found first."""
     monkeypatch.setattr(group_service, "_PAUSE", 0.01)
     monkeypatch.setattr(group_service, "_APPEARS", 2.0)
-    return Service(folder)
+    return Service(first_on_path(tmp_path, monkeypatch))
 
 
 def fail_at(service: Service, **faults: Any) -> None:
@@ -501,18 +494,12 @@ def test_a_list_of_ten_thousand(service: Service, podrun: Podrun) -> None:
 def test_ctrl_c_at_every_stage(service: Service, sandbox: Sandbox, podrun: Podrun, stage: str, left: list[str]) -> None:
     """Before the group nothing is left. The group stays in the queue, as podrun says, and `down` removes it all."""
     service.change_compute(faults={stage: ["hold"]}, courses=[["PENDING"]])
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*sandbox.command, *UP], cwd=sandbox.path, env=sandbox.env, stdout=pipe, stderr=pipe, text=True
-    ) as process:
-        while not (service.folder / "held").exists() and process.poll() is None:
-            pass
-        process.send_signal(signal.SIGINT)
-        (service.folder / "go").touch()
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "podrun: Ctrl-C: podrun ends as soon as Google has answered." in err and "Ctrl-C again" in err
-    assert ("podrun tpu down my-tpu" if left else "podrun: interrupted; nothing is left of my-tpu\n") in out
+    done = interrupt_held(service, sandbox, *UP)
+    assert done.returncode == 130
+    assert (
+        "podrun: Ctrl-C: podrun ends as soon as Google has answered." in done.stderr and "Ctrl-C again" in done.stderr
+    )
+    assert ("podrun tpu down my-tpu" if left else "podrun: interrupted; nothing is left of my-tpu\n") in done.stdout
     assert service.ledger == left
     assert podrun(*DOWN).code == 0 and service.ledger == []
 

@@ -6,33 +6,32 @@ import json
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.tpu import provision
-
 from ...conftest import Sandbox
-from ...gcloud import ZONE, Service
+from ...gcloud import ZONE, Service, first_on_path, interrupt_held
 from .conftest import Podrun
 
 PAGE = Path(__file__).parents[3] / "docs" / "tpu_vm.md"
 KEEP = ("tpu", "keep", "my-tpu", "--zone", ZONE, "--slice", "v4-16", "--spot")
 BUCKET = ("--workdir", "gs://my-bucket/first")
+KEEP_AND_DELETE = (*f"tpu keep my-tpu --zone {ZONE} --slice v5p-32 --down --yes".split(), *BUCKET, "train.yaml")
+
+
+def widen(sandbox: Sandbox) -> None:
+    """Make the job's batch large enough for 16 chips."""
+    train = sandbox.path / "train.yaml"
+    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
 
 
 @pytest.fixture(autouse=True)
 def service(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Service:
-    """Service of the gcloud that is found first, in the project. podrun looks as often as it can."""
-    folder = sandbox.path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(provision, "PAUSE", 0.01)
+    """Service of the gcloud that is found first, in the project."""
     monkeypatch.chdir(sandbox.path)
-    return Service(folder)
+    return Service(first_on_path(sandbox.path, monkeypatch))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,7 @@ def test_the_commands_of_the_page(
     (sandbox.path / "pod.yaml").write_text("workdir: /mnt/runs\n")
     (sandbox.path / "my_train.py").touch()
     (sandbox.path / "skus.json").write_text("[]")
-    train = sandbox.path / "train.yaml"
-    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    widen(sandbox)
     lines = re.findall(r"^    podrun (tpu .*?)(?: {2,}#.*)?$", PAGE.read_text(), re.MULTILINE)
     assert [line.split()[1] for line in lines] == ["up", "list", "down", "keep", "up", "up", "keep", "keep", "keep"]
     with Path(os.devnull).open() as nothing:
@@ -117,8 +115,7 @@ def test_zones_price_and_what_happens_at_the_end(service: Service, sandbox: Sand
         "pricingInfo": [{"pricingExpression": price}],
     }
     (sandbox.path / "skus.json").write_text(json.dumps({"skus": [sku]}))
-    train = sandbox.path / "train.yaml"
-    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    widen(sandbox)
     words = (
         "tpu",
         "keep",
@@ -152,39 +149,20 @@ def test_zones_price_and_what_happens_at_the_end(service: Service, sandbox: Sand
 )
 def test_ctrl_c_with_down_leaves_nothing(service: Service, sandbox: Sandbox, held: str) -> None:
     """At every stage before the run."""
-    train = sandbox.path / "train.yaml"
-    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    widen(sandbox)
     service.change_compute(faults={held: ["hold"]}, courses=[["PENDING", "RUNNING"]])
-    words = ("tpu", "keep", "my-tpu", "--zone", ZONE, "--slice", "v5p-32", "--down", "--yes", *BUCKET, "train.yaml")
-    with subprocess.Popen(
-        [*sandbox.command, *words], cwd=sandbox.path, env=sandbox.env, stdout=subprocess.PIPE, text=True
-    ) as process:
-        while not (service.folder / "held").exists() and process.poll() is None:
-            pass
-        process.send_signal(signal.SIGINT)
-        (service.folder / "go").touch()
-        out, _ = process.communicate(timeout=120)
-    assert process.returncode == 130 and out.endswith("podrun: my-tpu is deleted\n"), out
+    done = interrupt_held(service, sandbox, *KEEP_AND_DELETE)
+    assert done.returncode == 130 and done.stdout.endswith("podrun: my-tpu is deleted\n"), done
     assert service.ledger == []
 
 
 def test_ctrl_c_while_it_is_deleted_changes_nothing_at_first(service: Service, sandbox: Sandbox) -> None:
     """The first one may belong to those that ended the run."""
-    train = sandbox.path / "train.yaml"
-    train.write_text(train.read_text().replace("batch_size: 8", "batch_size: 16"))
+    widen(sandbox)
     denied = "ERROR: (g) Required 'compute.instances.list' permission for 'x'"
     service.change_compute(
         faults={"managed delete": ["hold"], "instances list": [denied]}, courses=[["PENDING", "RUNNING"]]
     )
-    words = ("tpu", "keep", "my-tpu", "--zone", ZONE, "--slice", "v5p-32", "--down", "--yes", *BUCKET, "train.yaml")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*sandbox.command, *words], cwd=sandbox.path, env=sandbox.env, stdout=pipe, stderr=pipe, text=True
-    ) as process:
-        while not (service.folder / "held").exists() and process.poll() is None:
-            pass
-        process.send_signal(signal.SIGINT)
-        (service.folder / "go").touch()
-        out, err = process.communicate(timeout=120)
-    assert "podrun: still deleting my-tpu, as --down says. Ctrl-C again leaves what is left of it" in err
-    assert out.endswith("podrun: my-tpu is deleted\n") and service.ledger == [], err
+    done = interrupt_held(service, sandbox, *KEEP_AND_DELETE)
+    assert "podrun: still deleting my-tpu, as --down says. Ctrl-C again leaves what is left of it" in done.stderr
+    assert done.stdout.endswith("podrun: my-tpu is deleted\n") and service.ledger == [], done
