@@ -320,7 +320,8 @@ class Session:
         self.env = WorkerEnv.from_env() if self.in_pod else _alone()
         chosen = workdir or Path(os.environ.get(ENV_WORKDIR) or Path("runs", _script()))
         self.workdir = Workdir(chosen.expanduser().absolute())
-        self.reporter = Reporter(self.env.events_path if self.in_pod else None, leads=self.env.process_id == 0)
+        path = self.env.events_path if self.in_pod else None
+        self.reporter = Reporter(path, leads=self.env.process_id == 0, processes=self.env.num_processes)
         self.reporter.is_program = True
         self.metrics = ReportedMetrics(
             self._open_writers if self.env.process_id == 0 else None,

@@ -47,7 +47,7 @@ def main() -> None:
         os._exit(ExitCode.BAD_CONFIG)
     code = int(ExitCode.FAILED)
     try:
-        reporter = Reporter(env.events_path, leads=env.process_id == 0)
+        reporter = Reporter(env.events_path, leads=env.process_id == 0, processes=env.num_processes)
         try:
             code = run(env, reporter)
         except BaseException as error:

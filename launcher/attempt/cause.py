@@ -103,50 +103,62 @@ def first_cause(evidence: Evidence) -> Failure:
     A failure with a reason of its own, such as an exception or a host that has stopped answering, comes before one that
     only follows from the end of another process. Among equal ones, the failure that was seen first is returned.
     """
-    first = min(evidence.failures, key=lambda failed: _rank(failed, evidence))
+    rank = _Ranks(evidence)
+    first = min(evidence.failures, key=rank)
     if first.kind is FailureKind.UNHEARD and evidence.slept:
         what = f"was asleep for {evidence.slept:.0f} s (stopped, or its machine suspended), so the hosts ended the run"
         return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, FailureKind.UNHEARD)
     if first.kind is FailureKind.ASKED and first.process is not None and evidence.signalled:
         host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
         return replace(first, host=host, process=process)
-    silent = {failed.host for failed in evidence.failures if failed.kind is FailureKind.SILENT}
-    if first.kind is FailureKind.SILENT and len(silent) == evidence.hosts > 1:
-        what = f"heard nothing from any of the {len(silent)} hosts: its own network is down, or theirs ({first.what})"
+    silent = len(rank.silent)
+    if first.kind is FailureKind.SILENT and silent == evidence.hosts > 1:
+        what = f"heard nothing from any of the {silent} hosts: its own network is down, or theirs ({first.what})"
         return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE)
     return first
 
 
-def _rank(failed: Failure, evidence: Evidence) -> tuple[int, int]:
-    """Return two numbers by which failures are sorted: the lowest is the most likely first cause.
+class _Ranks:
+    """Ranks the failures of an attempt. What a rank takes from all of them is computed once."""
 
-    The second number is the order in which processes received SIGTERM.
-    """
-    who = (failed.host, failed.process)
-    if failed.kind is FailureKind.SILENT:
-        return (2 if failed.late else 0), 0
-    if failed.late:
-        return 5, 0
-    if failed.kind is FailureKind.UNHEARD and evidence.slept:
-        return 0, 1  # what has failed by itself meanwhile comes first
-    if failed.kind is FailureKind.ASKED and failed.process is None:  # its machine asked for the stop of all
-        return 3, -1
-    if failed.kind is FailureKind.ASKED:  # one that saved for all ends first, and those that wait for it lose a peer
-        return 3, evidence.signalled.index(who) if who in evidence.signalled else len(evidence.signalled)
-    if failed.kind in (FailureKind.EXITED, FailureKind.ABORTED):
-        elsewhere = any(
-            (other.kind is FailureKind.SILENT and other.host != failed.host)
-            or (other.kind is FailureKind.UNHEARD and evidence.slept)  # the hosts do not end at the same moment
-            for other in evidence.failures
-        )
-        if who not in evidence.peer_loss_reporters and not elsewhere:
-            program = any(
-                other.kind is FailureKind.EXITED for other in evidence.failures
-            )  # a user program may abort by itself
-            return (1 if failed.kind is FailureKind.ABORTED and not program else 0), 0
-    elif failed.kind is not FailureKind.PEER_LOST:
-        return 0, 0
-    return 4, 0
+    def __init__(self, evidence: Evidence) -> None:
+        self._slept = bool(evidence.slept)
+        self._order: dict[tuple[str, int | None], int] = {}
+        for who in evidence.signalled:
+            self._order.setdefault(who, len(self._order))
+        self._reporters = frozenset(evidence.peer_loss_reporters)
+        kinds = {failed.kind for failed in evidence.failures}
+        self._has_unheard = FailureKind.UNHEARD in kinds
+        self._has_exited = FailureKind.EXITED in kinds
+        self.silent = {failed.host for failed in evidence.failures if failed.kind is FailureKind.SILENT}
+        """Hosts that do not answer."""
+
+    def __call__(self, failed: Failure) -> tuple[int, int]:
+        """Return two numbers by which failures are sorted: the lowest is the most likely first cause.
+
+        The second number is the order in which processes received SIGTERM.
+        """
+        who = (failed.host, failed.process)
+        if failed.kind is FailureKind.SILENT:
+            return (2 if failed.late else 0), 0
+        if failed.late:
+            return 5, 0
+        if failed.kind is FailureKind.UNHEARD and self._slept:
+            return 0, 1  # what has failed by itself meanwhile comes first
+        if failed.kind is FailureKind.ASKED and failed.process is None:  # its machine asked for the stop of all
+            return 3, -1
+        if (
+            failed.kind is FailureKind.ASKED
+        ):  # one that saved for all ends first, and those that wait for it lose a peer
+            return 3, self._order.get(who, len(self._order))
+        if failed.kind in (FailureKind.EXITED, FailureKind.ABORTED):
+            # the hosts do not end at the same moment
+            elsewhere = len(self.silent) > (failed.host in self.silent) or (self._has_unheard and self._slept)
+            if who not in self._reporters and not elsewhere:  # a user program may abort by itself
+                return (1 if failed.kind is FailureKind.ABORTED and not self._has_exited else 0), 0
+        elif failed.kind is not FailureKind.PEER_LOST:
+            return 0, 0
+        return 4, 0
 
 
 def is_peer_loss(output: bytes) -> bool:

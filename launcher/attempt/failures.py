@@ -24,6 +24,11 @@ class Failures:
         self._times: list[float] = []  # at which they happened
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
+        self._named: set[str] = set()  # hosts of which a failure of their own, or of their agent, is known
+        self._late: set[tuple[str, int | None]] = set()  # processes with a failure after they were asked to stop
+        self._unread: list[Failure] = []  # failures that are not known yet to be consequences
+        self._own = 0  # number of failures that are not consequences
+        self._unasked = 0  # number of failures that are not preemptions
         self._settle_until = 0.0
         self.stopping = False
         """Processes were asked to stop."""
@@ -42,12 +47,20 @@ class Failures:
             self._settle_until = now.awake + SETTLE
         happened = now.monotonic if since is None else since
         position = bisect_right(self._times, happened)
+        failed = replace(failed, late=failed.late or late)
         self._times.insert(position, happened)
-        self.seen.insert(position, replace(failed, late=failed.late or late))
+        self.seen.insert(position, failed)
+        self._unread.append(failed)
+        self._own += not failed.consequence
+        self._unasked += failed.kind is not FailureKind.ASKED
+        if failed.process is None:
+            self._named.add(failed.host)
+        if failed.late:
+            self._late.add((failed.host, failed.process))
 
     def names(self, host: str) -> bool:
         """Return True if a failure of the host itself or of its agent is known."""
-        return any(f.host == host and f.process is None for f in self.seen)
+        return host in self._named
 
     def stop(self, user: bool) -> None:
         """Record that all processes are asked to stop from now on, by the `user` or because of a failure."""
@@ -59,8 +72,14 @@ class Failures:
         If it had not, its failure counts as one before the stop, even if the report arrived later over a new
         connection.
         """
-        if not asked and not self._user_stops:
-            self.seen = [replace(f, late=False) if (f.host, f.process) == (host, process) else f for f in self.seen]
+        if asked or self._user_stops or (host, process) not in self._late:
+            return
+        self._late.remove((host, process))
+        for number, failed in enumerate(self.seen):
+            if (failed.host, failed.process) == (host, process) and failed.late:
+                self.seen[number] = on_time = replace(failed, late=False)
+                self._unread.append(on_time)
+                self._own += not on_time.consequence
 
     def decided(self, awake: float, saving: bool, printed: Printed) -> bool:
         """Return True if the first cause is certain, or no further failure is expected.
@@ -70,18 +89,28 @@ class Failures:
             saving: processes are saving; those that were preempted may finish first.
             printed: returns the end of a process's output.
         """
-        if not self.seen or not all(f.consequence or _blames_peer(f, printed) for f in self.seen):
-            return bool(self.seen)
-        save = SAVE_GRACE if saving and all(f.kind is FailureKind.ASKED for f in self.seen) else 0.0
-        return awake > self._settle_until + save
+        while self._unread:  # each output is read once: of ten thousand processes, every one may report a lost peer
+            if not (self._unread[-1].consequence or _blames_peer(self._unread[-1], printed)):
+                return True
+            self._unread.pop()
+        save = SAVE_GRACE if saving and self.only_preemptions else 0.0
+        return bool(self.seen) and awake > self._settle_until + save
 
     @property
     def only_consequences(self) -> bool:
-        return all(f.consequence for f in self.seen)
+        return not self._own
+
+    @property
+    def only_preemptions(self) -> bool:
+        """Return True if every failure is that of a process or machine that was asked to stop from outside."""
+        return not self._unasked
 
     def cause(self, hosts: int, slept: float, printed: Printed) -> Failure:
         """Return the first cause of the failures, of which there is at least one."""
-        reporters = [(f.host, f.process) for f in self.seen if _blames_peer(f, printed)]
+        silent = {f.host for f in self.seen if f.kind is FailureKind.SILENT}
+        # Where another host is silent, a process lost its peer whatever it has printed.
+        asked = [f for f in self.seen if silent <= {f.host}]
+        reporters = {(f.host, f.process) for f in asked if _blames_peer(f, printed)}
         return first_cause(Evidence(self.seen, hosts, self.signalled, reporters, slept))
 
 

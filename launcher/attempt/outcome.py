@@ -14,6 +14,9 @@ from ..pod.fold import fold
 from ..rundir import events
 from .cause import Failure
 
+TRAINING = (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
+"""Phases in which a process has steps that are worth a checkpoint."""
+
 
 @dataclass
 class Process:
@@ -43,15 +46,6 @@ class Process:
     """The beginning of an event whose end has not come yet."""
     warned: set[str] = field(default_factory=set)
     """Topics about which the user was warned, such as damaged progress records."""
-
-    @property
-    def saving(self) -> bool:
-        return self.phase == Phase.SAVE
-
-    @property
-    def training(self) -> bool:
-        """Return True if the process has steps that are worth a checkpoint."""
-        return self.phase in (Phase.TRAIN, Phase.EVALUATE, Phase.SAVE)
 
     @property
     def joined(self) -> bool:

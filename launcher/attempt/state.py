@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -22,10 +23,11 @@ from ..remote.session import NO_WORD, REBOOTED
 from ..rundir.adoption import Adoption, Reported
 from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event
 from . import cause, messages
-from .cause import LAUNCHER, Failure, FailureKind
+from .cause import LAUNCHER, Failure
+from .every import Every
 from .failures import SAVE_GRACE, Failures, Printed
 from .messages import Effect, Message, Moment, Send, Step
-from .outcome import Outcome, Process, doing
+from .outcome import TRAINING, Outcome, Process, doing
 from .watch import ProgressWatch, least_far
 
 READY_TIMEOUT = 60.0  # seconds for an agent to answer
@@ -137,6 +139,22 @@ class AttemptState:
         self.processes = {
             (h.host.name, process): Process(h.host.name, process) for h in plan.hosts for process in h.processes
         }
+        self._unready = set(self.hosts)
+        """Hosts whose agent is not ready."""
+        self._of_host: dict[str, list[Process]] = {name: [] for name in self.hosts}
+        for process in self.processes.values():
+            self._of_host[process.host].append(process)
+        # The supervisor asks these after every message.
+        hosts, processes = self.hosts.values(), self.processes.values()
+        self.all_opened = Every(hosts, lambda host: host.opened)
+        self.all_probed = Every(hosts, lambda host: host.probed or host.is_coordinator)
+        self.all_over = Every(hosts, lambda host: host.is_over)
+        self.all_exited = Every(processes, lambda process: process.exit_code is not None)
+        self.all_joined = Every(processes, self._has_joined)
+        self._phases: Counter[tuple[str | None, bool]] = Counter({(None, True): len(self.processes)})
+        """Number of processes by phase, and whether they are alive."""
+        self._has_started = False
+        """True once a process was started."""
         self.failures = Failures()
         self.went = False
         """True once the workers were told to start."""
@@ -179,7 +197,7 @@ class AttemptState:
             case messages.StopEnded():
                 self._judge_end(message)
             case Step.NOT_READY:
-                for name in [host.name for host in self.hosts.values() if host.ready is None]:
+                for name in [name for name in self.hosts if name in self._unready]:
                     self._fail(name, f"its agent did not answer within {READY_TIMEOUT:g} s")
             case Step.PROBE:
                 self._probe()
@@ -202,33 +220,14 @@ class AttemptState:
 
     def is_decided(self, awake: float, printed: Printed) -> bool:
         """Return True if a failure ends the attempt. `awake`: the time now, as in `Moment`."""
-        saving = any(p.saving for p in self.processes.values())
+        saving = bool(self._phases[Phase.SAVE, True] or self._phases[Phase.SAVE, False])
         return self.failures.decided(awake, saving, printed)
 
-    def all_opened(self) -> bool:
-        return all(host.opened for host in self.hosts.values())
-
     def all_ready(self) -> bool:
-        return all(host.ready is not None for host in self.hosts.values())
-
-    def all_probed(self) -> bool:
-        return all(host.probed or host.is_coordinator for host in self.hosts.values())
-
-    def all_joined(self) -> bool:
-        """Return True if all processes have joined. Those of a user program report no phases: they join at their start."""
-        is_program = self.plan.is_program
-        return all(
-            p.exit_code is not None or (bool(p.pid) if is_program else p.joined) for p in self.processes.values()
-        )
-
-    def all_exited(self) -> bool:
-        return all(p.exit_code is not None for p in self.processes.values())
+        return not self._unready
 
     def all_done(self) -> bool:
         return all(self._is_done(p) for p in self.processes.values())
-
-    def all_over(self) -> bool:
-        return all(host.is_over for host in self.hosts.values())
 
     @property
     def someone_is_silent(self) -> bool:
@@ -240,29 +239,27 @@ class AttemptState:
         """Return the hosts that have not confirmed their end."""
         return [host for host in self.hosts.values() if not host.is_over]
 
-    @property
-    def running(self) -> list[HostState]:
-        """Return the hosts that have not confirmed their end and run a process."""
-        names = {p.host for p in self.processes.values() if p.pid and p.exit_code is None}
-        return [host for host in self.awaited if host.name in names]
+    def is_running(self, host: HostState) -> bool:
+        """Return True if the host has not confirmed its end and runs a process."""
+        return not host.is_over and any(p.pid and p.exit_code is None for p in self._of_host[host.name])
 
     @property
     def grace(self) -> float:
         """Return the seconds that the workers need to end, once the user wants to stop."""
-        alive = [p for p in self.processes.values() if p.exit_code is None]
-        if any(p.saving for p in alive):
+        alive = {phase: count for (phase, is_alive), count in self._phases.items() if is_alive and count}
+        if Phase.SAVE in alive:
             return SAVE_GRACE
         if self.plan.is_program:
             return self.plan.launch.stop_grace if self._is_training else FAILURE_GRACE
-        leaving = bool(alive) and all(p.phase == Phase.DONE for p in alive)
-        training = any(p.training for p in alive)
+        leaving = alive.keys() == {Phase.DONE}
+        training = any(phase in TRAINING for phase in alive)
         return self.plan.launch.stop_grace if training or leaving else FAILURE_GRACE
 
     def asked_to_stop(self, by_user: bool) -> bool:
         """Return True if something is worth saving, and the user or a SIGTERM to a process has asked for the stop."""
         if not self.failures:
             return by_user and self._is_training
-        return all(f.kind is FailureKind.ASKED for f in self.failures.seen)
+        return self.failures.only_preemptions
 
     def stall(self) -> Failure:
         """Return the failure of the process that the others wait for. Call it only while `is_stuck`."""
@@ -299,7 +296,8 @@ class AttemptState:
 
     @property
     def _is_training(self) -> bool:
-        return any(p.training or (self.plan.is_program and p.pid) for p in self.processes.values())
+        trains = any(phase in TRAINING for (phase, _), count in self._phases.items() if count)
+        return trains or (self.plan.is_program and self._has_started)
 
     @property
     def _is_finished(self) -> bool:
@@ -311,6 +309,11 @@ class AttemptState:
     def _left_behind(self) -> list[str]:
         """Return `host: reason` for each host that may still run processes of this attempt."""
         return [f"{host.name}: {left}" for host in self.hosts.values() if (left := host.left_behind)]
+
+    def _has_joined(self, process: Process) -> bool:
+        """Return True if the process has joined, or ended. One of a user program reports no phases: it joins at its start."""
+        joined = bool(process.pid) if self.plan.is_program else process.joined
+        return joined or process.exit_code is not None
 
     def _is_done(self, process: Process) -> bool:
         """Return True if the process has finished its work.
@@ -448,12 +451,14 @@ class AttemptState:
             self._fail(name, frame["reason"])
         elif frame["type"] == "ready":
             host.ready = frame
+            self._unready.discard(name)
             self._tell_start({"event": EventKind.HOST, "host": name, "phase": "ready"})
         elif frame["type"] == "probed":
             self._on_probed(host, frame)
         elif frame["type"] == "started":
             number, pid = frame["process"], frame["pid"]
             self.processes[name, number].pid = pid
+            self._has_started = True
             started: HostEvent = {
                 "event": EventKind.HOST,
                 "host": name,
@@ -513,7 +518,10 @@ class AttemptState:
         who = (process.host, process.process)
         self.job.add(event)
         if event["event"] == EventKind.PHASE:
+            is_alive = process.exit_code is None
+            self._phases[process.phase, is_alive] -= 1
             process.phase = event["phase"]
+            self._phases[process.phase, is_alive] += 1
         elif event["event"] == EventKind.STEP:
             process.step = event["step"]
             self._prewarm(who)
@@ -570,6 +578,9 @@ class AttemptState:
             process.state, process.load = row["state"], row["load"]
 
     def _on_exit(self, process: Process, frame: from_agent.Exit) -> None:
+        if process.exit_code is None:
+            self._phases[process.phase, True] -= 1
+            self._phases[process.phase, False] += 1
         process.exit_code = frame["code"]
         process.cut_off = frame["asked"]
         ended: ExitEvent = {
@@ -612,7 +623,7 @@ class AttemptState:
                 f"{frame['missing']} bytes of what {name} printed did not arrive; they stay on the host, in {host.folder}"
             )
         if reason.startswith(PREEMPTED) and not self.failures.names(name):
-            mine = [p for p in self.processes.values() if p.host == name]
+            mine = self._of_host[name]
             steps, codes = [p.step for p in mine], [p.exit_code for p in mine]
             self._add(cause.preempted_host(name, reason, steps, codes, self.job.saved_step))
         if not (self.failures.stopping and reason == ASKED) and not self.failures.names(name):
@@ -645,6 +656,7 @@ class AttemptState:
         host.restarts += 1
         self._note(f"{host.name}: {why} before anything ran there; its agent is started again")
         host.opened, host.ready = False, None
+        self._unready.add(host.name)
         for other in self.hosts.values() if host.is_coordinator else [host]:
             other.probed = False  # the next coordinator listens elsewhere
         self._effects.append(messages.StartAgent(host.name))

@@ -25,6 +25,7 @@ from ..transport.base import Transport
 from . import messages
 from .agent_reuse import ReusableAgents
 from .cause import Failure, FailureKind
+from .every import Every
 from .failure_summary import abort_reason, failure_summary
 from .heartbeat import MOST, Heartbeat
 from .inbox import Inbox
@@ -71,6 +72,7 @@ class Supervisor:
         self._adoption = adoption
         self._agents = agents
         self._inbox = Inbox()
+        self._plans = {h.host.name: h for h in plan.hosts}
         self._sessions = {
             h.host.name: (agents and agents.session(h, self._on_frame))
             or Session(transport, plan.pod, h, self._on_frame)
@@ -80,6 +82,9 @@ class Supervisor:
         self._output = AttemptOutput(plan, logs, adoption.offsets if adoption else {})
         self._clock = SuspendClock(ASLEEP)
         self._looked = 0.0
+        self._listened = -TICK
+        self._newest = 0.0
+        """Time at which one of the awaited hosts last sent something new, as of the last time that all were looked at."""
         self._deadline = StopDeadline()
         self._hurried = False  # the user does not want to wait for the output
         self._interrupts: list[int] = []
@@ -202,7 +207,7 @@ class Supervisor:
         unopened = [host for opening in self._openings for host in opening.cancel()]
         self._apply(messages.StopBegun(bool(self._interrupts), unopened))
         self._grant(grace)
-        while not self.state.all_over() and not self._deadline.is_over(self._clock.now(), self._newest()):
+        while not self.state.all_over() and not self._deadline.is_over(self._clock.now(), self._newest_sign()):
             if len(self._interrupts) > 1:
                 if not self._hurried:
                     self._hurried = True
@@ -223,9 +228,13 @@ class Supervisor:
         stopped_first = bool(self._interrupts) and self.state.failures.only_consequences
         return stopped_first or self._was_asked_to_stop()
 
-    def _newest(self) -> float:
-        """Return the time at which one of the awaited hosts last sent something new."""
-        return max((self._sessions[host.name].liveness.progressed for host in self.state.awaited), default=0.0)
+    def _newest_sign(self) -> float:
+        """Return the time at which one of the awaited hosts last sent something new. Looks at all of them once a tick."""
+        if (now := self._clock.now()) - self._listened >= TICK:
+            self._listened = now
+            signs = (self._sessions[host.name].liveness.progressed for host in self.state.awaited)
+            self._newest = max(signs, default=0.0)
+        return self._newest
 
     def _leave(self, session: Session) -> None:
         """Keep an agent for the next attempt if one may follow and the host has no processes left; otherwise let it end."""
@@ -327,7 +336,7 @@ class Supervisor:
         self._inbox.put(messages.Opened(host, reason))
 
     def _start_again(self, host: str) -> None:
-        plan = next(h for h in self._plan.hosts if h.host.name == host)
+        plan = self._plans[host]
         before = self._sessions[host]
         session = Session(self._transport, self._plan.pod, plan, self._on_frame, before)
         self._sessions[host] = session
@@ -340,9 +349,11 @@ class Supervisor:
 
     def _wait_for_stacks(self, is_done: Callable[[HostState], bool]) -> None:
         end = self._clock.now() + DUMP_TIMEOUT
-        while self._clock.now() < end and not self._interrupts:
-            if all(is_done(host) for host in self.state.running if self._hears(host.name)):
-                return
+        all_done = Every(
+            self.state.hosts.values(),
+            lambda host: is_done(host) or not self.state.is_running(host) or not self._hears(host.name),
+        )
+        while self._clock.now() < end and not self._interrupts and not all_done():
             self._pump()
 
     # --- logs ---

@@ -63,6 +63,8 @@ class ProgressWatch:
             self._pace.see(leader.record.completed, leader.record.phase, now)
         if not self._is_program and any(p.record is None for p in alive):
             return False  # it could not make its progress record
+        if any(p.exit_code is None and now - self._idle[p.process].since <= self._timeout for p in self._processes):
+            return False  # no phase has a shorter limit
         self._stuck = self._progress()
         return hang.is_stuck(self._stuck, self._timeout, self._pace.slowest, self._is_program)
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -92,6 +93,7 @@ def step_times_of(
         named: the periods in which the supervisor called a process a straggler; only these count for that process.
     """
     rows, by_process = [], records.by_process
+    names = _names(by_process)
     for key, steps in sorted(by_process.items(), key=lambda item: item[0][1]):
         lag, spans = lags[key], named.get(key, [])
         counted = [n for n, time in enumerate(lag.times) if any(begin <= time <= end for begin, end in spans)]
@@ -102,7 +104,7 @@ def step_times_of(
             p50, p95 = statistics.median(paces), _percentile_95(paces)
         seconds = sum(end - begin for begin, end in spans)
         last: int = records.last_steps[key] if key in records.last_steps else steps[-1]["step"]
-        rows.append(StepTimes(_name(key, by_process), last, p50, p95, waits, behind, share, seconds))
+        rows.append(StepTimes(names[key], last, p50, p95, waits, behind, share, seconds))
     return rows
 
 
@@ -123,12 +125,12 @@ def lateness_of(by_process: dict[Key, list[StepEvent]], lags: dict[Key, Lag], se
     """
     if not any(lag.windows for lag in lags.values()):
         return None
-    rows, count = [], _count(by_process)
+    rows, count, names = [], _count(by_process), _names(by_process)
     for key in sorted(by_process, key=lambda key: key[1]):
         cells = [0] * count
         for number, share in zip(lags[key].windows, lags[key].shares, strict=True):
             cells[number] = sum(share > bound for bound in _BOUNDS) or 1
-        rows.append(Strip(_name(key, by_process), run_lengths(cells)))
+        rows.append(Strip(names[key], run_lengths(cells)))
     return Strips("late", LEVELS, seconds, count, rows)
 
 
@@ -196,6 +198,6 @@ def _paces(steps: list[StepEvent]) -> list[float]:
     return paces
 
 
-def _name(key: Key, keys: dict[Key, list[StepEvent]]) -> str:
-    host, process = key
-    return process_name(host, process, sum(other == host for other, _ in keys))
+def _names(keys: Collection[Key]) -> dict[Key, str]:
+    among = Counter(host for host, _ in keys)
+    return {(host, process): process_name(host, process, among[host]) for host, process in keys}

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -39,7 +39,7 @@ from .bad_hosts import BadHosts
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, restart_event
 from .host_assignment import can_do_without, describe_change, has_more_hosts, why_not_fewer
-from .host_failures import HostFailures
+from .host_failures import HostFailures, Printed
 from .job_time import JobTime
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
@@ -256,14 +256,19 @@ class _Run:
             outcome = (prepare() if prepare else None) or self._supervise(plan, adoption)
         finally:
             self._open.view.stop()
-        self._host_failures.record(plan, outcome, time.time(), partial(self._printed, plan))
+        self._host_failures.record(plan, outcome, time.time(), self._printed(plan))
         return outcome
 
-    def _printed(self, plan: LaunchPlan, host: str, process: int) -> str:
-        """Return the end of what a process has printed in this attempt."""
-        name = next(one.log_name(process) for one in plan.hosts if one.host.name == host)
-        start = self._open.directory.log_sizes().get(name, 0)
-        return self._open.logs.end_of(name, _PRINTED, start).decode(errors="replace")
+    def _printed(self, plan: LaunchPlan) -> Printed:
+        """Return a function that returns the end of what a process has printed in this attempt."""
+        hosts = {host.host.name: host for host in plan.hosts}
+        log_sizes = cache(self._open.directory.log_sizes)  # read once, and only if a process has crashed
+
+        def printed(host: str, process: int) -> str:
+            name = hosts[host].log_name(process)
+            return self._open.logs.end_of(name, _PRINTED, log_sizes().get(name, 0)).decode(errors="replace")
+
+        return printed
 
     def _next(self, plan: LaunchPlan, outcome: Outcome) -> tuple[LaunchPlan, Prepare | None] | Outcome:
         """Decide what follows an attempt.

@@ -19,6 +19,9 @@ from .progress_record import ProgressRecordFile
 if TYPE_CHECKING:
     from .fault_injection import FaultInjector
 
+MOST_REPORTS = 2000
+"""Number of steps per second that all processes of a pod but process 0 report together: one launcher records them all."""
+_OFTEN = 0.25  # seconds between two steps that a process of a small pod reports
 _QUIET = 10.0  # seconds between lines about steps without metrics
 _RESERVE = 1 << 15  # bytes: an error with its traceback, and a margin for other programs' writes
 
@@ -81,12 +84,15 @@ class Reporter:
     Args:
         path: the file for the events; None: only print them.
         leads: print the steps as well; True on process 0.
+        processes: number of processes of the pod, each of which reports steps less often if there are very many.
     """
 
-    def __init__(self, path: Path | None, leads: bool = False) -> None:
+    def __init__(self, path: Path | None, leads: bool = False, processes: int = 1) -> None:
         path = path or Path(os.devnull)
         self._file = EventFile(path)
         self._leads = leads
+        self.every = max(_OFTEN, processes / MOST_REPORTS)
+        """Seconds between two steps that this process reports, unless it is process 0, which reports them all."""
         self._times = StepTimes(time.monotonic())
         self._writing = threading.RLock()  # a signal's handler may report as well
         self.record = ProgressRecordFile(path.with_suffix(".beat") if path.suffix else None)
@@ -149,12 +155,12 @@ class Reporter:
                 "with --workdir DIR for a new run"
             )
 
-    def progress(self, step: int, steps: int | None, metrics: dict[str, float], every: float = 0.25) -> None:
-        """Report a logged step. Processes other than 0 report at most one step every `every` seconds, and the last."""
+    def progress(self, step: int, steps: int | None, metrics: dict[str, float]) -> None:
+        """Report a logged step. Processes other than 0 report at most one step every `self.every` seconds, and the last."""
         now, before = time.monotonic(), self._times
         if before.first is None:
             before.first = now, step
-        if self._leads or now - before.reported >= every or step == steps:
+        if self._leads or now - before.reported >= self.every or step == steps:
             before.reported = now
             times = {"elapsed": round(now - before.began, 3), "seconds_left": before.seconds_left(now, step, steps)}
             times |= self.record.seconds()

@@ -454,9 +454,9 @@ def test_stacks_that_are_asked_for(attempt: Attempt) -> None:
         attempt.receive(host, "dumped", processes=[])
     attempt.apply(Step.DUMP)
     assert attempt.orders[-1] == Send({"type": "dump"})
-    assert [(host.name, host.dumped) for host in attempt.state.running] == [("host-0", False), ("host-1", False)]
+    assert all(attempt.state.is_running(host) and not host.dumped for host in attempt.state.hosts.values())
     attempt.exits(1, 1)
-    assert [host.name for host in attempt.state.running] == ["host-0"]
+    assert [host.name for host in attempt.state.hosts.values() if attempt.state.is_running(host)] == ["host-0"]
 
 
 # --- failures ---

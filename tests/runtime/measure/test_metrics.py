@@ -158,12 +158,20 @@ def test_events_are_appended(tmp_path: Path) -> None:
 def test_steps_are_reported_at_a_limited_rate(tmp_path: Path) -> None:
     """Steps within `every` seconds of the last one are left out, but never the last step of the job."""
     reporter = Reporter(tmp_path / "0.events")
+    reporter.every = 0.0
     for step in (1, 2):
-        reporter.progress(step, 10, {"loss": 1.0 / step}, every=0)
+        reporter.progress(step, 10, {"loss": 1.0 / step})
+    reporter.every = 1e9
     for step in range(3, 11):
-        reporter.progress(step, 10, {"loss": 1.0 / step}, every=1e9)
+        reporter.progress(step, 10, {"loss": 1.0 / step})
     events = [(e["event"], e["step"], e["steps"], e["loss"]) for e in reported(tmp_path / "0.events")]
     assert events == [("step", 1, 10, 1.0), ("step", 2, 10, 0.5), ("step", 10, 10, 0.1)]
+
+
+@pytest.mark.parametrize(("processes", "every"), [(1, 0.25), (500, 0.25), (1000, 0.5), (10_000, 5.0)])
+def test_very_many_processes_report_less_often(tmp_path: Path, processes: int, every: float) -> None:
+    """All together report 2,000 steps a second at most: one launcher records them."""
+    assert Reporter(tmp_path / "1.events", processes=processes).every == every
 
 
 @pytest.mark.parametrize("resumed_from", [0, 2])
