@@ -56,6 +56,7 @@ from .storage.bucket_model import model_in_bucket
 from .tasks import make_task
 from .wording import first_names
 from .worker.blocked import BlockedData, pod_store
+from .worker.memory import large_blocks_returned
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
 from .worker.progress import Reporter
@@ -211,9 +212,11 @@ class Trainer:
         published = self._published
         if isinstance(section, DecoderModel) and published is not None:
             folder = model_in_bucket(self._config, self._reporter.note)
-            self._state = self._strategy.init_from(
-                lambda form: load_weights(section, published, form, self._reporter.record.part, folder=folder)
-            )
+            with large_blocks_returned():
+                self._state = self._strategy.init_from(
+                    lambda form: load_weights(section, published, form, self._reporter.record.part, folder=folder)
+                )
+                jax.block_until_ready(self._state)  # its optimizer state is still being made
             advice = f"every host must have the same files in {folder or section.init_from}"
             self._note(f"the weights come from {folder or section.init_from}")
         else:

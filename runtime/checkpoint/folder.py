@@ -28,10 +28,10 @@ from ..events import Metrics
 from ..ranking import Ranking
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
+from ..worker.memory import large_blocks_returned
 from ..worker.workdir import damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, require_frozen, unreadable
 from .manifest import Verification
-from .memory import large_blocks_returned
 from .names import FROZEN, META, STATE
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import Retention, best_step, remove_incomplete

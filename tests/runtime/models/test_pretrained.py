@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pydantic import ValidationError
 
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan.base_env import base_env
+from podrun.launcher.pod.slices import parse_slice
 from podrun.runtime.config import Config
 from podrun.runtime.config.model import DecoderModel
 from podrun.runtime.contract import UserError
@@ -62,6 +68,58 @@ def job(folder: Path, model: Json | None = None, **others: Any) -> Config:
 def loaded(config: Config, form: Any) -> Any:
     assert isinstance(config.model, DecoderModel)
     return load_weights(config.model, published_config(config) or {}, form, lambda: None)
+
+
+LARGE = """
+import json, sys
+from pathlib import Path
+import jax, numpy as np
+from podrun.runtime.config import Config
+from podrun.runtime.contract import Workdir, WorkerEnv
+from podrun.runtime.train import Trainer
+from podrun.runtime.worker.progress import Reporter
+
+def resident():
+    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
+    return int(line.split()[1]) >> 10
+
+work = Path(sys.argv[1])
+work.mkdir()
+Workdir(work).token("run", 0).touch()
+env = WorkerEnv("run", 0, "host-0", 0, 1, (0,), "cpu-1x1", work)
+trainer = Trainer(Config.model_validate(json.loads(sys.argv[2])), env, Workdir(work), Reporter(work / "events"))
+jax.jit(lambda: 1)()
+before = resident()
+trainer.start()
+arrays = sum(array.nbytes for array in jax.tree.leaves(trainer._state)) >> 20
+print(arrays, resident() - before - arrays)
+"""
+
+
+@pytest.mark.long
+def test_buffers_of_the_files_do_not_stay_in_memory(tmp_path: Path) -> None:
+    """Workers on CPUs keep freed memory for the next step, but what reading takes is needed only once."""
+    config = {**config_of("llama"), "vocab_size": 1 << 16, "hidden_size": 1024, "num_hidden_layers": 1, "head_dim": 8}
+    config |= {"num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 16, "tie_word_embeddings": True}
+    shapes = {"embed_tokens": (1 << 16, 1024), "norm": (1024,), "layers.0.input_layernorm": (1024,)}
+    shapes |= {f"layers.0.self_attn.{name}_proj": (16, 1024) for name in "qkv"}
+    shapes |= {"layers.0.self_attn.o_proj": (1024, 16), "layers.0.post_attention_layernorm": (1024,)}
+    shapes |= {
+        "layers.0.mlp.gate_proj": (16, 1024),
+        "layers.0.mlp.up_proj": (16, 1024),
+        "layers.0.mlp.down_proj": (1024, 16),
+    }
+    folder = tmp_path / "llama"
+    arrays = {f"model.{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()}
+    write_folder(folder, config, arrays)
+    np.zeros(1000, np.uint16).tofile(tmp_path / "tokens.bin")
+    data = {"name": "tokens", "path": str(tmp_path / "tokens.bin"), "vocabulary": 1 << 16}
+    given = {**keys(folder), "optimizer": {"name": "sgd"}, "data": data, "parallel": "single", "sample": {"tokens": 0}}
+    env = {**os.environ, **base_env(simulated_pod(parse_slice("cpu-1x1")), (0,))}
+    command = [sys.executable, "-c", LARGE, str(tmp_path / "work"), json.dumps(given)]
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    state, more = map(int, done.stdout.split()[-2:])  # MB
+    assert state > 250 and more < 150
 
 
 @pytest.mark.parametrize("name", ["pmap", "jit fsdp 2", "explicit fsdp 4", "single"])

@@ -1,4 +1,4 @@
-"""Return freed memory to the operating system while a checkpoint is restored."""
+"""Return freed memory to the operating system while a checkpoint or a published model is read."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import contextmanager
 _TRIM, _MMAP = -1, -3  # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 _GLIBC = 128 << 10  # bytes; glibc's own thresholds
 _MOST = 2**31 - 1  # mallopt takes an int
-_RESTORING = 1 << 20  # bytes
+_READING = 1 << 20  # bytes
 
 
 @contextmanager
 def large_blocks_returned() -> Iterator[None]:
     """Make glibc return each freed buffer of 1 MB or more to the system at once. Without glibc, do nothing.
 
-    Workers on CPUs keep freed memory, because every step needs it again (launcher/plan/base_env.py). But a restore needs its
-    buffers, which are as large as the arrays, only once: keeping them took 0.2 GB more for a state of 1 GB.
+    Workers on CPUs keep freed memory, because every step needs it again (launcher/plan/base_env.py). But buffers to read a
+    state, which are as large as its arrays, are needed only once: keeping them took 0.2 GB more for a checkpoint of 1 GB.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         yield
         return
-    mallopt(_MMAP, _RESTORING)
-    mallopt(_TRIM, _RESTORING)
+    mallopt(_MMAP, _READING)
+    mallopt(_TRIM, _READING)
     try:
         yield
     finally:

@@ -12,7 +12,7 @@ from podrun.launcher.pod.slices import parse_slice
 
 PROGRAM = """
 import numpy as np
-from podrun.runtime.checkpoint.memory import large_blocks_returned
+from podrun.runtime.worker.memory import large_blocks_returned
 
 def resident():
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
