@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.wording import counted, megabytes
 
@@ -135,11 +134,11 @@ def _findings(plan: LaunchPlan, pod: Pod, facts: FactsByHost) -> list[Finding]:
 def imported_modules(plan: LaunchPlan) -> dict[str, str]:
     """Return the modules that the job imports beside podrun's own, by name with the reason; empty if they are unknown."""
     job, pod = plan.run.job, plan.pod
-    if isinstance(job, Config):
+    if not isinstance(job, Program):
         data = job.data.name
         return {"sklearn": f"scikit-learn, for data.name {data}"} if data in _OF_SCIKIT_LEARN else {}
     env = {**(os.environ if pod.traits.files_are_here else {}), **pod.env, **job.launch.env}
-    if not isinstance(job, Program) or env.get("PYTHONPATH"):  # its folders may be relative to the program's
+    if env.get("PYTHONPATH"):  # its folders may be relative to the program's
         return {}
     return imported_packages(job, plan.run.cwd) or {}
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podrun.runtime.config import NamedFiles, files_of
 from podrun.runtime.contract import UserError
 from podrun.runtime.safe_name import why_unsafe
 from podrun.runtime.wording import megabytes
@@ -20,7 +19,7 @@ from .known_digests import forget_unused, known, remember
 from .project_files import shown
 
 if TYPE_CHECKING:
-    from podrun.runtime.config import Config
+    from podrun.runtime.config import Config, NamedFiles
 
 _MOST = 100_000  # files; each is transferred separately
 _PAUSE = 5.0  # seconds between two progress lines
@@ -31,6 +30,8 @@ def find_data(job: Config, tell: Callable[[str], None] = lambda text: None) -> D
 
     Files that have not changed are not read. `tell`: called with the progress every few seconds.
     """
+    from podrun.runtime.config import files_of  # slow import that user programs do not need
+
     reading = _Reading(tell)
     keys: list[DataKey] = []
     names: dict[str, str] = {}

@@ -93,7 +93,7 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
     words = ["--slurm=time=10", "--slice=cpu-2x1", "--dry-run", "--", "python", "-c", "pass"]
     run = f"with contextlib.suppress(SystemExit): main({words})"
     for statements in (
-        ["import podrun.launcher.engines.slurm.in_job"],
+        ["import podrun.launcher.engines.slurm.in_job, podrun.launcher.run.stage"],
         ["from podrun.launcher.cli.root import main", run],
     ):
         modules = imported("import contextlib", *statements)
