@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,7 +15,7 @@ from podrun.runtime.wording import counted
 from ..run.signals import Signals
 from ..rundir.arrays import array_id, described
 from ..rundir.queues import QueueError
-from ..rundir.run_summary import RunStatus, Summary, summarize
+from ..rundir.run_summary import RunStatus, counted_states, summarize
 from ..rundir.runs import RunDirectory
 from ..rundir.submitted import end_of, is_unfinished, pending_words, queue_of
 from .logs import LogsRequest, logs
@@ -34,7 +33,7 @@ def array_status(runs: Sequence[RunDirectory], as_json: bool) -> int:
         print(json.dumps([status_as_json(run) for run in runs], indent=1))
         return ExitCode.DONE
     summaries = [summarize(run) for run in runs]
-    print(f"array {array_id(runs)}: {counted(len(runs), 'run')}: {in_words(summaries)}\n")
+    print(f"array {array_id(runs)}: {counted(len(runs), 'task')}: {counted_states(summaries)}\n")
     print(table_of(summaries, os.get_terminal_size().columns if sys.stdout.isatty() else None))
     pending = [run for run, summary in zip(runs, summaries, strict=True) if summary.state is RunStatus.PENDING]
     if pending and (words := pending_words(pending[0])):
@@ -62,7 +61,7 @@ def attach_array(runs: Sequence[RunDirectory], as_json: bool) -> int:
             time.sleep(_POLL)
     codes = [end["code"] for run in runs if (end := end_of(run)) is not None]
     if not as_json:
-        print(f"podrun: {array_id(runs)} has ended: {in_words([summarize(run) for run in runs])}", flush=True)
+        print(f"podrun: {array_id(runs)} has ended: {counted_states([summarize(run) for run in runs])}", flush=True)
         for line in _failures(runs):
             print(f"podrun: {line}", file=sys.stderr, flush=True)
     return next((code for code in codes if code), ExitCode.DONE)
@@ -89,9 +88,9 @@ def stop_array(runs: Sequence[RunDirectory], now: bool) -> int:
     """
     unended = [run for run in runs if end_of(run) is None]
     if not unended:
-        print(f"podrun: {array_id(runs)} has ended already: {in_words([summarize(run) for run in runs])}")
+        print(f"podrun: {array_id(runs)} has ended already: {counted_states([summarize(run) for run in runs])}")
         return ExitCode.DONE
-    print(f"stopping {counted(len(unended), 'run')} of {array_id(runs)} ...", flush=True)
+    print(f"stopping {counted(len(unended), 'task')} of {array_id(runs)} ...", flush=True)
     jobs = [(run, job) for run in unended if (job := run.job()) is not None]
     queue = next((queue for run, _ in jobs if (queue := queue_of(run))), None)
     if queue is not None:
@@ -104,7 +103,7 @@ def stop_array(runs: Sequence[RunDirectory], now: bool) -> int:
         if time.monotonic() > deadline:
             raise UserError(f"{len(left)} have not ended; `podrun stop --now {array_id(runs)}` does not wait for saves")
         time.sleep(_POLL)
-    print(f"podrun: {array_id(runs)} has ended: {in_words([summarize(run) for run in runs])}")
+    print(f"podrun: {array_id(runs)} has ended: {counted_states([summarize(run) for run in runs])}")
     return ExitCode.DONE
 
 
@@ -130,12 +129,6 @@ class _Following:
             record = {"run": self._run.run_id, "code": end["code"], "message": end["message"]}
             print(json.dumps(record) if self._as_json else f"{described(self._run)}: {end['message']}", flush=True)
         return not self._ended
-
-
-def in_words(summaries: Sequence[Summary]) -> str:
-    """Return how many runs are in each state: `10 done, 1 failed, 1 pending`."""
-    counts = Counter(summary.state for summary in summaries)
-    return ", ".join(f"{counts[state]} {state}" for state in RunStatus if counts[state])
 
 
 def _failures(runs: Sequence[RunDirectory]) -> list[str]:

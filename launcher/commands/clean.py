@@ -21,6 +21,7 @@ from ..pod.home import podrun_home
 from ..pod.kept_compilers import FOLDER as COMPILERS
 from ..pod.kept_compilers import compiler_folders
 from ..pod.pod import Host, Pod
+from ..pod.run_id import counted_runs
 from ..remote.ask import ask
 from ..request.hosts import select_hosts
 from ..request.kept_answers import FOLDER as ANSWERS
@@ -111,15 +112,16 @@ def _confirm(what: str) -> bool:
 
 def _remove_here(runs: Sequence[OldRun]) -> list[str]:
     """Remove the run directories, and return error messages."""
-    problems = []
+    problems, removed = [], []
     for run in runs:
         try:
             remove(run)
+            removed.append(run.directory.run_id)
         except UserError as error:
             problems.append(str(error))
     remove_unfinished()
-    if len(problems) < len(runs):
-        print(f"removed {counted(len(runs) - len(problems), 'run')} here")
+    if removed:
+        print(f"removed {counted_runs(removed)} here")
     return problems
 
 

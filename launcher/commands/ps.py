@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -17,9 +16,9 @@ from podrun.runtime.contract import ExitCode
 from podrun.runtime.lines import decimals, out_of
 
 from ..pod.home import podrun_home
-from ..pod.run_id import task_of
+from ..pod.run_id import task_of, unit_of
 from ..pod.traits import TRAITS
-from ..rundir.run_summary import RunStatus, Summary, summarize
+from ..rundir.run_summary import RunStatus, Summary, counted_states, summarize
 from ..rundir.runs import all_runs
 from ..view.text_table import shorten, text_table
 from ..view.times import duration, moment
@@ -74,29 +73,23 @@ def ps(request: PsRequest) -> int:
             run, heard = ("RUN", "") if len(abandoned) > 1 else (abandoned[0].run, f", {silence(abandoned[0])}")
             print(f"abandoned: its launcher is gone{heard}")
             print(f"`podrun attach {run}` takes it over, `podrun stop {run}` ends it")
-        if len(shown) < len(summaries):
-            print(f"{len(summaries) - len(shown)} more have ended: podrun ps --all")
+        if more := {unit_of(summary.run) for summary in summaries} - {unit_of(summary.run) for summary in shown}:
+            print(f"{len(more)} more {'have' if len(more) > 1 else 'has'} ended: podrun ps --all")
     return ExitCode.DONE
 
 
 def _of_interest(summaries: list[Summary]) -> list[Summary]:
-    active = {_unit(summary) for summary in summaries if not summary.has_ended}
-    ended = dict.fromkeys(unit for summary in summaries if (unit := _unit(summary)) not in active)
+    active = {unit_of(summary.run) for summary in summaries if not summary.has_ended}
+    ended = dict.fromkeys(unit for summary in summaries if (unit := unit_of(summary.run)) not in active)
     recent = {*active, *list(ended)[:_RECENT]}
-    return [summary for summary in summaries if _unit(summary) in recent]
-
-
-def _unit(summary: Summary) -> str:
-    """Return the array that a run belongs to, or the run."""
-    task = task_of(summary.run)
-    return summary.run if task is None else task.group
+    return [summary for summary in summaries if unit_of(summary.run) in recent]
 
 
 def _folded(summaries: Sequence[Summary]) -> list[Summary | list[Summary]]:
     """Return the runs, those of each array together."""
     units: dict[str, list[Summary]] = {}
     for summary in summaries:
-        units.setdefault(_unit(summary), []).append(summary)
+        units.setdefault(unit_of(summary.run), []).append(summary)
     return [runs if task_of(runs[0].run) else runs[0] for runs in units.values()]
 
 
@@ -140,12 +133,11 @@ def _cells(summary: Summary) -> dict[str, str]:
 def _array_cells(runs: Sequence[Summary]) -> dict[str, str]:
     """Return the cells of an array, of which `runs` are the runs."""
     first = _cells(runs[-1])
-    counts = Counter(run.state for run in runs)
     begun, ended = min(run.started for run in runs), max(run.ended or time.time() for run in runs)
     return {
         **first,
-        "RUN": _unit(runs[-1]),
-        "STATE": ", ".join(f"{counts[state]} {state}" for state in RunStatus if counts[state]),
+        "RUN": unit_of(runs[-1].run),
+        "STATE": counted_states(runs),
         "STEP": "-",
         "METRIC": "-",
         "STARTED": moment(begun),

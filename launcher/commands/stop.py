@@ -8,6 +8,7 @@ import time
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..pod.run_id import counted_runs, unit_of
 from ..run.background import take_over
 from ..run.cleanup import end_strays
 from ..rundir.events import EndEvent
@@ -87,10 +88,12 @@ def _one_that_runs() -> RunDirectory:
     running = [run for run in all_runs() if (end := end_of(run)) is None or end.get("left_behind")]
     if not running:
         raise UserError("no run of yours is running; `podrun ps --all` lists the ended ones")
-    if len(running) > 1:
-        names = ", ".join(run.run_id for run in running[:4])
-        raise UserError(f"{len(running)} runs are running: {names}; say which: podrun stop RUN")
-    return running[0]
+    names = list(dict.fromkeys(unit_of(run.run_id) for run in running))
+    if names == [running[0].run_id]:
+        return running[0]
+    what = f"{counted_runs(run.run_id for run in running)} {'are' if len(names) > 1 else 'is'} running"
+    which = "podrun stop RUN" if len(names) > 1 else f"podrun stop {names[0]}, or a task such as {running[-1].run_id}"
+    raise UserError(f"{what}: {', '.join(names[:4])}{', ...' if len(names) > 4 else ''}; say which: {which}")
 
 
 def _await_end(directory: RunDirectory) -> int:

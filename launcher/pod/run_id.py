@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+from podrun.runtime.wording import counted
 
 _TASK = re.compile(r"(\d{8}-\d{6}-[0-9a-f]{6})_(\d{1,6})")
 
@@ -42,3 +45,18 @@ def task_of(run_id: str) -> Task | None:
     """Return the array that a run belongs to; None if it was not submitted as one."""
     match = _TASK.fullmatch(run_id)
     return Task(match[1], int(match[2]), len(match[2])) if match else None
+
+
+def unit_of(run_id: str) -> str:
+    """Return the id of the array that a run belongs to, or that of the run."""
+    task = task_of(run_id)
+    return run_id if task is None else task.group
+
+
+def counted_runs(run_ids: Iterable[str]) -> str:
+    """Return how many runs these are, those of arrays as tasks: `2 runs and 1 array with 30 tasks`."""
+    ids = list(run_ids)
+    tasks = [task for run_id in ids if (task := task_of(run_id))]
+    arrays = counted(len({task.group for task in tasks}), "array")
+    parts = [counted(len(ids) - len(tasks), "run")] if len(tasks) < len(ids) else []
+    return " and ".join([*parts, *([f"{arrays} with {counted(len(tasks), 'task')}"] if tasks else [])])

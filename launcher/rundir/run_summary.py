@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -114,6 +116,12 @@ def summarize(directory: RunDirectory) -> Summary:
         supervisor=supervisor,
         directory=str(directory.path),
     )
+
+
+def counted_states(summaries: Iterable[Summary]) -> str:
+    """Return how many runs are in each state: `10 done, 1 failed, 1 pending`."""
+    counts = Counter(summary.state for summary in summaries)
+    return ", ".join(f"{counts[state]} {state}" for state in RunStatus if counts[state])
 
 
 def _is_new(directory: RunDirectory) -> bool:

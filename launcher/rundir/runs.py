@@ -25,6 +25,7 @@ from ..plan.program import OWN_PYTHON, Program
 from ..plan.spec import Label, RunSpec
 from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Host, Pod
+from ..pod.run_id import unit_of
 from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, EndEvent, Event, StartEvent, parse_event
@@ -488,6 +489,10 @@ def find_run(name: str | None) -> RunDirectory:
     ]
     if not matches:
         raise UserError(f"there is no run {name!r}; `podrun ps --all` lists them; the newest is {runs[0].run_id}")
+    if len(matches) > 1 and {unit_of(r.run_id) for r in matches} == {array := unit_of(matches[0].run_id)}:
+        raise UserError(
+            f"{name!r} means {len(matches)} tasks of the array {array}; name one, such as {matches[-1].run_id}"
+        )
     if len(matches) > 1:
         names = ", ".join(r.run_id for r in matches[:4])
         raise UserError(

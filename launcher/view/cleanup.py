@@ -10,7 +10,9 @@ from podrun.runtime.wording import counted
 from ..agent.base.from_agent import Environment, LeftFolder, LeftProcess
 from ..pod.fold import fold
 from ..pod.home import age_of
+from ..pod.run_id import counted_runs, unit_of
 from ..rundir.old_runs import OldRun
+from ..rundir.run_summary import counted_states
 from .printable import in_one_line
 from .text_table import shorten, text_table
 from .times import duration, size
@@ -73,9 +75,17 @@ class Removable:
 
 def as_table(removable: Removable) -> str:
     rows = []
+    units: dict[str, list[OldRun]] = {}
     for run in removable.runs:
-        where = str(run.directory.path)
-        rows.append(["here", "run", f"{run.summary.state}, {duration(run.age)} ago", size(run.size), where])
+        units.setdefault(unit_of(run.summary.run), []).append(run)
+    for unit, runs in units.items():
+        state, age = runs[0].summary.state.value, f"{duration(min(run.age for run in runs))} ago"
+        path, bytes_ = runs[0].directory.path, size(sum(run.size for run in runs))
+        if unit == runs[0].summary.run:
+            rows.append(["here", "run", f"{state}, {age}", bytes_, str(path)])
+        else:
+            states = counted_states(run.summary for run in runs)
+            rows.append(["here", "array", f"{states}, {age}", bytes_, f"{path.with_name(unit)}_*"])
     for stored in removable.due_here:
         used = f"last used {duration(stored.age)} ago"
         rows.append(["here", stored.kind, used, size(stored.bytes), str(stored.folder)])
@@ -140,7 +150,11 @@ def summary(removable: Removable) -> str:
     bytes_here = sum(run.size for run in removable.runs)
     folders = [folder for of_host in removable.folders.values() for folder in of_host]
     processes = [process for of_host in removable.processes.values() for process in of_host]
-    parts = [f"{counted(len(removable.runs), 'run')} here ({size(bytes_here)})"] if removable.runs else []
+    parts = (
+        [f"{counted_runs(run.summary.run for run in removable.runs)} here ({size(bytes_here)})"]
+        if removable.runs
+        else []
+    )
     parts += [f"{stored.kind} ({size(stored.bytes)})" for stored in removable.due_here]
     if folders:
         parts.append(f"{counted(len(folders), 'folder')} ({size(sum(f['bytes'] for f in folders))})")

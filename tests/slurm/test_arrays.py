@@ -65,7 +65,7 @@ def test_twelve_of_which_one_fails(login: LoginNode) -> None:
     assert "ValueError: boom (program.py:5) [exit code 1]" in last
     assert states(login, group) == ["done"] * 7 + ["failed"] + ["done"] * 4
     status = login.podrun("status", group)
-    assert status.stdout.startswith(f"array {group}: 12 runs: 11 done, 1 failed\n")
+    assert status.stdout.startswith(f"array {group}: 12 tasks: 11 done, 1 failed\n")
     assert f"{group}_07 (LR=7): failed" in status.stdout.splitlines()[-1]
     (row,) = (line for line in login.podrun("ps").stdout.splitlines() if group in line)
     assert re.search(r"11 done, 1 failed .* array of 12", row), row
