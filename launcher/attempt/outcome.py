@@ -83,6 +83,8 @@ class Outcome:
     interrupted_by: int | None = None
     hurried: bool = False
     """True if the user has interrupted twice, so that no save was waited for."""
+    stopped_by: str = ""
+    """The `podrun stop` that has interrupted it, with its options, user and machine; empty without one."""
     saved_step: int | None = None
     """Step of the newest reported checkpoint."""
     no_checkpoint: bool = False

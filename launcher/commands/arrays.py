@@ -94,6 +94,8 @@ def stop_array(runs: Sequence[RunDirectory], now: bool) -> int:
     jobs = [(run, job) for run in unended if (job := run.job()) is not None]
     queue = next((queue for run, _ in jobs if (queue := queue_of(run))), None)
     if queue is not None:
+        for run, _ in jobs:
+            run.record_stop(now)
         try:
             queue.end(jobs, now)
         except QueueError as error:

@@ -38,6 +38,7 @@ def stop(name: str | None, now: bool) -> int:
         take_over(directory)
     pid = directory.supervisor()
     print(f"stopping {directory.run_id} ...", flush=True)
+    directory.record_stop(now)
     for _ in range(2 if now else 1):
         if pid is not None:
             _signal(pid)
@@ -48,6 +49,7 @@ def stop(name: str | None, now: bool) -> int:
 def _stop_job(directory: RunDirectory, job: str, now: bool) -> int:
     """End a submitted run. Raises UserError."""
     queue = queue_of(directory) or load_queue(directory.spec().pod.transport)  # a damaged spec says so
+    directory.record_stop(now)
     try:
         if queue.end([(directory, job)], now) == [True]:
             if (end := directory.end()) is not None:

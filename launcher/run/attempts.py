@@ -186,6 +186,8 @@ class _Run:
                 break
             (plan, prepare), adoption = following, None
         self._agents.dismiss()
+        if outcome.interrupted_by == signal.SIGTERM:
+            outcome.stopped_by = self._open.directory.stopped_by()
         if outcome.cause or outcome.interrupted_by is not None:
             # this process is part of the job, so the job cannot have ended
             limit = 0.0 if self._job_time else _CERTAIN

@@ -55,9 +55,11 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
     if outcome.interrupted_by is not None:
         is_unknown = plan.is_program and outcome.saved_step is None and not outcome.no_checkpoint
         resume = "" if is_unknown or plan.run.evaluation else _resume(outcome)
+        how = f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "interrupted"
         if outcome.hurried:
-            resume = f" twice, so stopped at once{resume}{'' if outcome.left_behind else '; no process is left'}"
-        return f"interrupted{resume}{over} [exit code {outcome.code}]"
+            how += ", at once" if outcome.stopped_by else " twice, so stopped at once"
+            resume += "" if outcome.left_behind else "; no process is left"
+        return f"{how}{resume}{over} [exit code {outcome.code}]"
     if outcome.nothing_left is not None and not plan.attempt:
         return f"done: all {outcome.nothing_left} steps were done before"
     restarts = f", after {counted(plan.attempt, 'restart')}" if plan.attempt else ""

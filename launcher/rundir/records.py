@@ -32,7 +32,15 @@ class SupervisorRecord(_Supervisor, total=False):
     """Host name of the process's machine."""
 
 
-_ATTEMPT, _SUPERVISOR = check_of(AttemptRecord), check_of(SupervisorRecord)
+class StopRecord(Message):
+    """Who has called `podrun stop` for the run: stop.json."""
+
+    user: str
+    machine: str
+    now: bool
+
+
+_ATTEMPT, _SUPERVISOR, _STOP = check_of(AttemptRecord), check_of(SupervisorRecord), check_of(StopRecord)
 
 
 def parse_attempt(data: bytes, limit: int) -> AttemptRecord:
@@ -49,3 +57,11 @@ def parse_supervisor(data: bytes, limit: int) -> SupervisorRecord:
     _SUPERVISOR(read)
     supervisor: SupervisorRecord = read
     return supervisor
+
+
+def parse_stop(data: bytes, limit: int) -> StopRecord:
+    """Parse the record of at most `limit` bytes. Raises Malformed."""
+    read: Any = loads(data, limit)
+    _STOP(read)
+    stop: StopRecord = read
+    return stop

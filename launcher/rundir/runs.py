@@ -19,6 +19,7 @@ from typing import IO, Any
 from podrun.runtime.contract import UserError, output_stream
 from podrun.runtime.events import EventKind
 
+from ..agent.base.private import user_name
 from ..agent.base.schema import Malformed, each, loads, printable, record, text
 from ..plan.plan import LaunchPlan
 from ..plan.program import OWN_PYTHON, Program
@@ -30,7 +31,7 @@ from .adoption import Adoption
 from .backwards import lines_backwards
 from .events import LIMIT, EndEvent, Event, StartEvent, parse_event
 from .logs import size_of
-from .records import AttemptRecord, SupervisorRecord, parse_attempt, parse_supervisor
+from .records import AttemptRecord, StopRecord, SupervisorRecord, parse_attempt, parse_stop, parse_supervisor
 from .run_state import reduce_events
 
 _JOB = record({"job": text})
@@ -317,6 +318,29 @@ class RunDirectory:
         recorder.event(end)
         recorder.close()
 
+    # --- who stops it ---
+
+    @property
+    def _stop(self) -> Path:
+        return self.path / "stop.json"
+
+    def record_stop(self, now: bool) -> None:
+        """Record that this user calls `podrun stop`, for the message of the run's end. Does nothing on a full disk.
+
+        `now`: without a save.
+        """
+        record: StopRecord = {"user": user_name(os.geteuid()), "machine": socket.gethostname(), "now": now}
+        with suppress(OSError):
+            self._write(self._stop.name, json.dumps(record).encode())
+
+    def stopped_by(self) -> str:
+        """Return which `podrun stop` the run's supervisor got, as `podrun stop --now` (ann on login1); empty without one."""
+        try:
+            stop = parse_stop(self._stop.read_bytes(), LIMIT)
+        except (OSError, Malformed):
+            return ""
+        return f"`podrun stop{' --now' * stop['now']}` ({stop['user']} on {stop['machine']})"
+
     # --- who supervises it ---
 
     @contextmanager
@@ -328,6 +352,7 @@ class RunDirectory:
             who = f"pid {self.supervisor()}" if (machine := self.elsewhere()) is None else f"on {machine}"
             raise UserError(f"run {self.run_id} is supervised by another podrun ({who})") from None
         try:
+            self._stop.unlink(missing_ok=True)  # of an earlier supervisor, as in a job that was requeued
             os.ftruncate(file, 0)
             holder: SupervisorRecord = {"pid": os.getpid(), "machine": socket.gethostname()}
             os.pwrite(file, json.dumps(holder).encode(), 0)

@@ -157,6 +157,24 @@ def test_what_the_same_command_of_a_program_will_do(outcome: dict[str, Any], wor
     assert last_line(stopped, plan) == f"interrupted{words} [exit code 130]"
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ({}, "interrupted"),
+        ({"stopped_by": "`podrun stop` (ann on login1)"}, "stopped by `podrun stop` (ann on login1)"),
+        ({"hurried": True}, "interrupted twice, so stopped at once; no process is left"),
+        (
+            {"hurried": True, "stopped_by": "`podrun stop --now` (ann on login1)"},
+            "stopped by `podrun stop --now` (ann on login1), at once; no process is left",
+        ),
+    ],
+)
+def test_who_has_stopped_a_run(outcome: dict[str, Any], words: str) -> None:
+    pod = simulated_pod(parse_slice("cpu-1x2"))
+    plan = make_plan(RunSpec("r", pod, Program(("a",), Launch()), Path("/w"), Path("/")))
+    assert last_line(Outcome(143, interrupted_by=15, **outcome), plan) == f"{words} [exit code 143]"
+
+
 def test_the_same_trouble_of_many_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The last line says what to do; of each other host one line says what happened."""
     failures = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -176,3 +177,19 @@ def test_a_supervisor_that_fails_lets_go() -> None:
         raise ZeroDivisionError
     with directory.supervise():
         pass
+
+
+def test_a_stop_is_known_to_the_supervisor_that_gets_it_only() -> None:
+    """A job that is requeued has another supervisor, which nobody has stopped."""
+    directory = make()
+    with directory.supervise():
+        assert directory.stopped_by() == ""
+        directory.record_stop(now=True)
+        assert re.fullmatch(r"`podrun stop --now` \(\S+ on \S+\)", directory.stopped_by())
+        directory.record_stop(now=False)
+        assert directory.stopped_by().startswith("`podrun stop` (")
+        (directory.path / "stop.json").write_text('{"user": 3}')
+        assert directory.stopped_by() == ""
+        directory.record_stop(now=True)
+    with directory.supervise():
+        assert directory.stopped_by() == ""
