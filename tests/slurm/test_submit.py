@@ -158,7 +158,9 @@ def test_from_the_queue_to_the_stop(login: LoginNode) -> None:
     login.wait_for_steps(first)
     stopped = login.podrun("stop", first)
     assert stopped.returncode == 0, stopped.stderr
-    assert re.search(r"stopped by `podrun stop` \(root on \w+\); the checkpoint of step", stopped.stdout), stopped.stdout
+    assert re.search(r"stopped by `podrun stop` \(root on \w+\); the checkpoint of step", stopped.stdout), (
+        stopped.stdout
+    )
     login.wait_until_gone()
     wait_until(lambda: not login.cluster.jobs(), "the end of the jobs")
 

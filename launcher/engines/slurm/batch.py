@@ -105,31 +105,67 @@ class NotCancelled(SlurmError):
         """Empty if it is unknown whether there is a job."""
 
 
-def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None) -> str:
-    """Submit a script, and return its job id.
+class UnknownJob(SlurmError):
+    """SLURM may have taken a job: it answers neither sbatch nor squeue. The text says how that was found."""
 
-    `waits` is called if sbatch has not submitted it within a few seconds, since it retries for a while.
+
+def submit(options: Sequence[str], script: str, waits: Callable[[], None] = lambda: None, before: str = "") -> str:
+    """Submit a script, and return its job id. If the answer of sbatch is lost, the job is looked for in the queue.
+
+    Args:
+        options: arguments of sbatch.
+        script: the path of the script.
+        waits: called if sbatch has not submitted it within a few seconds, since it retries for a while.
+        before: id of the only job in the queue that may have this script already; empty if there is none.
 
     Raises:
         SlurmError: SLURM refuses it; the text says why, and what to do.
+        UnknownJob: it is unknown whether SLURM has taken it.
         Interrupted: Ctrl-C, and SLURM has the job, whose id is the answer.
         KeyboardInterrupt: Ctrl-C, and SLURM may have the job.
     """
     env = {**plain_env(os.environ), **{name: v for name, v in os.environ.items() if name.startswith("SBATCH_")}}
     try:
-        answer = ask_slurm(
-            *("sbatch", "--parsable", *options, script),
-            env=env,
-            limit=SBATCH_TIMEOUT,
-            waits=waits,
-            after_interrupt=_AFTER_INTERRUPT,
+        return _job_in(
+            ask_slurm(
+                *("sbatch", "--parsable", *options, script),
+                env=env,
+                limit=SBATCH_TIMEOUT,
+                waits=waits,
+                after_interrupt=_AFTER_INTERRUPT,
+            )
         )
     except Interrupted as interrupted:
         raise Interrupted(_job_in(interrupted.answer)) from None
     except SlurmError as error:
+        if error.may_be_done and (job := _find_submitted(script, before, error)):
+            return job
         remedy = next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, error.message)), None)
         raise SlurmError(f"{error.message}\n{remedy}" if remedy else error.message) from None
-    return _job_in(answer)
+
+
+def _find_submitted(script: str, before: str, error: SlurmError) -> str:
+    """Return the id of the job that SLURM has taken although the answer of sbatch is lost; empty if it has not.
+
+    Raises UnknownJob if the queue cannot be read for a while.
+    """
+    print(f"podrun: {error}; asking SLURM's queue for the job", file=sys.stderr, flush=True)
+    deadline = time.monotonic() + SBATCH_TIMEOUT
+    for is_last in (False, True):  # a controller that was busy may take the job after its first answer
+        while True:
+            try:
+                # Without an earlier job, one that has ended already counts as well.
+                job = _job_of_script(script, before, states="" if before else "all")
+                break
+            except SlurmError as silence:
+                if time.monotonic() > deadline:
+                    raise UnknownJob(f"{error}; squeue: {silence}") from None
+            time.sleep(_PAUSE)
+        if job:
+            return job
+        if not is_last:
+            time.sleep(_PAUSE)
+    return ""
 
 
 def take_back(script: str, job: str) -> str:
@@ -158,11 +194,20 @@ def take_back(script: str, job: str) -> str:
     return job
 
 
-def _job_of_script(script: str) -> str:
-    """Return the id of this user's job with that script; empty without one. Raises SlurmError."""
-    answer = ask_slurm("squeue", "--noheader", f"--user={_user()}", "--format=%F|%o")
-    jobs = (line.strip().partition("|") for line in answer.splitlines())
-    return next((job for job, _, command in jobs if command == script), "")
+def _job_of_script(script: str, before: str = "", states: str = "") -> str:
+    """Return the id of this user's job with that script; empty without one. Raises SlurmError.
+
+    Args:
+        script: the path of the script.
+        before: id of a job that does not count; of the task of an array, nor do the array's other tasks.
+        states: states of the jobs that count; empty: those that have not ended.
+    """
+    which = [f"--states={states}"] if states else []
+    array, _, task = before.partition("_")
+    answer = ask_slurm("squeue", "--noheader", "--array", f"--user={_user()}", *which, "--format=%F|%K|%o")
+    jobs = (line.strip().split("|", 2) for line in answer.splitlines() if line.count("|") >= 2)
+    found = (job for job, number, command in jobs if command == script and job != array and task in ("", number))
+    return next(found, "")
 
 
 def _job_in(answer: str) -> str:
@@ -301,7 +346,7 @@ def submit_next(job: str, options: Sequence[str], script: str, excluded: str = "
     `excluded`: names of the nodes to exclude from it.
     """
     without = [f"--exclude={excluded}"] if excluded else []
-    return submit([*_options_of_next(options), *without, f"--dependency=afterany:{job}"], script)
+    return submit([*_options_of_next(options), *without, f"--dependency=afterany:{job}"], script, before=job)
 
 
 def _options_of_next(options: Sequence[str]) -> list[str]:

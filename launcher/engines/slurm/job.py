@@ -44,6 +44,10 @@ _ENDED = {
     "REVOKED": "was revoked",
     COMPLETING: "is being ended, and SLURM does not say why yet",
 }
+_MAY_BE_DONE = re.compile(
+    r"timed out|not answered within|Zero Bytes|receive_msg|Transport endpoint|Connection reset|Broken pipe|ended with -\d"
+    r"|which is not the id of a job"
+)
 _NO_ANSWER = re.compile(r"Unable to contact slurm controller|timed out|Connection refused|not answered within")
 
 
@@ -58,6 +62,11 @@ class SlurmError(QueueError):
     def is_silence(self) -> bool:
         """Return whether the controller did not answer, so that a retry may succeed."""
         return _NO_ANSWER.search(self.message) is not None
+
+    @property
+    def may_be_done(self) -> bool:
+        """Return whether the controller may have done what it was asked for: its answer is lost or unreadable."""
+        return _MAY_BE_DONE.search(self.message) is not None
 
 
 def is_job_id(text: str) -> bool:

@@ -17,12 +17,22 @@ from podrun.runtime.contract import UserError
 
 from ...plan.spec import RunSpec
 from ...pod.home import podrun_home
+from ...pod.run_id import unit_of
 from ...run.signals import one_interrupt
 from ...rundir.runs import RunDirectory
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
 from .bad_nodes import without_bad_nodes
-from .batch import JOB_CACHE, SBATCH_TIMEOUT, NotCancelled, cancel_pending, signal_scripts, submit, take_back
+from .batch import (
+    JOB_CACHE,
+    SBATCH_TIMEOUT,
+    NotCancelled,
+    UnknownJob,
+    cancel_pending,
+    signal_scripts,
+    submit,
+    take_back,
+)
 from .batch_script import array_option, batch_options, batch_script, may_take_whole_nodes, output_pattern
 from .gpus_of_nodes import gpus_of_nodes
 from .job import Interrupted, SlurmError
@@ -135,6 +145,11 @@ def _submit(
                 _record(directories, jobs(error.job))
             _tell(str(error))
             raise KeyboardInterrupt from None
+        except UnknownJob as error:  # its runs may begin, so their records stay
+            raise UserError(
+                f"it is unknown whether SLURM has taken the job: {error}\n`squeue --me` lists it if so, and it begins as the "
+                f"run {unit_of(specs[0].run_id)}, which `podrun ps` lists; otherwise submit it again"
+            ) from None
         except SlurmError as error:
             _remove(specs)
             raise UserError(f"SLURM has not taken the job: {error}") from None

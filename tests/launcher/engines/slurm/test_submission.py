@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.engines.slurm.batch import JOB_CACHE
+from podrun.launcher.engines.slurm.batch import JOB_CACHE, submit_next
 from podrun.launcher.engines.slurm.job import SlurmError
 from podrun.launcher.engines.slurm.submission import end_jobs
 from podrun.launcher.rundir.runs import RunDirectory, all_runs
@@ -20,7 +20,7 @@ from ....conftest import Podrun, Sandbox
 
 JOB = "4711"
 INTERRUPT = "kill -INT $PPID; kill -INT $PPID"
-LISTED = f'case "$*" in *%o*) for script in $PODRUN_HOME/runs/*/job.sh; do echo "{JOB}|$script"; exit; done;; esac'
+LISTED = f'case "$*" in *%o*) for script in $PODRUN_HOME/runs/*/job.sh; do echo "{JOB}|N/A|$script"; exit; done;; esac'
 ARRAY = ("--slurm=time=10", "--slice=cpu-1x1", "--array", "N=0,1,2", "--", "python", "-c", "pass")
 
 
@@ -102,7 +102,7 @@ def test_ctrl_c_while_sbatch_runs(slurm: Slurm, in_process: Podrun, answers: boo
 
 def test_ctrl_c_before_slurm_has_the_job(slurm: Slurm, in_process: Podrun) -> None:
     slurm.program("sbatch", f"{INTERRUPT}; exec sleep 100")
-    slurm.program("squeue", "echo '7|/another/job.sh'")
+    slurm.program("squeue", "echo '7|N/A|/another/job.sh'")
     done = in_process(*ARRAY)
     assert (done.returncode, done.stderr) == (ExitCode.INTERRUPTED, "podrun: interrupted\n")
     assert (slurm.cancelled(), slurm.jobs()) == ([], [])
@@ -214,3 +214,92 @@ def test_why_the_tasks_of_an_array_have_ended_is_one_question(slurm: Slurm, in_p
     assert f"the SLURM job {JOB}_0 has lost a node: NODE_FAIL" in messages[0]
     assert all(f"the SLURM job {JOB}_{n} was cancelled" in message for n, message in enumerate(messages) if n)
     assert slurm.calls("scontrol") == [f"scontrol --oneliner show job {JOB}"]
+
+
+# --- the answer of sbatch is lost ---
+
+LOST = [
+    "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
+    "echo 'sbatch: error: Batch job submission failed: Zero Bytes were transmitted or received' >&2; exit 1",
+    "kill -9 $$",
+    "exec sleep 100",
+    "echo Welcome",
+]
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podrun.launcher.engines.slurm.job._SLOW_AFTER", 0.2)
+    monkeypatch.setattr("podrun.launcher.engines.slurm.batch.SBATCH_TIMEOUT", 0.4)
+    monkeypatch.setattr("podrun.launcher.engines.slurm.batch._PAUSE", 0.0)
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("lost", LOST)
+def test_a_job_that_slurm_has_taken_without_an_answer(slurm: Slurm, in_process: Podrun, lost: str) -> None:
+    """The run has the job, as if sbatch had answered."""
+    slurm.program("sbatch", lost)
+    done = in_process(*ARRAY)
+    assert done.returncode == 0, done.stderr
+    assert "asking SLURM's queue for the job" in done.stderr
+    assert slurm.jobs() == [f"{JOB}_{number}" for number in range(3)]
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("lost", LOST)
+def test_a_job_that_slurm_has_not_taken(slurm: Slurm, in_process: Podrun, lost: str) -> None:
+    """It is looked for twice, and nothing is left."""
+    slurm.program("sbatch", lost)
+    slurm.program("squeue", "echo '7|N/A|/another/job.sh'; echo '8|/a|b'; echo ''")
+    done = in_process(*ARRAY)
+    assert done.returncode == ExitCode.BAD_CONFIG
+    assert "SLURM has not taken the job" in done.stderr
+    assert (len(slurm.calls("squeue")), slurm.jobs()) == (2, [])
+
+
+def test_a_refused_job_is_not_looked_for(slurm: Slurm, in_process: Podrun) -> None:
+    slurm.program("sbatch", "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
+    assert in_process(*ARRAY).returncode == ExitCode.BAD_CONFIG
+    assert (slurm.calls("squeue"), slurm.jobs()) == ([], [])
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_queue_that_does_not_answer_after_sbatch(slurm: Slurm, in_process: Podrun) -> None:
+    """The runs are kept, since their job may begin."""
+    slurm.program("sbatch", LOST[0])
+    slurm.program("squeue", "echo 'squeue: error: Unable to contact slurm controller' >&2; exit 1")
+    done = in_process(*ARRAY)
+    assert done.returncode == ExitCode.BAD_CONFIG
+    assert "it is unknown whether SLURM has taken the job: " in done.stderr and "submit it again" in done.stderr
+    assert slurm.jobs() == [None] * 3
+
+
+@pytest.mark.usefixtures("hurried")
+def test_ctrl_c_while_the_job_is_looked_for(slurm: Slurm, in_process: Podrun) -> None:
+    slurm.program("sbatch", LOST[0])
+    once = slurm._bin / "once"
+    slurm.program("squeue", f"[ -e {once} ] || {{ touch {once}; {INTERRUPT}; exec sleep 100; }}\n{LISTED}")
+    done = in_process(*ARRAY)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (ExitCode.INTERRUPTED, "podrun: interrupted")
+    assert (slurm.cancelled(), slurm.jobs()) == ([f"scancel {JOB}"], [])
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize(
+    ("job", "queue", "found"),
+    [
+        ("10", "10|N/A|/s\n11|N/A|/s", "11"),
+        ("10", "10|N/A|/s", ""),
+        ("10_3", "10|3|/s\n9|2|/s\n11|3|/s", "11"),  # 9 is the array from which 10_3 was continued
+        ("10_3", "10|3|/s\n9|2|/s", ""),
+    ],
+)
+def test_the_next_job_is_not_taken_for_the_one_before(slurm: Slurm, job: str, queue: str, found: str) -> None:
+    """Both have the same script."""
+    slurm.program("sbatch", LOST[0])
+    slurm.program("squeue", f"printf '{queue}\n'")
+    if found:
+        assert submit_next(job, [], "/s") == found
+    else:
+        with pytest.raises(SlurmError, match="Socket timed out"):
+            submit_next(job, [], "/s")
