@@ -40,7 +40,7 @@ def compare(run: Request, over: tuple[str, ...], as_json: bool, repeat: int, bes
         repeat: number of runs of each variant.
         best: order of the variants: `min` or `max`, and a metric; None: none was asked for.
     """
-    ranking = _ranking(best)
+    ranking = parse_ranking(best)
     try:
         comparison = plan_comparison(run, over, repeat)
     except HostError as error:
@@ -70,7 +70,8 @@ def compare(run: Request, over: tuple[str, ...], as_json: bool, repeat: int, bes
     return exit_code(measured) or (ExitCode.FAILED if problem else ExitCode.DONE)
 
 
-def _ranking(best: str | None) -> Ranking | None:
+def parse_ranking(best: str | None) -> Ranking | None:
+    """Return the order that `--best` asks for. Raises UserError."""
     try:
         return None if best is None else Ranking.parse(best)
     except ValueError as error:

@@ -108,14 +108,15 @@ def _narrow(titles: Sequence[str], headers: Sequence[Sequence[str]], values: Seq
     return "\n".join([*lines[:2], *body])
 
 
-def best_variant(rows: Sequence[Row], ranking: Ranking) -> str:
-    """Return a line about the variant whose value of a metric is the best; or which metrics there are instead."""
+def best_variant(rows: Sequence[Row], ranking: Ranking, table: str = TABLE) -> str:
+    """Return a line about the variant whose value of a metric is the best; or which metrics there are instead.
+
+    `table`: name of the file with all metrics; empty: there is none.
+    """
     by_variant = _values_of(ranking.metric, rows)
     if not by_variant:
-        return (
-            f"Best by {ranking}: no variant has {ranking.metric}; there are {_names(rows)}. "
-            f"{TABLE} has the values of all metrics."
-        )
+        where = f" {table} has the values of all metrics." if table else ""
+        return f"Best by {ranking}: no variant has {ranking.metric}; there are {_names(rows)}.{where}"
     name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
     of_training = (
         " of training" if ranking.metric == "loss" and all(row.validation_loss is None for row in rows) else ""

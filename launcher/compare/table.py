@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -13,12 +13,14 @@ from .variants import Variant
 
 
 class VariantState(StrEnum):
-    """State in which a variant ended."""
+    """State in which a variant ended, or is."""
 
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     NOT_RUN = "not run"
+    PENDING = "pending"
+    RUNNING = "running"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class Measurement:
     of_evaluations: frozenset[str] = frozenset()
     """Names of the `metrics` that evaluations report."""
     is_program: bool = False
+
+    def in_state(self, state: VariantState) -> Measurement:
+        """Return the measurements of a run that has not ended."""
+        return replace(self, state=state, reason="")
 
     @property
     def validation_loss(self) -> float | None:

@@ -206,8 +206,8 @@ def _job_of_script(script: str, before: str = "", states: str = "") -> str:
     array, _, task = before.partition("_")
     answer = ask_slurm("squeue", "--noheader", "--array", f"--user={_user()}", *which, "--format=%F|%K|%o")
     jobs = (line.strip().split("|", 2) for line in answer.splitlines() if line.count("|") >= 2)
-    found = (job for job, number, command in jobs if command == script and job != array and task in ("", number))
-    return next(found, "")
+    matching = (job for job, number, command in jobs if command == script and job != array and task in ("", number))
+    return next(matching, "")
 
 
 def _job_in(answer: str) -> str:
