@@ -22,7 +22,7 @@ from ..inventory.fits import misfit
 from ..inventory.hostfile import read_hostfile
 from ..inventory.pod_checks import check_pod
 from ..inventory.pod_file import describe
-from ..pod.slices import parse_slice
+from ..pod.slices import on_hosts, parse_slice
 from ..staging.runtime_packages import pinned
 from ..yamlfile.yaml_file import parse
 from .new_file import check_target, write_file
@@ -276,6 +276,8 @@ def _problems(file: Path, values: dict[str, Any]) -> list[str]:
 def render(file: Path, answers: Answers) -> str:
     """Return the text of a commented pod file."""
     slice = parse_slice(answers.slice or "")
+    if isinstance(answers.hosts, list):
+        slice = on_hosts(slice, len(answers.hosts))
     hosts = counted(slice.hosts, "host")
     lines = [
         "# A pod: what it is, where its hosts are, and what they need.",

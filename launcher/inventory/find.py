@@ -12,7 +12,7 @@ from podrun.runtime.contract import UserError
 from ..pod.errors import Mistakes
 from ..pod.home import podrun_home
 from ..pod.pod import Host, Pod, Ssh
-from ..pod.slices import Slice, parse_slice, several_slices, size_name
+from ..pod.slices import Slice, on_hosts, parse_slice, several_slices, size_name
 from ..pod.traits import LISTED, TRAITS
 from .base import INVENTORIES, REFINEMENTS, Listing, option_of, usage_of
 from .fits import duplicates, misfit
@@ -157,6 +157,8 @@ class _Search:
         here = self._listed is not None and TRAITS[self._listed.transport].files_are_here
         self._rows += check_pod(described, other_hosts=self._names_hosts, here=here)
         hosts = () if self._names_hosts else described.hosts
+        if hosts and self._slice:
+            self._slice = on_hosts(self._slice, len(hosts))
         if hosts and self._slice and (what := _misfit(self._slice, described.listing)):
             self._rows.append(mistake_row(described.inventory or "hosts", what, described.lines))
         if (container := described.container) and container.holds_agent and not self._can_hold_agent(container):
@@ -173,6 +175,8 @@ class _Search:
 
     def _check_listed(self, lister: str, listed: Listing) -> None:
         problems = [*duplicates(listed.hosts)]
+        if self._slice and not listed.is_queued:
+            self._slice = on_hosts(self._slice, len(listed.hosts) - listed.spares)
         if self._slice and listed.slice and _is_size_of(self._slice, listed.slice):
             self._slice = listed.slice
         if self._slice and listed.slice and listed.slice != self._slice:

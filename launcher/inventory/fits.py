@@ -7,16 +7,19 @@ from collections.abc import Iterable, Iterator
 from podrun.runtime.wording import counted
 
 from ..pod.pod import Host
-from ..pod.slices import TPU_SLICES, Slice
+from ..pod.slices import TPU_SLICES, Slice, on_hosts
 
 _SHOWN = 4  # maximum number of suggested slices
 
 
 def misfit(slice: Slice, hosts: int) -> str | None:
     """Return a message if the slice does not have this number of hosts; None if it does."""
-    if hosts == slice.hosts:
+    if hosts == on_hosts(slice, hosts).hosts:
         return None
-    return f"{counted(hosts, 'host')}, but {slice.name} has {counted(slice.hosts, 'host')}; {_suggestion(slice, hosts)}"
+    has, other = counted(slice.hosts, "host"), on_hosts(slice, 2 * slice.slices)
+    if other != slice:
+        has += f" of {slice.devices_per_host} chips, or {counted(other.hosts, 'host')} of {other.devices_per_host}"
+    return f"{counted(hosts, 'host')}, but {slice.name} has {has}; {_suggestion(slice, hosts)}"
 
 
 def _suggestion(slice: Slice, hosts: int) -> str:
@@ -27,7 +30,7 @@ def _suggestion(slice: Slice, hosts: int) -> str:
         return f"{give}, or the slice {slice.kind}-{hosts}x{slice.devices_per_host}"
     generation = slice.name.rpartition("-")[0]
     same = [s for s in TPU_SLICES.values() if s.name.rpartition("-")[0] == generation]
-    fitting = [s.name for s in same if s.hosts == hosts]
+    fitting = [s.name for s in same if on_hosts(s, hosts).hosts == hosts]
     if fitting:
         return f"{give}, or a slice that fits: {', '.join(fitting[:_SHOWN])}"
     near = sorted(same, key=lambda s: abs(s.hosts - hosts))[:2]

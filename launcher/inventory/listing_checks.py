@@ -9,7 +9,7 @@ from podrun.runtime.contract import UserError
 
 from ..pod.pod import Host, Ssh
 from ..pod.ranges import LIMIT, is_host
-from ..pod.slices import Slice, parse_slice
+from ..pod.slices import Slice, on_hosts, parse_slice
 from ..pod.traits import TRAITS
 from ..yamlfile.short import short
 from .base import Listing
@@ -52,7 +52,7 @@ def _shape_problems(listing: Listing) -> Iterator[str]:
         yield f"slice is {short(slice)}; give what podrun.launcher.pod.slices.parse_slice returns, or None"
         return
     try:
-        known = parse_slice(slice.name) == slice
+        known = on_hosts(parse_slice(slice.name), slice.hosts) == slice
     except UserError:
         known = False
     if not known:

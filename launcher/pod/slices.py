@@ -169,6 +169,8 @@ GENERATIONS = (
 )
 _ALIASES = {"v5e": "v5litepod", "7x": "tpu7x", "v7x": "tpu7x"}
 _BY_NAME = {generation.name: generation for generation in GENERATIONS}
+TWO_HOSTS = ("v5litepod-8", "v6e-8")
+"""Slices that Google makes of one machine with 8 chips, or of two with 4 (`ct5lp-hightpu-4t`, `ct6e-standard-4t`)."""
 _SEVERAL = re.compile(r"([1-9]\d{0,4})x([a-z].*)")
 _SHAPE = re.compile(r"\d{1,3}(x\d{1,3}){1,2}")
 _LONGEST = 100  # maximum length of a name, in characters
@@ -234,6 +236,17 @@ def several_slices(slice: Slice, count: int) -> Slice:
             f"{count} times {slice.name} has {slice.hosts * count} hosts; at most {_MOST_HOSTS} are allowed"
         )
     return slice.times(count) if slice.slices == 1 else slice
+
+
+def on_hosts(slice: Slice, hosts: int) -> Slice:
+    """Return the slice on this number of hosts if Google makes it of so many as well, otherwise as it is.
+
+    Its name, its topology and its devices stay: `v6e-8` has one host of 8 chips, or two of 4.
+    """
+    of_one = slice.name.partition("x")[2] if slice.slices > 1 else slice.name
+    if hosts != 2 * slice.slices or of_one not in TWO_HOSTS:
+        return slice
+    return replace(slice, hosts=hosts, devices_per_host=slice.devices // hosts)
 
 
 def _forms() -> str:

@@ -80,12 +80,12 @@ def as_table(removable: Removable) -> str:
         units.setdefault(unit_of(run.summary.run), []).append(run)
     for unit, runs in units.items():
         state, age = runs[0].summary.state.value, f"{duration(min(run.age for run in runs))} ago"
-        path, bytes_ = runs[0].directory.path, size(sum(run.size for run in runs))
+        first, total = runs[0].directory.path, size(sum(run.size for run in runs))
         if unit == runs[0].summary.run:
-            rows.append(["here", "run", f"{state}, {age}", bytes_, str(path)])
+            rows.append(["here", "run", f"{state}, {age}", total, str(first)])
         else:
             states = counted_states(run.summary for run in runs)
-            rows.append(["here", "array", f"{states}, {age}", bytes_, f"{path.with_name(unit)}_*"])
+            rows.append(["here", "array", f"{states}, {age}", total, f"{first.with_name(unit)}_*"])
     for stored in removable.due_here:
         used = f"last used {duration(stored.age)} ago"
         rows.append(["here", stored.kind, used, size(stored.bytes), str(stored.folder)])

@@ -19,9 +19,8 @@ from ...inventory.tpu_slice import slice_of_topology, slice_of_type, unknown_typ
 from ...inventory.worker import check_slices, check_worker
 from ...pod.pod import Host
 from ...pod.ranges import LIMIT, is_host
-from ...pod.slices import Slice
+from ...pod.slices import Slice, on_hosts
 from ...yamlfile.short import short
-from .tpu_machines import on_hosts
 
 _TYPED = "--hosts-from gke"
 _PROCESSES = "TPU_PROCESS_ADDRESSES"

@@ -6,11 +6,10 @@ Source: https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus (mach
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from podrun.runtime.contract import UserError
 
-from ...pod.slices import Slice
+from ...pod.slices import TWO_HOSTS, Slice, on_hosts
 
 ACCELERATORS = {
     "v4": "tpu-v4-podslice",
@@ -20,8 +19,6 @@ ACCELERATORS = {
     "tpu7x": "tpu7x",
 }
 """Maps TPU generations to GKE's node label `cloud.google.com/gke-tpu-accelerator`."""
-_TWO_HOSTS = ("v5litepod-8", "v6e-8")
-"""Slices that GKE makes of one machine with 8 chips (ct5lp-hightpu-8t) or of two with 4 (ct5lp-hightpu-4t)."""
 
 
 def generation(slice: Slice) -> str:
@@ -38,20 +35,13 @@ def with_chips_per_host(slice: Slice, chips: int) -> Slice:
         raise UserError(f"--chips-per-host is for TPUs; the devices of each host are in the name {slice.name}")
     if chips == (now := slice.chips // slice.hosts):
         return slice
-    if _single(slice) not in _TWO_HOSTS or chips != 4:
-        allowed = "4 or 8" if _single(slice) in _TWO_HOSTS else str(now)
+    if _single(slice) not in TWO_HOSTS or chips != 4:
+        allowed = "4 or 8" if _single(slice) in TWO_HOSTS else str(now)
         raise UserError(
             f"--chips-per-host {chips}: GKE's machines for {slice.name} have {allowed} chips; "
             + (f"give {allowed}" if "or" in allowed else "leave the option out")
         )
-    hosts = slice.chips // chips
-    return replace(slice, hosts=hosts, devices_per_host=slice.devices // hosts)
-
-
-def on_hosts(slice: Slice, hosts: int) -> Slice:
-    """Return the slice on this number of hosts if GKE offers it so, otherwise as it is. The slice must be a single one."""
-    is_two = _single(slice) in _TWO_HOSTS and hosts == 2
-    return with_chips_per_host(slice, slice.chips // hosts) if is_two else slice
+    return on_hosts(slice, slice.chips // chips)
 
 
 def _single(slice: Slice) -> str:

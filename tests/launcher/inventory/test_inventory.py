@@ -115,11 +115,43 @@ def test_hostfiles(tmp_path: Path, text: str, listing: tuple[tuple[Host, ...], i
             3,
             "3 hosts, but v3-32 has 4 hosts; give 4 hosts; no v3 slice has 3 hosts (v3-8 has 1, v3-32 has 4)",
         ),
+        ("v5e-8", 1, None),
+        ("v5e-8", 2, None),
+        ("2xv6e-8", 4, None),
+        (
+            "v6e-8",
+            3,
+            "3 hosts, but v6e-8 has 1 host of 8 chips, or 2 hosts of 4; give 1 host; no v6e slice has 3 hosts "
+            "(v6e-1 has 1, v6e-16 has 4)",
+        ),
+        (
+            "2xv6e-8",
+            3,
+            "3 hosts, but 2xv6e-8 has 2 hosts of 8 chips, or 4 hosts of 4; give 2 hosts, those of each of its 2 "
+            "slices one after the other, or another number of slices",
+        ),
+        ("v6e-16", 2, "2 hosts, but v6e-16 has 4 hosts; give 4 hosts, or a slice that fits: v6e-8"),
         ("gpu-2x8", 3, "3 hosts, but gpu-2x8 has 2 hosts; give 2 hosts, or the slice gpu-3x8"),
     ],
 )
 def test_a_misfit_names_what_would_fit(slice: str, hosts: int, what: str | None) -> None:
     assert misfit(parse_slice(slice), hosts) == what
+
+
+@pytest.mark.parametrize("slice", ["v5e-8", "v5litepod-8", "v6e-8"])
+@pytest.mark.parametrize("where", ["file", "option"])
+def test_a_slice_of_one_host_or_two(tmp_path: Path, slice: str, where: str) -> None:
+    """The number of hosts says how many chips each has; the slice keeps its name."""
+    for hosts, chips in (("[a]", 8), ("[a, b]", 4)):
+        file = tmp_path / "pod.yaml"
+        file.write_text(f"slice: {slice}\n" + (f"hosts: {hosts}\n" if where == "file" else ""))
+        listing = {"hosts": hosts.strip("[]")} if where == "option" else {}
+        pod = find_pod(PodRequest(pod=file, inventories=listing))
+        assert (pod.slice.hosts, pod.slice.devices_per_host, pod.slice.devices) == (len(pod.hosts), chips, 8)
+        assert pod.slice.name == parse_slice(slice).name and pod.slice.topology == "2x4"
+    file.write_text(f"slice: {slice}\nhosts: [a, b, c]\n")
+    with pytest.raises(UserError, match="has 1 host of 8 chips, or 2 hosts of 4; give"):
+        find_pod(PodRequest(pod=file))
 
 
 # --- the table ---------------------------------------------------------------------------------------------------------

@@ -263,6 +263,8 @@ def test_the_number_of_the_worker(metadata: Any, first: str) -> None:
         ("ct6e-standard-4t", "4x4", 4, "v6e-16"),
         ("tpu7x-standard-4t", "2x2x2", 2, "tpu7x-16"),
         ("ct6e-standard-8t", "", 1, "v6e-8"),
+        ("ct6e-standard-8t", "2x4", 1, "v6e-8"),
+        ("ct6e-standard-4t", "2x4", 2, "v6e-8"),
         ("ct6e-standard-1t", "", 1, "v6e-1"),
     ],
 )
@@ -272,7 +274,7 @@ def test_the_slice_of_a_group_of_somebody_else(kind: str, topology: str, size: i
     now = status([machine(number) for number in range(size)], **fields)
     vms = [vm(number, machineType=f"x/machineTypes/{kind}") for number in range(size)]
     found = read_hosts(TPU, now, vms).slice
-    assert found and found.name == slice
+    assert found and (found.name, found.hosts) == (slice, size)
     with pytest.raises(UserError, match="which podrun does not know"):
         read_hosts(TPU, now, [vm(number, machineType="n2-standard-8") for number in range(size)])
 
