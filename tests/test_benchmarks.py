@@ -33,6 +33,7 @@ SMALLEST = {
     "compile_time": ["--rounds=1 --parameters=4 --strategies=pmap --devices=2"],
     "detection": ["--runs=1"],
     "fanout": ["--hosts 2 --rounds=1"],
+    "forecast": ["--runs=4 --failures=3 --draws=20"],
     "generate": ["--rounds=1 --tokens=24 --rows=2 --layers=1 --width=32 --heads=2"],
     "gpt2_step": ["--rounds=1 --steps=1 --layers=1 --width=64 --context=32 --batch=2 --vocabulary=300"],
     "input": ["--rounds=1 --batch=8"],
@@ -52,7 +53,7 @@ SMALLEST = {
 """Options of each run of a benchmark."""
 RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
 HELPERS = {"child", "setting"}
-IN_CI = {"charts", "checkpoint", "compile_time", "generate", "gpt2_step", "input", "watch"}
+IN_CI = {"charts", "checkpoint", "compile_time", "forecast", "generate", "gpt2_step", "input", "watch"}
 """Benchmarks that are cheap, and need neither hosts nor pods."""
 
 

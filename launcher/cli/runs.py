@@ -317,6 +317,37 @@ def report(target: str | None, output: Path | None) -> None:
 
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
+@click.option(
+    "--hosts", type=click.IntRange(min=1), metavar="N", help="Number of hosts.  [default: as many as the run has]"
+)
+@click.option(
+    "--mtbf",
+    metavar="TIME",
+    help="Time between two failures of one host: 30d, 12h.  [default: as on the run's record]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
+def forecast(run: str | None, hosts: int | None, mtbf: str | None, as_json: bool) -> None:
+    """Forecast the goodput of a run on a pod of any size, the best interval between saves, and what would help most.
+
+    The times to save, restore and start again, and the failures, are those on the record of the run. RUN is the name of a
+    run, or a part of its id; without it, the newest run.
+
+    \b
+    Examples:
+      podrun forecast 4f2a
+      podrun forecast 4f2a --hosts 1024 --mtbf 30d
+    """
+
+    def action() -> int:
+        from ..commands.forecast import forecast as show
+
+        return show(run, hosts, mtbf, as_json)
+
+    guard(action)
+
+
+@click.command()
+@click.argument("run", required=False, metavar="[RUN]")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port of the page.  [default: a free one]")
 @click.option("--open", "open_browser", is_flag=True, help="Open the page in a browser.")
 def watch(run: str | None, port: int | None, open_browser: bool) -> None:
@@ -618,6 +649,7 @@ COMMANDS: tuple[click.Command, ...] = (
     status,
     logs,
     report,
+    forecast,
     watch,
     profile,
     attach,

@@ -1,0 +1,152 @@
+"""Measure from the record of a run what a forecast needs: the times of its parts, and how often its hosts failed. PURE."""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import pairwise
+
+from podrun.runtime.contract import Phase
+from podrun.runtime.events import EventKind
+
+from ..rundir.events import Event
+from .goodput_model import Times
+from .records import Records, finite
+
+NO_FAILURES = ("done", "stopped", "launcher", "unprepared", "config", "resized", "time", "asleep", "unfit")
+"""Endings of attempts (`run.policy.Ending`) that say nothing about how often hosts fail."""
+DETECTION = 21.0
+"""Seconds until podrun gives up a host that has fallen silent: assumed for a run that never failed in training."""
+
+
+@dataclass
+class Measured:
+    """What a run's record says about its times and failures."""
+
+    step: list[float] = field(default_factory=list)
+    save: list[float] = field(default_factory=list)
+    write: list[float] = field(default_factory=list)
+    detect: list[float] = field(default_factory=list)
+    start: list[float] = field(default_factory=list)
+    """Of restarts, if there was one; otherwise of the first start, with all that was prepared for it."""
+    restore: list[float] = field(default_factory=list)
+    compile: list[float] = field(default_factory=list)
+    intervals: list[int] = field(default_factory=list)
+    """Steps between two checkpoints."""
+    hosts: int = 0
+    """Hosts of the last attempt."""
+    host_seconds: float = 0.0
+    failures: int = 0
+    checkpoints: int = 0
+
+    @property
+    def interval(self) -> int | None:
+        """Return the usual number of steps between two checkpoints; None if there was only one."""
+        return round(statistics.median(self.intervals)) if self.intervals else None
+
+    @property
+    def mtbf(self) -> float | None:
+        """Return the seconds between two failures of one host; None if none failed."""
+        return self.host_seconds / self.failures if self.failures else None
+
+    def times(self) -> tuple[Times, list[str]]:
+        """Return the time of each part, and the names of those that are assumed. The run has made steps."""
+        known = {one.name: getattr(self, one.name) for one in fields(Times)}
+        values = {name: statistics.fmean(some) for name, some in known.items() if some}
+        values["step"] = statistics.median(self.step)
+        assumed = [name for name in known if name not in values]
+        save, write = values.get("save", 0.0), values.get("write", 0.0)
+        guesses = {
+            "save": 0.0,
+            "write": 0.0,
+            "detect": DETECTION,
+            "start": 0.0,
+            "restore": save + write,
+            "compile": 0.0,
+        }
+        return Times(**{**guesses, **values}), assumed
+
+
+def measure(records: Records) -> Measured:
+    """Return what the records of a run say."""
+    measured = Measured()
+    attempts = _attempts(records.events)
+    timed = [(at, row) for row in records.steps if (at := finite(row.values.get("time"))) is not None]
+    last = max([at for at, _ in timed] + [event["time"] for event in records.events], default=0.0)
+    ends = [attempt[0]["time"] for attempt in attempts[1:]] + [last] * bool(attempts)
+    decided: float | None = None
+    first = Measured()
+    for attempt, end in zip(attempts, ends, strict=True):
+        start = attempt[0]
+        assert start["event"] == EventKind.START
+        measured.hosts = len(start["hosts"])
+        measured.host_seconds += measured.hosts * max(0.0, end - start["time"])
+        steps = [(at, row.values["step"]) for at, row in timed if start["time"] <= at <= end]
+        phases = [(e["time"], e["phase"]) for e in attempt if e["event"] == EventKind.PHASE and e["process"] == 0]
+        _add_start(first if decided is None else measured, phases, start["time"] if decided is None else decided)
+        _add_saves(measured, attempt, phases)
+        _add_steps(measured, steps, phases)
+        decided = _add_end(measured, attempt, steps) or end
+    if not measured.start:
+        measured.start, measured.compile, measured.restore = first.start, first.compile, first.restore
+    return measured
+
+
+def _attempts(events: Iterable[Event]) -> list[list[Event]]:
+    attempts: list[list[Event]] = []
+    for event in events:
+        if event["event"] == EventKind.START:
+            attempts.append([])
+        if attempts:
+            attempts[-1].append(event)
+    return attempts
+
+
+def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: float) -> None:
+    """Add the parts of the start of an attempt that has trained."""
+    first = {phase: time for time, phase in reversed(phases)}
+    trains = first.get(Phase.TRAIN)
+    if trains is None:
+        return
+    compiles = first.get(Phase.COMPILE, trains)
+    restores = first.get(Phase.RESTORE, compiles)
+    measured.start.append(max(0.0, restores - begin))
+    measured.compile.append(max(0.0, trains - compiles))
+    if Phase.RESTORE in first:
+        measured.restore.append(max(0.0, compiles - restores))
+
+
+def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tuple[float, str]]) -> None:
+    complete = [(e["time"], e["step"]) for e in attempt if e["event"] == EventKind.CHECKPOINT]
+    measured.checkpoints += len(complete)
+    began = next((e["step"] for e in attempt if e["event"] == EventKind.RESUME), 0)
+    measured.intervals += [after - before for before, after in pairwise([began, *(step for _, step in complete)])]
+    for (begin, phase), (end, following) in pairwise(phases):
+        if phase == Phase.SAVE and following == Phase.TRAIN:
+            measured.save.append(max(0.0, end - begin))
+            if (done := next((time for time, _ in complete if time >= begin), None)) is not None:
+                measured.write.append(max(0.0, done - end))
+
+
+def _add_steps(measured: Measured, steps: Sequence[tuple[float, int]], phases: Sequence[tuple[float, str]]) -> None:
+    changes = sorted(time for time, _ in phases)
+    for (begin, before), (end, after) in pairwise(steps):
+        only_steps = bisect_left(changes, begin) == bisect_right(changes, end)
+        if after > before and end > begin and only_steps:
+            measured.step.append((end - begin) / (after - before))
+
+
+def _add_end(measured: Measured, attempt: Sequence[Event], steps: Sequence[tuple[float, int]]) -> float | None:
+    """Add the failure that ended an attempt; return when podrun decided to start again, or None if it did not."""
+    for event in attempt:
+        if event["event"] == EventKind.END:
+            measured.failures += event["code"] != 0 and event["host"] is not None
+        elif event["event"] == EventKind.RESTART:
+            if event["ending"] not in NO_FAILURES:
+                measured.failures += 1
+                if steps:
+                    measured.detect.append(max(0.0, event["time"] - steps[-1][0]))
+            return event["time"]
+    return None

@@ -1,0 +1,133 @@
+"""The model of a forecast against runs that podrun's own policy drives on a virtual clock, and what a record says."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from podrun.launcher.commands.forecast import Forecast, forecast_of
+from podrun.launcher.report.goodput_model import (
+    Times,
+    best_interval,
+    best_steps,
+    daly_interval,
+    goodput,
+    young_interval,
+)
+from podrun.launcher.rundir.runs import RunDirectory
+
+from ..rundir.made import event, make, record
+from .made import BEGIN
+from .simulated_runs import CASES, HOUR, LARGE, at_random, evenly, simulate
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_goodput_of_simulated_runs(name: str) -> None:
+    """The mean of runs with random failures, which podrun's policy restarts, is within a point of the forecast."""
+    times, rate = CASES[name]
+    every = best_steps(times, rate)
+    steps = 40 / rate / times.step
+    runs = [simulate(times, every, at_random(rate, seed), steps) for seed in range(30)]
+    assert statistics.fmean(run.failures for run in runs) > 10
+    mean = sum(run.kept for run in runs) / sum(run.seconds for run in runs)
+    assert mean == pytest.approx(goodput(times, rate, every * times.step), abs=0.01)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_best_interval_of_simulated_runs(name: str) -> None:
+    """The interval is within 5 % of the best one of a grid."""
+    times, rate = CASES[name]
+    best = best_steps(times, rate)
+    grid = sorted({max(1, round(best * factor / 100)) for factor in range(68, 140, 4)})
+    found = {every: simulate(times, every, evenly(rate, 2_000, seed=1)).goodput for every in grid}
+    best_of_grid = max(found, key=found.__getitem__)
+    assert best == pytest.approx(best_of_grid, rel=0.05, abs=1)
+    assert found[best] >= 0.999 * found[best_of_grid]
+
+
+def test_the_model_agrees_with_the_formulas_where_they_hold() -> None:
+    """Saves are short and failures rare: Young (1974) and Daly (2006) differ by less than 2 %."""
+    times, rate = Times(1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0), 1 / (100 * HOUR)
+    assert best_interval(times, rate) == pytest.approx(young_interval(times, rate), rel=0.02)
+    assert best_interval(times, rate) == pytest.approx(daly_interval(times, rate), rel=0.001)
+
+
+def test_where_the_formulas_end() -> None:
+    no_cost = Times(1.0, 0.0, 7.5, 0.0, 0.0, 0.0, 0.0)
+    assert best_steps(no_cost, 1 / HOUR) == 8  # the next save waits for the one before
+    hopeless = Times(1.0, 1.0, 1.0, 1.0, 1e6, 1.0, 1.0)
+    assert goodput(hopeless, 1.0, 10.0) == 0.0  # no start comes to its end
+    assert goodput(LARGE, 0.0, 300.0) == 300 / 330
+    assert daly_interval(LARGE, 1.0) == 1.0
+
+
+def recorded(times: Times, every: int, rate: float, failures: int = 12) -> RunDirectory:
+    """Return the record of a simulated run of two hosts."""
+    directory, hosts = make(), {"host-0": [0], "host-1": [1]}
+    events: list[dict[str, Any]] = []
+
+    def tell(kind: str, time: float, fields: dict[str, Any]) -> None:
+        place = None if kind in ("start", "restart") else 0
+        if kind == "start":
+            fields = {**fields, "hosts": hosts}
+        if kind == "restart":
+            fields = {
+                "message": "x",
+                "code": 69,
+                "what": "x",
+                "trained": True,
+                "seconds": 1.0,
+                "silent_program": False,
+                **fields,
+            }
+        events.append(event(kind, place, time=BEGIN + time, **fields))
+
+    drawn = at_random(rate, seed=5)
+    simulate(times, every, (next(drawn) for _ in range(failures)), tell=tell)
+    record(directory, *sorted(events, key=lambda one: one["time"]))
+    return directory
+
+
+def test_a_record_gives_back_the_times_of_its_run() -> None:
+    times, rate = CASES["often"]
+    made = forecast_of(recorded(times, 60, rate, failures=30))
+    measured = asdict(made.times)
+    detect = measured.pop("detect")
+    assert measured == pytest.approx({k: v for k, v in asdict(times).items() if k != "detect"}, rel=0.02)
+    assert times.detect <= detect <= times.detect + times.save + times.step  # from the last step on
+    assert (made.steps_now, made.failures, made.hosts, made.assumed) == (60, 30, 2, [])
+    assert made.mtbf == pytest.approx(2 / rate, rel=0.5)
+
+
+def test_a_forecast_for_other_hosts() -> None:
+    """Half as many failures, half as many hosts: the same rate. More hosts expect less, and save more often."""
+    directory = recorded(*[CASES["often"][0]], every=60, rate=CASES["often"][1])
+    few, same, many = (
+        forecast_of(directory, hosts, mtbf) for hosts, mtbf in ((8, 8 * HOUR), (16, 16 * HOUR), (64, 8 * HOUR))
+    )
+    assert few.goodput_best == same.goodput_best > many.goodput_best
+    assert few.steps_best == same.steps_best > many.steps_best
+    assert few.failures is None
+    for made in (few, many):
+        assert made.goodput_now is not None and made.goodput_now <= made.goodput_best
+        assert [one.points for one in made.helps] == sorted((one.points for one in made.helps), reverse=True)
+        assert all(one.points >= 0 for one in made.helps)
+
+
+def test_a_run_that_never_failed() -> None:
+    """Its restore is assumed to take as long as a save, and a failure to be noticed as late as a silent host."""
+    times = CASES["often"][0]
+    directory, told = make(), list[dict[str, Any]]()
+
+    def tell(kind: str, time: float, fields: dict[str, Any]) -> None:
+        if kind != "restart":
+            told.append(event(kind, None if kind == "start" else 0, time=BEGIN + time, **fields))
+
+    simulate(times, 60, iter([2000.0]), tell=tell)
+    record(directory, *[one for one in told if one.get("phase") != "restore"])
+    made: Forecast = forecast_of(directory, 64, 30 * 24 * HOUR)
+    assert made.assumed == ["detect", "restore"]
+    assert made.times.restore == pytest.approx(times.save + times.write)
