@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -32,6 +33,20 @@ LONG_UNTIL = float(os.environ.get("PODRUN_LONG_UNTIL", "inf"))
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("long") and time.time() > LONG_UNTIL:
         pytest.skip("this machine is too slow today: the time for long tests is over")
+
+
+HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    """Let no test leave a signal handler behind: a Ctrl-C of a later test would reach it."""
+    result = yield
+    left = {signal.Signals(number).name for number, handler in HANDLERS.items() if signal.getsignal(number) != handler}
+    for number, handler in HANDLERS.items():
+        signal.signal(number, handler)
+    assert not left, f"it leaves a handler of {left} in its process"
+    return result
 
 
 @pytest.hookimpl(wrapper=True)

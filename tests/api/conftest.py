@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,8 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         monkeypatch.setattr(session, "_current", None)
 
     forget()
-    handler = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield forget
-    signal.signal(signal.SIGTERM, handler)
+    gc.collect()  # loops that were left by an exception give their handlers back now, and not during another test
+    for number, handler in before.items():
+        signal.signal(number, handler)
