@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,16 +13,17 @@ from pydantic import ValidationError
 from podrun.runtime.config import Config, saved_config
 from podrun.runtime.config.sections import Precision
 from podrun.runtime.parallel.base import Strategy
+from podrun.runtime.state import TrainState
 
-from ..strategies import dataset, job, make, train
+from ..strategies import dataset, job, make, place, random_state, train
 from .reference import batches, text, text_batches, text_job
 
 HALF = {"gradients": "bfloat16"}
 
 
-def all_reduces(one: Strategy) -> list[tuple[str, str]]:
+def all_reduces(one: Strategy, state: TrainState) -> list[tuple[str, str]]:
     """Return shape and element type of each all-reduce in a step as it is given to the compiler."""
-    program = one._step.lower(one.init(), one.shard(batches(1)[0])).as_text()
+    program = one._step.lower(state, one.shard(batches(1)[0])).as_text()
     return re.findall(r"stablehlo.all_reduce.*?\}\) : \(tensor<([0-9x]*?)x?([a-z]+[0-9]+)>", program, re.DOTALL)
 
 
@@ -37,20 +39,30 @@ def test_gradients_are_summed_in_bfloat16(name: str, accumulate: int) -> None:
     wide = make(job(name, accumulate=accumulate), dataset())
     one = make(job(name, accumulate=accumulate, precision=HALF), dataset())
     parameters = sum(leaf.size for leaf in jax.tree.leaves(one.abstract_state().params))
-    assert parameters <= total(all_reduces(one), "bf16") <= parameters + 1
-    assert total(all_reduces(one), "f32") < 10 < parameters <= total(all_reduces(wide), "f32")
-    assert total(all_reduces(wide), "bf16") == 0
-    state, found = train(one, one.init(), batches(3))
-    _, expected = train(wide, wide.init(), batches(3))
+    start = random_state(one)
+    in_halves, in_floats = all_reduces(one, place(one, start)), all_reduces(wide, place(wide, start))
+    assert parameters <= total(in_halves, "bf16") <= parameters + 1
+    assert total(in_halves, "f32") < 10 < parameters <= total(in_floats, "f32")
+    assert total(in_floats, "bf16") == 0
+    state, found = train(one, place(one, start), batches(3))
+    _, expected = train(wide, place(wide, start), batches(3))
     losses, close = ([metrics["loss"] for metrics in history] for history in (found, expected))
     assert losses == pytest.approx(close, rel=1e-2) and losses[1:] != close[1:]
     assert {leaf.dtype.name for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.ndim} == {"float32"}
 
 
+ONE_LAYER = {"layer_types": ["full"], "window": None, "sliding_rope": None, "post_norms": False, "qk_norm": False}
+
+
 @pytest.mark.parametrize(
-    ("model", "keys"), [("gpt2", {}), ("decoder", {"tied_head": True}), ("decoder", {"tied_head": False})]
+    ("model", "keys"),
+    [
+        ("gpt2", {}),
+        ("decoder", {"tied_head": True, **ONE_LAYER}),
+        ("decoder", {"tied_head": False, **ONE_LAYER}),
+    ],
 )
-def test_logits_are_computed_in_float32(model: str, keys: dict[str, bool]) -> None:
+def test_logits_are_computed_in_float32(model: str, keys: dict[str, Any]) -> None:
     """Only the head's products; the losses are nearer to those of float32."""
     losses = {}
     for kind, precision in (
@@ -59,11 +71,12 @@ def test_logits_are_computed_in_float32(model: str, keys: dict[str, bool]) -> No
         ("head", {"compute": "bfloat16", "output": "float32"}),
     ):
         section = Precision.model_validate(precision)
-        one = make(text_job("single", model, **keys).model_copy(update={"precision": section}), text())
+        one = make(text_job("single", model, **{"layers": 1, **keys}).model_copy(update={"precision": section}), text())
         program = one.lowered(text_batches()[0]).as_text()
         products = re.findall(r"stablehlo.dot_general.*-> tensor<[0-9x]*x([a-z]+[0-9]+)>", program)
         assert ("f32" in products) == (kind != "bfloat16") and ("bf16" in products) == (kind != "float32")
-        losses[kind] = [metrics["loss"] for metrics in train(one, one.init(), text_batches())[1]]
+        state = place(one, random_state(one))
+        losses[kind] = [metrics["loss"] for metrics in train(one, state, text_batches())[1]]
     assert losses["head"] == pytest.approx(losses["float32"], rel=1e-2) and losses["head"] != losses["bfloat16"]
 
 
