@@ -146,6 +146,11 @@ Podrun = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def in_process(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
     """Runs a podrun in this process that ends before it starts another: a new one would take a second to import."""
+    return in_process_of(sandbox, monkeypatch, capfd)
+
+
+def in_process_of(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
+    """Return podrun's command line in this process, in this sandbox."""
     monkeypatch.chdir(sandbox.path)
     monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
     return here(capfd)

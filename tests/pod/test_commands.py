@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Sandbox, make_sandbox
+from ..conftest import Podrun, Sandbox, in_process_of, make_sandbox
 
 # Prints, until the file `end` is there; then some last words.
 PROGRAM = """
@@ -36,28 +36,34 @@ def run(sandbox: Sandbox) -> Iterator[str]:
     (sandbox.path / "program.py").write_text(PROGRAM)
     done = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "--detach", "--", "python", "program.py")
     assert done.returncode == 0, done.stderr
-    yield listed(sandbox)[0]["run"]
+    yield json.loads(sandbox.podrun("ps", "--json").stdout)[0]["run"]
     (sandbox.path / "end").touch()
     sandbox.podrun("stop", "--now")
 
 
-def listed(sandbox: Sandbox) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(sandbox.podrun("ps", "--json").stdout)
+@pytest.fixture
+def podrun(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Podrun:
+    """Runs a command in this process, for those that only look at runs."""
+    return in_process_of(sandbox, monkeypatch, capfd)
+
+
+def listed(podrun: Podrun) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(podrun("ps", "--json").stdout)
     return found
 
 
-def test_a_run_from_its_start_to_its_removal(sandbox: Sandbox, run: str) -> None:
+def test_a_run_from_its_start_to_its_removal(sandbox: Sandbox, run: str, podrun: Podrun) -> None:
     """ps, status, logs, exec and clean, while it runs and after it."""
-    (row,) = listed(sandbox)
+    (row,) = listed(podrun)
     assert (row["state"], row["slice"], row["job"]) == ("running", "cpu-2x1", "python program.py")
-    status = json.loads(sandbox.podrun("status", "--json").stdout)
+    status = json.loads(podrun("status", "--json").stdout)
     assert [p["phase"] for p in status["processes"]] == ["running", "running"]
     for process in status["processes"]:
         assert b"program.py" in Path(f"/proc/{process['pid']}/cmdline").read_bytes()
     assert Path(f"/proc/{status['supervisor']}").exists()
-    refused = sandbox.podrun("clean", run, "--yes")
+    refused = podrun("clean", run, "--yes")
     assert refused.returncode == 2 and f"`podrun stop {run}`" in refused.stderr
-    assert sandbox.podrun("exec", "--run", run, "--", "echo", "hi").stdout == "--- host-[0-1] (2 hosts)\nhi\n"
+    assert podrun("exec", "--run", run, "--", "echo", "hi").stdout == "--- host-[0-1] (2 hosts)\nhi\n"
 
     following = subprocess.Popen(
         [*sandbox.command, "logs", "-f", "-n", "0", run[-4:]],
@@ -72,30 +78,30 @@ def test_a_run_from_its_start_to_its_removal(sandbox: Sandbox, run: str) -> None
     followed = "".join(first) + following.stdout.read()
     assert (following.stderr.read(), following.wait(60)) == ("podrun: done\n", 0)
 
-    everything = sandbox.podrun("logs").stdout
+    everything = podrun("logs").stdout
     for host in ("host-0", "host-1"):
         lines = [line for line in everything.splitlines() if line.startswith(f"{host} | ")]
         assert lines == [f"{host} | {host} line {n}" for n in range(len(lines) - 1)] + [f"{host} | {host} last words"]
         seen = [line for line in followed.splitlines() if line.startswith(f"{host} | ")]
         assert seen == lines[-len(seen) :] and len(seen) >= 2
-    assert sandbox.podrun("logs", "--since", "1h").stdout == everything
+    assert podrun("logs", "--since", "1h").stdout == everything
 
-    status = json.loads(sandbox.podrun("status", "--json").stdout)
+    status = json.loads(podrun("status", "--json").stdout)
     assert (status["state"], status["message"]) == ("done", "done")
     assert [p["exit_code"] for p in status["processes"]] == [0, 0]
-    done = sandbox.podrun("clean", run, "--yes")
+    done = podrun("clean", run, "--yes")
     assert done.returncode == 0 and "removed 1 run here" in done.stdout
-    assert listed(sandbox) == []
+    assert listed(podrun) == []
 
 
-def test_a_run_that_failed(sandbox: Sandbox) -> None:
+def test_a_run_that_failed(sandbox: Sandbox, podrun: Podrun) -> None:
     """Its code and its first cause, from the record alone."""
     began = time.time()
     failed = sandbox.podrun("--slice", "cpu-2x1", "--simulate", "--", "sh", "-c", "echo oh; exit $PODRUN_PROCESS_ID")
     assert failed.returncode == 1
-    row = listed(sandbox)[0]
+    row = listed(podrun)[0]
     assert (row["state"], row["code"]) == ("failed", 1) and began - 1 < row["started"] < row["ended"] <= time.time()
-    status = sandbox.podrun("status").stdout.splitlines()
+    status = podrun("status").stdout.splitlines()
     assert " failed with exit code 1 at " in status[0]
     assert status[-1] == failed.stderr.splitlines()[-1]
-    assert sandbox.podrun("logs", "--host", "host-1").stdout == "oh\n"
+    assert podrun("logs", "--host", "host-1").stdout == "oh\n"

@@ -12,7 +12,7 @@ import pytest
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
 
 from ..buckets import BUCKET, bucket_server
-from ..conftest import Sandbox, make_sandbox
+from ..conftest import Sandbox, in_process_of, make_sandbox
 from ..runtime.models.published import arrays_of, config_of, write_folder, write_tokenizer
 from ..tiers import mostly_long
 from .bucket_chaos import Bucketed
@@ -155,8 +155,9 @@ def test_a_folder_that_only_process_0_sees(small: Sandbox) -> None:
     assert report["metrics"] == as_written(small.metrics("small", "eval")[3], report["metrics"])
 
 
-def test_mistakes(small: Sandbox) -> None:
+def test_mistakes(small: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Each ends with code 2: what, where, and what to do."""
+    podrun = in_process_of(small, monkeypatch, capfd)
     published = write_folder(small.path / "llama", config_of("llama"), arrays_of("llama"))
     cases: list[tuple[tuple[str, ...], str]] = [
         (("--step", "4", *POD), "has no checkpoint of step 4; there are 3, 6"),
@@ -168,17 +169,17 @@ def test_mistakes(small: Sandbox) -> None:
         (("--metric", "auc", *POD), "--metric auc: the evaluation has no such metric; it has loss, rmse"),
     ]
     for words, message in cases:
-        done = small.podrun("evaluate", "small", *words)
+        done = podrun("evaluate", "small", *words)
         assert done.returncode == 2, (words, done.stdout, done.stderr)
         assert message in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
-    done = small.podrun("evaluate", str(published), *POD)
+    done = podrun("evaluate", str(published), *POD)
     assert done.returncode == 2
     assert "a published model is evaluated on this machine" in done.stderr
     files = (path for path in (small.path / "small/checkpoints/6/state").rglob("*") if path.is_file())
     data = max(files, key=lambda path: path.stat().st_size)
     content = data.read_bytes()
     data.write_bytes(content[:-1])
-    done = small.podrun("evaluate", "small", *POD)
+    done = podrun("evaluate", "small", *POD)
     data.write_bytes(content)
     assert done.returncode == 2
     assert "checkpoint 6 cannot be read" in done.stderr and "lists which are whole" in done.stderr
