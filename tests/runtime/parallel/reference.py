@@ -105,6 +105,17 @@ LANGUAGE_MODELS: dict[str, Any] = {
 """Language models by name; the decoder has all of its parts."""
 
 
+ONE_LAYER: dict[str, Any] = {
+    "layers": 1,
+    "layer_types": ["full"],
+    "window": None,
+    "sliding_rope": None,
+    "post_norms": False,
+    "qk_norm": False,
+}
+"""Keys of a decoder that compiles in half the time, for tests of what is around its layers."""
+
+
 def text_job(name: str, model: str = "gpt2", **keys: Any) -> Config:
     return job(
         name,

@@ -16,7 +16,7 @@ from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import TrainState
 
 from ..strategies import dataset, job, make, place, random_state, train
-from .reference import batches, text, text_batches, text_job
+from .reference import ONE_LAYER, batches, text, text_batches, text_job
 
 HALF = {"gradients": "bfloat16"}
 
@@ -51,9 +51,6 @@ def test_gradients_are_summed_in_bfloat16(name: str, accumulate: int) -> None:
     assert {leaf.dtype.name for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.ndim} == {"float32"}
 
 
-ONE_LAYER = {"layer_types": ["full"], "window": None, "sliding_rope": None, "post_norms": False, "qk_norm": False}
-
-
 @pytest.mark.parametrize(
     ("model", "keys"),
     [
@@ -71,7 +68,7 @@ def test_logits_are_computed_in_float32(model: str, keys: dict[str, Any]) -> Non
         ("head", {"compute": "bfloat16", "output": "float32"}),
     ):
         section = Precision.model_validate(precision)
-        one = make(text_job("single", model, **{"layers": 1, **keys}).model_copy(update={"precision": section}), text())
+        one = make(text_job("single", model, **keys).model_copy(update={"precision": section}), text())
         program = one.lowered(text_batches()[0]).as_text()
         products = re.findall(r"stablehlo.dot_general.*-> tensor<[0-9x]*x([a-z]+[0-9]+)>", program)
         assert ("f32" in products) == (kind != "bfloat16") and ("bf16" in products) == (kind != "float32")
