@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .cause import Evidence, Failure, FailureKind, first_cause, is_peer_loss
 from .messages import Moment
@@ -15,17 +15,23 @@ Printed = Callable[[str, int], bytes]
 """Called with a host and a process number; returns the end of that process's output."""
 
 
+@dataclass
+class _Entry:
+    """A failure, which is replaced if it turns out that it came before the stop."""
+
+    failure: Failure
+
+
 class Failures:
     """Collect failures; `cause` returns the first cause."""
 
     def __init__(self) -> None:
-        self.seen: list[Failure] = []
-        """Failures in the order in which they happened, as far as that is known."""
+        self._entries: list[_Entry] = []
         self._times: list[float] = []  # at which they happened
         self.signalled: list[tuple[str, int | None]] = []
         """Processes that have reported a SIGTERM."""
         self._named: set[str] = set()  # hosts of which a failure of their own, or of their agent, is known
-        self._late: set[tuple[str, int | None]] = set()  # processes with a failure after they were asked to stop
+        self._late: dict[tuple[str, int | None], list[_Entry]] = {}  # failures after the stop, by process
         self._unread: list[Failure] = []  # failures that are not known yet to be consequences
         self._own = 0  # number of failures that are not consequences
         self._unasked = 0  # number of failures that are not preemptions
@@ -35,7 +41,12 @@ class Failures:
         self._user_stops = False
 
     def __bool__(self) -> bool:
-        return bool(self.seen)
+        return bool(self._entries)
+
+    @property
+    def seen(self) -> list[Failure]:
+        """Return the failures in the order in which they happened, as far as that is known."""
+        return [entry.failure for entry in self._entries]
 
     def add(self, failed: Failure, now: Moment, since: float | None = None) -> None:
         """Add a failure. It is late if the process had been asked to stop before; `exited` may correct that.
@@ -43,20 +54,21 @@ class Failures:
         `since`: the time.monotonic() at which it happened, if that was noticed only later.
         """
         late = self.stopping and (self._user_stops or failed.process is not None)
-        if not self.seen:
+        if not self._entries:
             self._settle_until = now.awake + SETTLE
         happened = now.monotonic if since is None else since
         position = bisect_right(self._times, happened)
         failed = replace(failed, late=failed.late or late)
         self._times.insert(position, happened)
-        self.seen.insert(position, failed)
+        entry = _Entry(failed)
+        self._entries.insert(position, entry)
         self._unread.append(failed)
         self._own += not failed.consequence
         self._unasked += failed.kind is not FailureKind.ASKED
         if failed.process is None:
             self._named.add(failed.host)
         if failed.late:
-            self._late.add((failed.host, failed.process))
+            self._late.setdefault((failed.host, failed.process), []).append(entry)
 
     def names(self, host: str) -> bool:
         """Return True if a failure of the host itself or of its agent is known."""
@@ -72,14 +84,12 @@ class Failures:
         If it had not, its failure counts as one before the stop, even if the report arrived later over a new
         connection.
         """
-        if asked or self._user_stops or (host, process) not in self._late:
+        if asked or self._user_stops:
             return
-        self._late.remove((host, process))
-        for number, failed in enumerate(self.seen):
-            if (failed.host, failed.process) == (host, process) and failed.late:
-                self.seen[number] = on_time = replace(failed, late=False)
-                self._unread.append(on_time)
-                self._own += not on_time.consequence
+        for entry in self._late.pop((host, process), ()):
+            entry.failure = replace(entry.failure, late=False)
+            self._unread.append(entry.failure)
+            self._own += not entry.failure.consequence
 
     def decided(self, awake: float, saving: bool, printed: Printed) -> bool:
         """Return True if the first cause is certain, or no further failure is expected.
@@ -94,7 +104,7 @@ class Failures:
                 return True
             self._unread.pop()
         save = SAVE_GRACE if saving and self.only_preemptions else 0.0
-        return bool(self.seen) and awake > self._settle_until + save
+        return bool(self._entries) and awake > self._settle_until + save
 
     @property
     def only_consequences(self) -> bool:

@@ -40,7 +40,8 @@ from .suspend_clock import ASLEEP, SuspendClock
 PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coordinator
 DUMP_TIMEOUT = 10.0  # seconds for processes to print their stacks
 TICK = 0.2
-LOOK = 0.25  # seconds between two looks at the progress of all processes
+LOOK = 0.25  # seconds between two looks at the progress of all processes ...
+LOOK_PER_HOST = 1e-4  # ... and of very many hosts, because a look at ten thousand takes tens of milliseconds
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
@@ -168,7 +169,7 @@ class Supervisor:
 
     def _check_progress(self) -> None:
         now = self._clock.now()
-        if now - self._looked < LOOK:
+        if now - self._looked < max(LOOK, LOOK_PER_HOST * len(self._sessions)):
             return
         self._looked = now
         # The output of podrun's own worker is no sign of progress: its progress record is.

@@ -145,7 +145,7 @@ def all_fail_after_the_stop(pod: Pod) -> None:
     for number in pod.everyone():
         pod.report(number, event=EventKind.ERROR, kind=ErrorKind.PEER_LOST.value, **TRACE)
     for number in pod.everyone():
-        pod.exits(number, ExitCode.PEER_LOST, asked=True)
+        pod.exits(number, ExitCode.PEER_LOST)
 
 
 def work(function: Callable[[], None]) -> int:
