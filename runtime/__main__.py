@@ -15,6 +15,7 @@ import sys
 import traceback
 
 from .contract import (
+    DivergedError,
     ErrorKind,
     ExitCode,
     NotFiniteError,
@@ -142,7 +143,7 @@ def exit_code(error: BaseException) -> int:
 
 def describe(error: BaseException) -> str:
     """Return the message about a failure that the user sees first."""
-    if isinstance(error, (UserError, NotFiniteError, SaveError, UnavailableError)):
+    if isinstance(error, (UserError, NotFiniteError, SaveError, UnavailableError, DivergedError)):
         return str(error)
     text = f"{type(error).__name__}: {error}".removesuffix(": ")
     if isinstance(error, SystemExit):

@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     PREEMPTED = 75  # asked to stop, and saved a checkpoint before (EX_TEMPFAIL: run it again)
     PEER_LOST = 76  # another process is gone: always a consequence, never the first cause
     STALLED = 77  # alive, but no progress within the limit
+    DIVERGED = 78  # processes that must agree bit for bit do not (launch.verify_every)
     INTERRUPTED = 130  # Ctrl-C
 
 
@@ -102,6 +103,8 @@ class ErrorKind(StrEnum):
     NOT_FINITE = "not_finite"
     PEER_LOST = "peer_lost"
     UNAVAILABLE = "unavailable"
+    WRONG_HOST = "wrong_host"
+    DIVERGED = "diverged"
 
     @property
     def exit_code(self) -> ExitCode:
@@ -109,6 +112,8 @@ class ErrorKind(StrEnum):
             ErrorKind.CONFIG: ExitCode.BAD_CONFIG,
             ErrorKind.UNAVAILABLE: ExitCode.UNAVAILABLE,
             ErrorKind.PEER_LOST: ExitCode.PEER_LOST,
+            ErrorKind.WRONG_HOST: ExitCode.DIVERGED,
+            ErrorKind.DIVERGED: ExitCode.DIVERGED,
         }.get(self, ExitCode.FAILED)
 
 
@@ -121,7 +126,15 @@ class UserError(Exception):
 
 
 class RefusedError(UserError):
-    """Raised on the other processes when process 0 raises UserError: a consequence, which must not hide the cause."""
+    """Raised on the other processes when one raises the error that ends the run: a consequence, which must not hide it."""
+
+
+class DivergedError(Exception):
+    """This process differs from others that must agree with it bit for bit, and no majority says which one is wrong."""
+
+
+class WrongHostError(DivergedError):
+    """This process differs from the majority of those that must agree with it bit for bit: its host is wrong."""
 
 
 class NotFiniteError(ArithmeticError):

@@ -21,6 +21,9 @@ _LOOP = (STEP, PHASE)
 _TARGET = ("host", "process")
 PHASES = tuple(phase.value for phase in Phase if phase is not Phase.DONE)
 LINK_DOWN, NAN = "link_down", "nan"
+BIT_FLIP, WRONG_SUM = "bitflip", "wrong_sum"
+IN_STATE = (NAN, BIT_FLIP, WRONG_SUM)
+"""The kinds of faults in the state and the computation of a step, which only podrun's runtime knows."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ KINDS = MappingProxyType(
         "oom": Kind(_LOOP),
         "slow": Kind((STEP,), (("seconds", 1.0),)),
         NAN: Kind((STEP,)),
+        BIT_FLIP: Kind((STEP,)),
+        WRONG_SUM: Kind((STEP,)),
         "disk_full": Kind((STEP,)),
         "bad_checkpoint": Kind((STEP,)),
         LINK_DOWN: Kind(_ANY, (("seconds", 5.0),)),

@@ -54,8 +54,10 @@ from .storage.base import Storage
 from .storage.bucket_data import load_data
 from .storage.bucket_model import model_in_bucket
 from .tasks import make_task
-from .wording import first_names
+from .verification import Verifier
+from .wording import counted, first_names
 from .worker.blocked import BlockedData, pod_store
+from .worker.fault_injection import WRONG_FACTOR
 from .worker.memory import large_blocks_returned
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
@@ -168,14 +170,18 @@ class Trainer:
         self._feed: TrainFeed | None = None  # while no step is left
         self._was_complete = False  # an earlier run has done and evaluated all steps of the same job
         self._first = 0  # number of the first step of this process
+        self._host = env.host
+        self._batch: Batch = {}  # of the last step
+        self._compared, self._comparisons = 0, 0  # the last step that was compared between processes, and how many were
         self._state: TrainState
 
-    def _make_step(self) -> None:
-        """Make the task and the strategy for the job's number of steps."""
+    def _make_step(self, is_shared: bool = True) -> None:
+        """Make the task and the strategy for the job's number of steps. `is_shared`: one process compiles for all."""
         self._task = make_task(self._config, self._data)
         optimizer, schedule = make_optimizer(self._config, self._counts.steps, self._task.stacked)
         self._strategy: Strategy = make_strategy(self._config, self._task, optimizer, schedule)
-        self._strategy.share_executables(self._executables)
+        if is_shared:
+            self._strategy.share_executables(self._executables)
 
     def _note(self, message: str) -> None:
         """Tell the user something that is the same on all processes: process 0 does."""
@@ -201,6 +207,7 @@ class Trainer:
         schedule = None if self._task.has_step else self._config.schedule
         if isinstance(schedule, Curve) and (short := schedule.cut_short(self._counts.steps)):
             self._note(short)
+        self._make_verifier()
         self._results.open(self._counts.step)
         if not self._counts.is_over:
             states = restored.counters.streams if restored else None
@@ -253,8 +260,10 @@ class Trainer:
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
+                if self._reporter.faults.computes_wrongly and self._strategy.gradient_factor == 1:
+                    self._compute_wrongly()
             with self._clock.waiting(), record.data:
-                batch = feed.batches.get(self._check_blocked)
+                self._batch = batch = feed.batches.get(self._check_blocked)
             done = self._complete_oldest() if len(self._in_flight) == self._in_flight.maxlen else None
             if step == first:
                 record.part()  # from here on it waits only for the compiler
@@ -267,17 +276,21 @@ class Trainer:
             feed.batches.refill()
             if step == first:
                 jax.block_until_ready(metrics)
+                self._verify()  # now, so that its program is compiled in the phase for that
                 self._reporter.phase(Phase.TRAIN)
                 self._clock.start(step)
                 self._results.prepare_saves()
             if done:
                 self._record(*done)
             self._results.check_save()
+            if is_due(step, config.launch.verify_every):
+                self._verify()
             if is_due(step, config.eval.every):
                 self._evaluate()
                 if counts.best.is_exhausted and step < counts.steps:
                     break
             if is_due(step, config.checkpoint.every) and step < counts.steps:
+                self._verify()
                 self._save()
             if self._stop.reached():
                 self._save_and_stop()
@@ -294,6 +307,10 @@ class Trainer:
         if self._counts.evaluation() is None and not self._was_complete:
             self._evaluate()
         self._complete_save()
+        if self._comparisons:
+            self._note(
+                f"launch.verify_every: all devices agreed bit for bit in {counted(self._comparisons, 'comparison')}"
+            )
         if self._feed is not None:
             self._call_back("on_end", self._counts.step, self._state)
         if self._task.uses_result and not (self._was_complete and self._results.was_sampled()):
@@ -372,6 +389,47 @@ class Trainer:
             {"event": EventKind.EPOCH, "step": done.step, "epoch": done.epoch, "epochs": epochs}, record
         )
 
+    # --- verification ---
+
+    def _compute_wrongly(self) -> None:
+        """Compute slightly wrong gradients from now on, by programs that this process alone compiles."""
+        if self._task.has_step or self._strategy.saves_in_parts:
+            raise UserError(
+                "--inject wrong_sum needs a task with a `loss`, and devices that hold the whole state; take bitflip"
+            )
+        self._make_step(is_shared=False)
+        self._strategy.gradient_factor = WRONG_FACTOR
+        self._make_verifier(is_shared=False)
+
+    def _make_verifier(self, is_shared: bool = True) -> None:
+        """Prepare the comparisons between processes, if the job has some and they can be made."""
+        self._verifier: Verifier | None = None
+        if not self._config.launch.verify_every or self._strategy.model_per_device:
+            return
+        executables = self._executables if is_shared else None
+        agreed = self._compared or None
+        verifier = Verifier(self._config, self._task, self._strategy, self._host, executables, agreed)
+        if not verifier.can_compare(self._state):
+            self._note("launch.verify_every: no two devices hold the same part of the state, so nothing is compared")
+            return
+        self._verifier = verifier
+        if is_shared and verifier.why_state_only:
+            self._note(f"launch.verify_every compares the state only, because {verifier.why_state_only}")
+
+    def _verify(self) -> None:
+        """Compare the devices after the last step, unless that was done. Raises DivergedError if they differ."""
+        step = self._counts.step
+        if self._verifier is None or self._compared == step or not self._batch:
+            return
+        if step != self._first:
+            self._drain()
+        self._reporter.record.part()
+        with self._clock.paused("verification"):
+            jax.block_until_ready(self._state)
+            self._verifier.check(self._state, self._batch, step)
+        self._compared = step
+        self._comparisons += 1
+
     # --- evaluation, checkpoints, stop ---
 
     def _evaluate(self) -> None:
@@ -441,6 +499,7 @@ class Trainer:
     def _complete_save(self) -> None:
         """Save the last step done, unless it is saved, and wait until its checkpoint is complete."""
         if self._results.saved != self._counts.step:
+            self._verify()
             self._save()
         self._reporter.phase(Phase.SAVE)
         self._results.check_save(wait=True)

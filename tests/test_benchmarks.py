@@ -49,12 +49,13 @@ SMALLEST = {
     "step_overhead": ["--rounds=1 --steps=1 --slice=cpu-2x1 --model=small"],
     "strategies": ["--rounds=2 --steps=1 --slice=cpu-1x4 --model=mlp"],
     "streaming": ["--hosts=2 --lines=100 --rounds=1"],
+    "verification": ["--rounds=1 --steps=1 --layers=1 --width=32 --devices=2"],
     "watch": ["--rounds=1 --seconds=1 --listeners 1"],
 }
 """Options of each run of a benchmark."""
 RUNS = [(name, options) for name, several in SMALLEST.items() for options in several]
 HELPERS = {"child", "setting"}
-IN_CI = {"charts", "checkpoint", "compile_time", "forecast", "generate", "gpt2_step", "input", "watch"}
+IN_CI = {"charts", "checkpoint", "compile_time", "forecast", "generate", "gpt2_step", "input", "verification", "watch"}
 """Benchmarks that are cheap, and need neither hosts nor pods."""
 
 

@@ -93,6 +93,7 @@ FLOORS = {
             "compile_job",
             "job_counts",
             "feed",
+            "verification",
             "train",
             "__main__",
         ),

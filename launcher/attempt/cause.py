@@ -17,6 +17,8 @@ from ..agent.base.protocol import PREEMPTED, UNHEARD
 LAUNCHER = "the launcher"
 """Used in place of a host's name if the launcher's own machine is the cause."""
 
+_EXPLAINED = (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE, ErrorKind.WRONG_HOST, ErrorKind.DIVERGED)
+"""Kinds of errors whose message says all."""
 _SIGNAL_HINTS: dict[int, str] = {
     signal.SIGSEGV: " (a crash in native code)",
 }
@@ -46,6 +48,8 @@ class FailureKind(Enum):
     """The process lost the connection to another process."""
     SILENT = auto()
     """The host does not answer."""
+    WRONG = auto()
+    """The process holds or computes other values than the majority of those that must agree with it."""
 
 
 @dataclass(frozen=True)
@@ -172,14 +176,16 @@ def from_error(host: str, process: int, error: ErrorEvent) -> Failure:
     message = str(error["message"])
     lines = message.strip().splitlines() or [kind.value]
     at = f" in step {error['step']}" if error.get("step") is not None else ""
-    details = message if kind in (ErrorKind.CONFIG, ErrorKind.UNAVAILABLE) else str(error.get("traceback", ""))
-    if kind is ErrorKind.NOT_FINITE:
+    details = message if kind in _EXPLAINED else str(error.get("traceback", ""))
+    if kind in (ErrorKind.NOT_FINITE, ErrorKind.WRONG_HOST, ErrorKind.DIVERGED):
         at = ""  # its message names the step
     if kind is ErrorKind.PEER_LOST:
         what = f"lost another process{at}: {lines[0]}"
         return Failure(host, process, what, kind.exit_code, FailureKind.PEER_LOST, details)
     code = failure_code(int(error.get("code") or kind.exit_code))
     origin = FailureKind.EXITED if error.get("program") else FailureKind.CAUSE
+    if kind is ErrorKind.WRONG_HOST:
+        origin = FailureKind.WRONG
     return Failure(host, process, f"{lines[0]}{at}", code, origin, details)
 
 

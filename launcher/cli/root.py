@@ -39,7 +39,8 @@ Exit codes:
   0 done                      2 bad input, nothing was trained
   1 the training failed      69 a host or process never started, or was lost
   75 preempted, saved        76 lost another process, and no other cause was found
-  77 hung, no progress       130 Ctrl-C (128+N: ended by signal N)
+  77 hung, no progress       78 a host computes something else than the others
+  130 Ctrl-C (128+N: ended by signal N)
   141 the reader of podrun's output is gone
   any other code is that of the first process that failed
 """

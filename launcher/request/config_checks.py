@@ -32,11 +32,32 @@ def config_checks(config: Config, pod: Pod | None, is_local: bool, evaluates: bo
     if pod:
         slice = pod.slice
         checks.append(lambda: check_slice(config, slice.devices, slice.slices, slice.kind, evaluates))
+        if not evaluates:
+            checks.append(lambda: _check_verification(config, pod))
     if is_local or config.brings_data:  # the job reads files of this machine
         checks.append(lambda: check_files(config))
     if is_local:
         checks.append(lambda: _check_python(config))
     return checks
+
+
+def _check_verification(config: Config, pod: Pod) -> None:
+    """Raise UserError if `launch.verify_every` is given and no two devices hold or compute the same."""
+    if not config.launch.verify_every:
+        return
+    key, slice = f"launch.verify_every: {config.launch.verify_every}", pod.slice
+    section, divided = config.parallel, config.parallel.grid.fsdp * config.parallel.grid.model
+    if section.model_per_device:
+        raise UserError(f"{key}: under parallel {section.name} each device trains another model; remove the key")
+    if slice.devices == 1:
+        raise UserError(f"{key}: {slice.name} has one process, with nothing to compare it with; remove the key")
+    if section.name == "single" and (len(pod.hosts) == 1 and config.launch.process_per == "host"):
+        raise UserError(f"{key}: under parallel single one process computes alone; remove the key, or take more hosts")
+    if divided == slice.devices:
+        raise UserError(
+            f"{key}: parallel.mesh divides the state over all {slice.devices} devices, so no two hold the same; remove "
+            "the key, or divide the state over half of the devices"
+        )
 
 
 def _check_python(config: Config) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from podrun.runtime.contract import UserError
-from podrun.runtime.injection import LINK_DOWN, NAN, Injection, parse
+from podrun.runtime.injection import IN_STATE, LINK_DOWN, Injection, parse
 
 from ..pod.pod import Pod
 from ..yamlfile.short import short
@@ -32,8 +32,8 @@ def resolve_injections(texts: Sequence[str], pod: Pod | None, process_per: str, 
         )
     for text in texts:
         injection, problems = parse(text)
-        if injection is not None and is_program and injection.kind == NAN:
-            problems = ["a user program has a state of its own; nan is for a train.yaml"]
+        if injection is not None and is_program and injection.kind in IN_STATE:
+            problems = [f"a user program has a state of its own; {injection.kind} is for a train.yaml"]
         if injection is not None and not problems and pod is not None:
             injection, problems = _on_pod(injection, pod, process_per)
         rows += [f"--inject {short(text)}: {problem}" for problem in problems]

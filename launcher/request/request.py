@@ -132,6 +132,8 @@ def make_spec(
     inject = mistakes.check(lambda: resolve_injections(request.inject, pod, launch.process_per, bool(request.program)))
     if isinstance(job, Program):
         program = job
+        if launch.verify_every:
+            mistakes.add("launch.verify_every: podrun does not know the state of a user program; remove the key")
         checks = [lambda: check_program(program)] if is_local else []
         if not is_local and pod is not None and pod.traits.needs_staging and pod.container is None:
             checks = [lambda: check_sent_script(program)]

@@ -55,6 +55,8 @@ def _against(failed: Failure, printed: Printed) -> HostFailure | None:
     if failed.process is None:
         is_lost = failed.kind is FailureKind.SILENT or failed.rebooted
         return HostFailure(HostFailureKind.LOST, failed.what.partition("\n")[0]) if is_lost else None
+    if failed.kind is FailureKind.WRONG:
+        return HostFailure(HostFailureKind.HARDWARE, failed.what)
     if failed.consequence and failed.kind is not FailureKind.ABORTED:
         return None
     has_crashed = failed.code in _CRASHES and not failed.details

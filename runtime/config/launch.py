@@ -24,5 +24,6 @@ class Launch:
     start_timeout: float = 300.0
     stall_timeout: float | None = None
     stop_grace: float = 4.0
+    verify_every: int = 0
     max_restarts: int = 0
     max_preemptions: int | None = None

@@ -202,6 +202,11 @@ class LaunchSection(Section, Launch):
         Launch.stop_grace,
         description="Seconds that a process may take to begin saving after it was asked to stop; raise it for longer steps.",
     )
+    verify_every: Natural = Field(
+        Launch.verify_every,
+        description="Steps between two comparisons, bit for bit, of what all processes hold and compute alike, which name a "
+        "host that computes wrongly (docs/replay.md); 0: none. Not for a user program.",
+    )
     max_restarts: Natural = Field(
         Launch.max_restarts, description="Restarts from the last checkpoint after a failure; 0: a failure ends the run."
     )

@@ -98,14 +98,15 @@ class Executables:
         self._stored = stored
         self._count = 0
 
-    def shared(self, function: Any) -> Any:
+    def shared(self, function: Any, is_listed: bool = True) -> Any:
         """Wrap a function over all devices of the pod so that its executable is compiled once for all processes.
 
         Args:
             function: has `lower`, as the results of `jax.jit` and `jax.pmap` have. Its last argument is the batch: only
                 shapes of that may change from call to call.
+            is_listed: `podrun compile` compiles it as well.
         """
-        return _LoadedFunction(function, self.get) if self._are_used else function
+        return _LoadedFunction(function, partial(self.get, is_listed=is_listed)) if self._are_used else function
 
     def local(self, function: Any) -> Any:
         """Wrap a function over this process's first device so that its executable is cached."""
@@ -117,7 +118,7 @@ class Executables:
         """Return whether executables are shared. A single process does not need that: JAX's own cache does as well."""
         return self._stored is not None or (self._store is not None and jax.process_count() > 1)
 
-    def get(self, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    def get(self, lowered: jax.stages.Lowered, is_listed: bool = True) -> jax.stages.Compiled:
         """Return the executable: from a folder, from process 0, or compiled here. Process 0 offers it to the others."""
         self._count += 1
         shared = _Shared(self._store, f"podrun/executable/{self._count}")
@@ -125,7 +126,7 @@ class Executables:
         key = executable_key(lowered, now)
         if self._leads:
             shared.announce(key)
-        executable, packed = self._kept(key, lowered, now)
+        executable, packed = self._kept(key, lowered, now, is_listed=is_listed)
         is_kept = executable is not None
         if executable is None and not self._leads:
             with self._record.borrowing():
@@ -155,10 +156,15 @@ class Executables:
         return executable
 
     def _kept(
-        self, key: str, lowered: jax.stages.Lowered, now: dict[str, str], device: jax.Device | None = None
+        self,
+        key: str,
+        lowered: jax.stages.Lowered,
+        now: dict[str, str],
+        device: jax.Device | None = None,
+        is_listed: bool = True,
     ) -> tuple[jax.stages.Compiled | None, bytes | None]:
         """Return the executable and its serialized form, if it was compiled before the start or is in the cache."""
-        stored = self._stored.load(key, lowered, now, device) if self._stored else None
+        stored = self._stored.load(key, lowered, now, device) if self._stored and is_listed else None
         if isinstance(stored, tuple):
             if self._cache and not self._cache.has(key):
                 self._cache.write(key, stored[1])

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-_CALLBACKS = "callbacks"
-PAUSES = ("evaluation", "checkpoints", _CALLBACKS)
+_RARE = ("callbacks", "verification")
+PAUSES = ("evaluation", "checkpoints", *_RARE)
 """Work between steps, whose time is not counted as step time."""
 _WAITING = "waiting_for_data"
 
@@ -91,7 +91,7 @@ class Clock:
 
     def _shares(self) -> dict[str, float]:
         total = self._now() - self._started
-        pauses = [name for name in PAUSES if name != _CALLBACKS or self._spans[name].seconds]  # few jobs have callbacks
+        pauses = [name for name in PAUSES if name not in _RARE or self._spans[name].seconds]  # few jobs have these
         names = {_WAITING: f"share_{_WAITING}", **{name: f"share_in_{name}" for name in pauses}}
         return {key: self._spans[name].seconds / total for name, key in names.items()}
 

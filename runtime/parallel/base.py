@@ -104,6 +104,7 @@ class Strategy(ABC):
         self.accumulate = config.accumulate
         self.ema = config.ema
         self._executables: Executables | None = None
+        self.gradient_factor = 1.0  # another one rehearses a host that computes wrongly (`--inject wrong_sum`)
         self.raised: tuple[str, ...] = ()  # parameters that `initial_state` has converted to float32
         if task.whole_batch and self.accumulate > 1:
             raise UserError(
@@ -162,6 +163,11 @@ class Strategy(ABC):
     @abstractmethod
     def abstract_batch(self, batch: Batch) -> Batch:
         """Return the result of `shard` as ShapeDtypeStructs, for a global batch, [B, ...], or its ShapeDtypeStructs."""
+
+    @hook
+    def examples(self, batch: Batch) -> Batch:
+        """Return the examples, [B / shares, ...], in one device's block of a result of `shard`. JAX traces it."""
+        return batch
 
     def savable(self, state: TrainState) -> StateDict:
         """Return the state for a checkpoint: one copy as numpy arrays, or global jax.Arrays if it `saves_in_parts`.
@@ -435,6 +441,12 @@ class Strategy(ABC):
         Gradients are those of the parameters that are trained.
         With `accumulate` they are computed in microbatches one after another, each from the model state before the step.
         """
+        (grads, metrics), after = self._mean_gradients(params, model_state, batch, key)
+        if self.gradient_factor != 1:
+            grads = jax.tree.map(lambda x: x * self.gradient_factor, grads)
+        return (grads, metrics), after
+
+    def _mean_gradients(self, params: Params, model_state: Any, batch: Batch, key: jax.Array) -> Results:
 
         def loss(part: Params, *rest: Any) -> Loss:
             return self.loss(merge(part, params), *rest)

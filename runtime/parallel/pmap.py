@@ -65,6 +65,9 @@ class Pmap(Strategy):
             for k, v in parts.items()
         }
 
+    def examples(self, batch: Batch) -> Batch:
+        return {name: x[0] for name, x in batch.items()}
+
     def abstract_batch(self, batch: Batch) -> Batch:
         shares = self.shares
         shapes = {

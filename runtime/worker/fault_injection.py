@@ -10,14 +10,18 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..contract import ENV_INJECT, Phase, Workdir, WorkerEnv
 from ..events import EventKind
-from ..injection import NAN, PHASE, SIGNALS, Injection, parse_checked
+from ..injection import BIT_FLIP, NAN, PHASE, SIGNALS, WRONG_SUM, Injection, parse_checked
 from .progress import Reporter
 
+WRONG_FACTOR = 1 + 2.0**-12
+"""Factor of the gradients of a process that computes slightly wrong sums."""
+_BIT = 12  # of a float32: changes a number by 2^-11 of it, or less
 _ROOM = 1 << 28  # bytes that a process may still allocate before it is out of memory
 
 
@@ -37,6 +41,9 @@ class FaultInjector:
         self._reporter = reporter
         self._delay = 0.0
         self._poisons = False
+        self._flips = False
+        self.computes_wrongly = False
+        """True from the fault `wrong_sum` on: the gradients of this process are to be multiplied by `WRONG_FACTOR`."""
 
     def begin_step(self, step: int) -> None:
         """Inject the faults that are due at the beginning of a step."""
@@ -56,11 +63,14 @@ class FaultInjector:
                 self._inject(injection)
 
     def state(self, state: Any) -> Any:
-        """Return the training state; if the fault `nan` is due, with NaN in all floats of this process's devices."""
-        if not self._poisons:
-            return state
-        self._poisons = False
-        return _with_nan(state)
+        """Return the training state with the faults that are due: NaN in all of this process's floats, a flipped bit."""
+        if self._flips:
+            self._flips = False
+            state = replace(state, params=_with_flipped_bit(state.params))
+        if self._poisons:
+            self._poisons = False
+            state = _with_nan(state)
+        return state
 
     def _is_due(self, injection: Injection, step: int) -> bool:
         if injection.time == PHASE or injection.kind == "disk_full":
@@ -89,6 +99,10 @@ class FaultInjector:
             time.sleep(self._delay)
         elif kind == NAN:
             self._poisons = True
+        elif kind == BIT_FLIP:
+            self._flips = True
+        elif kind == WRONG_SUM:
+            self.computes_wrongly = True
         elif kind == "disk_full":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._checkpoints))
         elif kind == "bad_checkpoint":
@@ -148,3 +162,19 @@ def _with_nan(state: Any) -> Any:
         return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
     return jax.tree.map(spoiled, state)
+
+
+def _with_flipped_bit(params: Any) -> Any:
+    """Return the parameters with one bit of the largest float32 array flipped, in the copy of this process's first device."""
+    import jax
+    import numpy as np
+
+    leaves, structure = jax.tree.flatten(params)
+    number = max(range(len(leaves)), key=lambda n: leaves[n].size if leaves[n].dtype == np.float32 else -1)
+    leaf = leaves[number]
+    parts = [shard.data for shard in leaf.addressable_shards]
+    bits = np.array(parts[0]).view(np.uint32)
+    bits.reshape(-1)[bits.size // 2] ^= np.uint32(1 << _BIT)
+    parts[0] = jax.device_put(bits.view(np.float32), parts[0].device)
+    leaves[number] = jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
+    return jax.tree.unflatten(structure, leaves)

@@ -12,12 +12,14 @@ from typing import Any
 
 from ..contract import (
     ENV_COORDINATOR,
+    DivergedError,
     ErrorKind,
     RefusedError,
     SaveError,
     UnavailableError,
     UserError,
     WorkerEnv,
+    WrongHostError,
 )
 from ..events import EventKind
 from .progress import Reporter
@@ -70,6 +72,8 @@ def explained_kind(error: BaseException) -> ErrorKind | None:
         return ErrorKind.PEER_LOST
     if isinstance(error, UserError):
         return ErrorKind.CONFIG
+    if isinstance(error, DivergedError):
+        return ErrorKind.WRONG_HOST if isinstance(error, WrongHostError) else ErrorKind.DIVERGED
     if isinstance(error, UnavailableError) or (isinstance(error, SaveError) and error.unavailable):
         return ErrorKind.UNAVAILABLE
     if isinstance(error, SaveError) and error.explained:

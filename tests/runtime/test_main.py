@@ -18,12 +18,14 @@ from podrun.runtime import plugins
 from podrun.runtime.__main__ import classify, exit_code, report_failure
 from podrun.runtime.contract import (
     ENV_COORDINATOR,
+    DivergedError,
     ErrorKind,
     ExitCode,
     NotFiniteError,
     SaveError,
     UserError,
     WorkerEnv,
+    WrongHostError,
 )
 from podrun.runtime.storage.bucket_client import BucketError, RefusedError, explained
 from podrun.runtime.worker.progress import Reporter
@@ -62,6 +64,8 @@ class FromALibrary(ValueError):
         (KeyError("heartbeat"), ErrorKind.EXCEPTION),
         (ArithmeticError("not the runtime's"), ErrorKind.EXCEPTION),
         (MemoryError(), ErrorKind.EXCEPTION),
+        (WrongHostError("its gradients differ"), ErrorKind.WRONG_HOST),
+        (DivergedError("the gradients differ"), ErrorKind.DIVERGED),
         (KeyboardInterrupt(), ErrorKind.EXCEPTION),
         (SystemExit(3), ErrorKind.EXCEPTION),
     ],
@@ -76,13 +80,13 @@ def test_classify(error: BaseException, kind: ErrorKind | str) -> None:
     ("kind", "code"),
     [
         *((ErrorKind.EXCEPTION, 1), (ErrorKind.CONFIG, 2), (ErrorKind.NOT_FINITE, 1), (ErrorKind.PEER_LOST, 76)),
-        (ErrorKind.UNAVAILABLE, 69),
+        *((ErrorKind.UNAVAILABLE, 69), (ErrorKind.WRONG_HOST, 78), (ErrorKind.DIVERGED, 78)),
     ],
 )
 def test_exit_code_of_a_kind(kind: ErrorKind, code: int) -> None:
     """The numbers are documented: a change of them would break the users' scripts."""
     assert kind.exit_code == code
-    assert len(ErrorKind) == 5
+    assert len(ErrorKind) == 7
 
 
 @pytest.mark.parametrize(

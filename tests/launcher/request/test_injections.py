@@ -46,6 +46,9 @@ def test_all_mistakes_of_all_faults_are_told() -> None:
     rows = str(raised.value).splitlines()
     assert len(rows) == 4
     assert all(row.startswith("--inject '") for row in rows)
+    for kind in ("bitflip", "wrong_sum"):
+        with pytest.raises(UserError, match=f"a state of its own; {kind} is for a train.yaml"):
+            resolve_injections([kind], POD, "host", True)
     assert "a user program" in rows[0] and "given twice" in rows[3]
 
 

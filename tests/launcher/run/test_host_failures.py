@@ -32,7 +32,7 @@ from podrun.launcher.run import stage
 from podrun.launcher.run.host_failures import HostFailures, LateTime, failures_against, without_common
 from podrun.launcher.run.stage import stage_hosts
 from podrun.launcher.rundir.events import Event
-from podrun.launcher.rundir.host_history import HostFailure, HostKey
+from podrun.launcher.rundir.host_history import HostFailure, HostFailureKind, HostKey
 from podrun.launcher.rundir.host_record import read_hosts
 from podrun.launcher.transport.local import LocalTransport
 from podrun.runtime.config import Config, Launch
@@ -58,6 +58,7 @@ def ended(code: int, **fields: Any) -> Failure:
 @pytest.mark.parametrize(
     ("failed", "printed", "kind"),
     [
+        (error("the gradients differ", kind="diverged", code=78), "", None),
         (silent_host("h", 21, "timed out"), "", "lost"),
         (silent_host("h", 21, "timed out", late=True), "", "lost"),
         (from_lost_agent("h", f"its agent is gone ({REBOOTED})", rebooted=True), "", "lost"),
@@ -264,3 +265,10 @@ def test_what_the_facts_of_the_hosts_say(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert [failed.host for failed in failures] == ["h1", "h1"]
     assert [(host, kind) for host, kind, _ in suspects] == [("h0", "ecc"), ("h2", "ecc"), ("h1", "hardware")]
+
+
+def test_a_host_that_computes_something_else_than_the_majority_has_faulty_hardware() -> None:
+    failed = error("its gradients differ\nadvice", kind="wrong_host", code=ExitCode.DIVERGED, step=20)
+    expected = HostFailure(HostFailureKind.HARDWARE, "its gradients differ")
+    assert failures_against([failed], lambda _host, _process: "", {"h"}) == {"h": expected}
+    assert (failed.code, failed.details) == (ExitCode.DIVERGED, "its gradients differ\nadvice")

@@ -238,7 +238,45 @@ def parallel(name: str, what: str, where: str, remedy: str, text: str, *also: st
     return Case(name, what, where, remedy, ("-s", slice, "--simulate", TRAIN), yaml=text, also=also)
 
 
+VERIFIED = CLASSIFY + "launch: {verify_every: 20}\n"
 PARALLEL = [
+    parallel(
+        "nothing to compare with",
+        "has one process, with nothing to compare it with",
+        "launch.verify_every: 20: cpu-1x1",
+        "remove the key",
+        VERIFIED,
+        slice="cpu-1x1",
+    ),
+    parallel(
+        "one process that computes alone",
+        "one process computes alone",
+        "launch.verify_every: 20",
+        "take more hosts",
+        VERIFIED + "parallel: single\n",
+        slice="cpu-1x4",
+    ),
+    parallel(
+        "no two hold the same",
+        "parallel.mesh divides the state over all 8 devices",
+        "launch.verify_every: 20",
+        "divide the state over half of the devices",
+        VERIFIED + "parallel: {name: jit, mesh: {fsdp: 4, model: 2}, partition_rules: {dense_0.kernel: 1}}\n",
+    ),
+    parallel(
+        "models of their own",
+        "each device trains another model",
+        "launch.verify_every: 20",
+        "remove the key",
+        VERIFIED + "parallel: ensemble\n",
+    ),
+    parallel(
+        "a number of steps below zero",
+        "0 or more",
+        "line 5: launch.verify_every",
+        "it is -1",
+        VERIFIED.replace("20", "-1"),
+    ),
     parallel(
         "unknown strategy",
         "one of pmap, jit, explicit, shard_map, single, ensemble, or package.module:attribute",

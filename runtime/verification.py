@@ -1,0 +1,366 @@
+"""Compare bit for bit what the devices of a pod must hold and compute alike (`launch.verify_every`).
+
+Two things are compared, as digests of 8 bytes for each array:
+1. The state after a step, between the devices that hold the same part of it. A flipped bit stays there, and is found.
+2. The gradients of the same examples, which every device computes from its own copy of the state. The step itself cannot
+   show a device that computes wrongly: after the all-reduce all devices have the same wrong sum.
+
+One program computes both, and gathers 16 bytes of each device. The digests of single arrays leave a process only if a device
+differs, so that the message can name the arrays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .array_names import places
+from .checkpoint.messages import gather_texts
+from .config import Config, Plugin
+from .contract import DivergedError, RefusedError, UserError, WrongHostError
+from .distributed import gather
+from .executables.pod_executables import Executables
+from .parallel.base import Strategy
+from .parallel.single import Single
+from .state import Batch, TrainState
+from .tasks.base import Task
+from .wording import counted, first_names
+
+_AXIS = "device"
+_SPLIT, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
+_REPEATED = 2  # further computations of the gradients, once they have differed
+_NAMED, _SHOWN = 2, 8  # most arrays and processes that a message names
+_GRADIENTS = "gradients of the same examples"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Devices whose value differs from that of other devices of their group."""
+
+    odd: tuple[int, ...]
+    """Numbers of the devices; without a majority all devices of the group."""
+    is_certain: bool
+    """True if more than half of each group agree, so that the odd ones are wrong."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs between devices."""
+
+    verdict: Verdict
+    what: str
+    """`values of the state`."""
+    is_unsteady: bool = False
+    """True if the devices differ from themselves, each time that they compute."""
+
+
+def odd_devices(groups: Sequence[int], values: Sequence[Hashable]) -> Verdict:
+    """Return the devices that differ from the majority of their group. PURE.
+
+    Args:
+        groups: the group of each device, which must all have the same value.
+        values: the value of each device.
+    """
+    odd: list[int] = []
+    is_certain = True
+    for group in sorted(set(groups)):
+        members = [device for device, its in enumerate(groups) if its == group]
+        (common, votes), *_ = Counter(values[device] for device in members).most_common()
+        has_majority = 2 * votes > len(members)
+        is_certain &= has_majority
+        odd += [device for device in members if not has_majority or values[device] != common]
+    return Verdict(tuple(sorted(odd)), is_certain)
+
+
+def digest(x: jax.Array) -> jax.Array:
+    """Return two sums of the bits of an array as 32-bit words, modulo 2^32, uint32[2]. JAX traces it.
+
+    The second sum weighs each word by an odd number of its place. So each changes with any single word, and the second one if
+    two words are exchanged.
+    """
+    words = _words(x).reshape(-1)
+    weights = jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2) + jnp.uint32(1)
+    return jnp.stack([words.sum(dtype=jnp.uint32), (words * weights).sum(dtype=jnp.uint32)])
+
+
+def _words(x: jax.Array) -> jax.Array:
+    """Return the bits of each number as uint32; of 64-bit numbers as two, along a further axis."""
+    if x.dtype == bool:
+        return x.astype(jnp.uint32)
+    if x.dtype.itemsize >= 4:
+        return jax.lax.bitcast_convert_type(x, jnp.uint32)
+    return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
+
+
+def _numbers(words: jax.Array, dtype: np.dtype) -> jax.Array:
+    """Return the numbers whose bits `_words` has returned."""
+    if dtype.kind == "b":
+        return words.astype(bool)
+    if dtype.itemsize >= 4:
+        return jax.lax.bitcast_convert_type(words, dtype)
+    return jax.lax.bitcast_convert_type(words.astype(f"uint{8 * dtype.itemsize}"), dtype)
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Digests of all devices, in the order of `Verifier.devices`."""
+
+    summary: np.ndarray
+    """Of the whole state and of all gradients, uint32[devices, 4]."""
+    state: jax.Array
+    """Of each array of the state, uint32[devices, arrays, 2]; a process has those of its own devices."""
+    gradients: jax.Array
+    """Of each gradient, likewise; of no arrays if gradients are not compared."""
+
+    @property
+    def states(self) -> list[Hashable]:
+        return [tuple(row) for row in self.summary[:, :2].tolist()]
+
+    @property
+    def sums(self) -> list[Hashable]:
+        """Return the digest of all gradients for each device."""
+        return [tuple(row) for row in self.summary[:, 2:].tolist()]
+
+
+class Verifier:
+    """Compares the state and the gradients of the devices. All processes must make the same calls.
+
+    Args:
+        config: the job.
+        task: the loss.
+        strategy: has placed state and batch.
+        host: name of this process's host.
+        executables: shares the compiled program; None: this process compiles a program of its own.
+        agreed: the last step after which all devices agreed, of an earlier verifier.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        task: Task,
+        strategy: Strategy,
+        host: str,
+        executables: Executables | None = None,
+        agreed: int | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._host = host
+        pod = strategy.pod
+        first: dict[int, Any] = {}
+        for device in pod.all:
+            first.setdefault(device.process_index, device)
+        # A strategy that divides nothing, such as `single`, trains on the first device of each process.
+        self.devices = list(pod.all if strategy.divides_batch else first.values())
+        self._mesh = Mesh(np.array(self.devices), (_AXIS,))
+        self.why_state_only = _why_state_only(config, task, strategy)
+        self._alone = Single(config, task, strategy.optimizer, strategy.schedule, pod)
+        self._alone.gradient_factor = strategy.gradient_factor
+        self._executables = executables
+        self._program: Any = None
+        self._groups: list[int] = []
+        self._agreed = agreed
+
+    def can_compare(self, state: TrainState) -> bool:
+        """Return whether at least two devices hold the same part of the state."""
+        self._groups = self._groups or self._groups_of(state)
+        return len(set(self._groups)) < len(self._groups)
+
+    def check(self, state: TrainState, batch: Batch, step: int) -> None:
+        """Compare the devices after a step, and wait for the result.
+
+        Args:
+            state: the state after the step. It must have been computed.
+            batch: the batch of the step, a result of `Strategy.shard`.
+            step: number of the step.
+
+        Raises:
+            WrongHostError: on the processes that differ from the majority.
+            DivergedError: on the processes that differ, if there is no majority.
+            RefusedError: on the other processes.
+            UserError: the program computes something else each time.
+        """
+        self._groups = self._groups or self._groups_of(state)
+        digests = self._compute(state, batch)
+        verdict = odd_devices(self._groups, digests.states)
+        if verdict.odd:
+            self._refuse(Difference(verdict, "values of the state"), _names(state), [digests.state], step)
+        together = [0] * len(self.devices)
+        verdict = odd_devices(together, digests.sums)
+        if verdict.odd:
+            again = [self._compute(state, batch) for _ in range(_REPEATED)]
+            self._judge_gradients(verdict, [digests, *again], state, step)
+        self._agreed = step
+
+    def _judge_gradients(self, verdict: Verdict, found: list[Digests], state: TrainState, step: int) -> None:
+        """Raise the error of gradients that differ, by whether the devices repeat their own result."""
+        names = _names(self._alone.trained(state.params))
+        unsteady = tuple(
+            device for device, _ in enumerate(self.devices) if len({one.sums[device] for one in found}) > 1
+        )
+        tables = [one.gradients for one in found]
+        if not unsteady:
+            self._refuse(Difference(verdict, _GRADIENTS), names, tables[:1], step)
+        if 2 * len(unsteady) > len(self.devices):
+            raise UserError(
+                f"launch.verify_every: {len(unsteady)} of {len(self.devices)} devices computed other gradients each time "
+                f"from the same state and examples after step {step}, so this program is not deterministic, and no host can "
+                "be called wrong; on GPUs give launch.xla=deterministic, look for random numbers or callbacks in your own "
+                "code, or leave launch.verify_every out"
+            )
+        self._refuse(Difference(Verdict(unsteady, True), _GRADIENTS, is_unsteady=True), names, tables, step)
+
+    # --- the program ---
+
+    def _compute(self, state: TrainState, batch: Batch) -> Digests:
+        if self.why_state_only:
+            batch = {}
+        placed = jax.tree.map(self._by_device, (state, batch))
+        if self._program is None:
+            specs = jax.tree.map(lambda x: x.sharding.spec, placed)
+            out = (_WHOLE, _SPLIT, _SPLIT)
+            program = jax.jit(
+                jax.shard_map(self._of_device, mesh=self._mesh, in_specs=specs, out_specs=out, check_vma=False)
+            )
+            self._program = self._executables.shared(program, is_listed=False) if self._executables else program
+        summary, of_state, of_gradients = self._program(*placed)
+        return Digests(np.asarray(summary.addressable_shards[0].data), of_state, of_gradients)
+
+    def _by_device(self, x: jax.Array) -> jax.Array:
+        """Return the blocks of an array that the devices hold as one array, [devices * ..., ...]. Nothing is copied."""
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        local = [shard.data for shard in x.addressable_shards]
+        shape = local[0].shape
+        spec = _SPLIT if shape else _WHOLE
+        whole = (len(self.devices) * shape[0], *shape[1:]) if shape else ()
+        return jax.make_array_from_single_device_arrays(whole, NamedSharding(self._mesh, spec), local)
+
+    def _of_device(self, state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Return the digests of one device: its summary together with those of the others, and those of its arrays."""
+        of_state = jnp.stack([digest(x) for x in jax.tree.leaves(state)])
+        of_gradients = jnp.zeros((0, 2), jnp.uint32)
+        if batch:
+            examples = self._of_one(self._strategy.examples(batch), state.step)
+            key = self._alone.step_key(state.step, 0)
+            (grads, _), _ = self._alone.gradients(state.params, self._alone.inputs(state), examples, key)
+            of_gradients = jnp.stack([digest(x) for x in jax.tree.leaves(grads)])
+        summary = jnp.concatenate([digest(of_state), digest(of_gradients)])
+        return jax.lax.all_gather(summary, _AXIS), of_state[None], of_gradients[None]
+
+    def _of_one(self, share: Batch, step: jax.Array) -> Batch:
+        """Return the share of one device on all devices, in each step that of the next device."""
+        count = len(self.devices)
+        chosen = jax.lax.axis_index(_AXIS) == jax.lax.rem(step, jnp.int32(count))
+
+        def sent(x: jax.Array) -> jax.Array:
+            return _numbers(jax.lax.psum(jnp.where(chosen, _words(x), jnp.uint32(0)), _AXIS), x.dtype)
+
+        return {name: sent(x) for name, x in share.items()}
+
+    def _groups_of(self, state: TrainState) -> list[int]:
+        """Return the group of each device. Devices of a group hold the same parts of all arrays."""
+        leaves = jax.tree.leaves(state)
+        if not self._strategy.saves_in_parts:
+            return [0] * len(self.devices)
+        maps: list[Any] = [x.sharding.devices_indices_map(x.shape) for x in leaves]
+        parts = [str([indices[device] for indices in maps]) for device in self.devices]
+        numbers = {part: number for number, part in enumerate(dict.fromkeys(parts))}
+        return [numbers[part] for part in parts]
+
+    # --- the message ---
+
+    def _refuse(self, found: Difference, names: list[str], tables: list[jax.Array], step: int) -> None:
+        """Raise the error of devices that differ, on their own processes, and RefusedError on the others.
+
+        Args:
+            found: the difference.
+            names: names of the arrays.
+            tables: the digests of the arrays, one for each computation.
+            step: number of the step.
+        """
+        verdict = found.verdict
+        arrays = [names[number] for number in self._differing(verdict, tables)]
+        hosts = [text.decode() for text in gather_texts(self._host.encode())]
+        wrong = sorted({self.devices[device].process_index for device in verdict.odd})
+        blamed = [f"{hosts[process]} (process {process})" for process in wrong]
+        if len(self.devices) > len(hosts):  # a process has several
+            blamed = [f"{hosts[d.process_index]} (device {d.id})" for d in map(self.devices.__getitem__, verdict.odd)]
+        message = describe(found, arrays, blamed, len(self.devices) - len(verdict.odd), step, self._agreed)
+        if self._strategy.pod.process not in wrong:
+            raise RefusedError(f"{first_names(blamed, _SHOWN)} computed something else")
+        raise (WrongHostError if verdict.is_certain else DivergedError)(message)
+
+    def _differing(self, verdict: Verdict, tables: list[jax.Array]) -> list[int]:
+        """Return the numbers of the arrays in which odd devices differ from others of their group, or from themselves."""
+        digests = np.stack([self._of_all(table) for table in tables])
+        unlike = (digests != digests[:1]).any((0, 3))[list(verdict.odd)].any(0)
+        for device in verdict.odd:
+            for other, group in enumerate(self._groups):
+                if group == self._groups[device] and not (verdict.is_certain and other in verdict.odd):
+                    unlike |= (digests[0, device] != digests[0, other]).any(-1)
+        return np.flatnonzero(unlike).tolist()
+
+    def _of_all(self, table: jax.Array) -> np.ndarray:
+        """Return the digests of the arrays of all devices, uint32[devices, arrays, 2]."""
+        local = sorted(table.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+        mine = np.concatenate([np.asarray(shard.data) for shard in local])
+        return gather(mine.reshape(-1).tolist()).reshape(len(self.devices), -1, 2)
+
+
+def describe(
+    found: Difference, arrays: Sequence[str], blamed: Sequence[str], agree: int, step: int, agreed: int | None
+) -> str:
+    """Return the message about devices that differ. The launcher puts the name of a host before its first line.
+
+    Args:
+        found: the difference.
+        arrays: names of the arrays that differ.
+        blamed: names of the odd devices: `host-1 (process 1)`, or `host-1 (device 5)` if a process has several.
+        agree: number of devices that agree.
+        step: number of the step.
+        agreed: the last step after which all devices agreed; None if there was none.
+    """
+    named = first_names(arrays, _NAMED)
+    where = f"after step {step}, in {named}"
+    if found.verdict.is_certain:
+        how = "again each time it computes them" if found.is_unsteady else f"while {counted(agree, 'device')} agree"
+        rows = [f"its {found.what} differ {where}, {how}"]
+        rows.append(f"this is so on {first_names(blamed, _SHOWN)}")
+        rows.append("its memory, processor or a link may be faulty: do without this host (docs/replay.md)")
+    else:
+        rows = [
+            f"the {found.what} differ {where}, between {first_names(blamed, _SHOWN)}",
+            "one of them is wrong, and no majority says which one; three hosts or more would tell (docs/replay.md)",
+        ]
+    rows.append(
+        "this was the first comparison of this start"
+        if agreed is None
+        else f"all agreed after step {agreed}; no checkpoint was saved since, and the next start goes on from one that agreed"
+    )
+    return "\n".join(rows)
+
+
+def _why_state_only(config: Config, task: Task, strategy: Strategy) -> str:
+    """Return why only the state can be compared, and not the gradients as well; empty if both can."""
+    if not strategy.divides_batch:
+        return "every process computes the whole batch, so the state shows what each has computed"
+    if task.has_step:
+        return f"task {config.task} has a `step` of its own"
+    if task.whole_batch:
+        return f"the loss of task {config.task} needs the whole batch"
+    if strategy.saves_in_parts:
+        return "no device holds the whole state"
+    if isinstance(config.parallel, Plugin):
+        return "the strategy is your own"
+    return ""
+
+
+def _names(tree: Any) -> list[str]:
+    return [".".join(place) for place, _ in places(tree, "the state")]

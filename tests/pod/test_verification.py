@@ -1,0 +1,46 @@
+"""A host of a pod that holds or computes something else than the others is named (`launch.verify_every`)."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from ..tutorial import commands, run
+
+POD = ("--simulate", "--slice", "cpu-2x1", "small.yaml", "steps=12", "checkpoint.every=4", "launch.verify_every=3")
+PAGE = Path(__file__).parents[2] / "docs" / "replay.md"
+
+
+def test_a_flipped_bit_costs_the_steps_since_a_checkpoint_that_agreed(sandbox: Sandbox) -> None:
+    """Two hosts differ, so both are named; the restart ends with the losses of an undisturbed run, bit for bit."""
+    assert sandbox.podrun(*POD, "-w", "undisturbed").returncode == 0
+    flipped = ("--inject", "bitflip:host=1@step=5", "launch.max_restarts=1")
+    done = sandbox.podrun(*POD, *flipped, "-w", "flipped", "checkpoint.keep=9")
+    assert done.returncode == 0, done.stdout + done.stderr
+    named = "the values of the state differ after step 6, in params"
+    assert named in done.stdout and "between host-0 (process 0), host-1 (process 1)" in done.stdout
+    assert "resumed from the checkpoint of step 4" in done.stdout
+    assert sandbox.losses("flipped") == sandbox.losses("undisturbed")
+    assert "share_in_verification" in sandbox.metrics("undisturbed")[12]
+
+
+@pytest.mark.long
+def test_the_page_about_hosts_that_compute_wrongly(sandbox: Sandbox) -> None:
+    """On four hosts the one that a bit was flipped on, and the one with slightly wrong sums, are named within 20 steps."""
+    (sandbox.path / "train.yaml").write_text((sandbox.path / "small.yaml").read_text().replace("steps: 6", "steps: 40"))
+    done = []
+    for command in commands(PAGE.read_text()):
+        done.append(run(sandbox, command))
+        shutil.rmtree(sandbox.path / "runs")  # the next one is a run of its own, and does not resume this one
+    undisturbed, flipped, wrong = done
+    assert re.search(r"all devices agreed bit for bit in \d+ comparisons", undisturbed)
+    assert re.search(
+        r"failed: host-1 \(process 1\): its values of the state differ after step 20, in params\.\S+, while", flipped
+    )
+    assert re.search(
+        r"failed: host-2 \(process 2\): its gradients of the same examples differ after step 20, in .* while", wrong
+    )

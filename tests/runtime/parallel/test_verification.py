@@ -1,0 +1,168 @@
+"""Devices that must agree bit for bit are compared, and the one that differs is named (`launch.verify_every`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podrun.runtime.contract import DivergedError, UserError, Workdir, WorkerEnv, WrongHostError
+from podrun.runtime.injection import parse_checked
+from podrun.runtime.state import TrainState
+from podrun.runtime.verification import Difference, Verdict, Verifier, describe, digest, odd_devices
+from podrun.runtime.worker.fault_injection import FaultInjector
+from podrun.runtime.worker.progress import Reporter
+
+from ..strategies import SECTIONS, dataset, job, make, place, random_state, strategy
+from .reference import batches
+
+DIVIDED_WHOLE = [name for name in SECTIONS if "fsdp" not in name and name != "single"]
+
+
+def verifier_of(name: str, **keys: Any) -> tuple[Verifier, TrainState, Any]:
+    """Return a verifier, a placed state and a batch."""
+    one = strategy(name, **keys)
+    return Verifier(one.config, one.task, one, "host-0"), place(one, random_state(one)), one.shard(batches(1)[0])
+
+
+def with_fault(state: TrainState, path: Path) -> TrainState:
+    """Return the state with the injected fault `bitflip`."""
+    env = WorkerEnv("run", 0, "host-0", 0, 1, (0,), "cpu-1x4", path)
+    reporter = Reporter(path / "0.events")
+    faults = FaultInjector(parse_checked(["bitflip@step=1"]), env, Workdir(path), reporter)
+    assert faults.state(state) is state
+    faults.begin_step(1)
+    flipped: TrainState = faults.state(state)
+    assert faults.state(flipped) is flipped
+    return flipped
+
+
+@pytest.mark.parametrize(
+    ("groups", "values", "odd", "is_certain"),
+    [
+        ([0, 0, 0, 0], "aaaa", (), True),
+        ([0, 0, 0, 0], "aaba", (2,), True),
+        ([0, 0, 0, 0], "abca", (0, 1, 2, 3), False),
+        ([0, 0], "ab", (0, 1), False),
+        ([0, 1, 0, 1], "abab", (), True),
+        ([0, 1, 0, 1], "abaa", (1, 3), False),
+        ([0, 0, 0, 1], "abab", (1,), True),
+        ([0], "a", (), True),
+    ],
+)
+def test_the_majority_of_a_group_decides(
+    groups: list[int], values: str, odd: tuple[int, ...], is_certain: bool
+) -> None:
+    assert odd_devices(groups, values) == Verdict(odd, is_certain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8", "int8", "bool"])
+def test_a_digest_changes_with_each_bit_and_with_the_order(dtype: str) -> None:
+    whole = jax.jit(digest)
+    random = np.random.default_rng(0)
+    words = random.integers(0, 2, 24) if dtype == "bool" else random.integers(0, 100, 24)
+    x = np.asarray(jnp.asarray(words, dtype)).reshape(4, 6)
+    seen = {tuple(np.asarray(whole(x)).tolist())}
+    bits = 1 if dtype == "bool" else 8 * x.dtype.itemsize
+    for bit in range(bits):
+        changed = x.copy().reshape(-1)
+        unsigned = changed.view(f"uint{8 * x.dtype.itemsize}")
+        unsigned[7] ^= unsigned.dtype.type(1 << bit)
+        seen.add(tuple(np.asarray(whole(changed.reshape(4, 6))).tolist()))
+    assert len(seen) == bits + 1
+    first = next(n for n in range(24) if x.reshape(-1)[n] != x.reshape(-1)[0])
+    swapped = x.copy().reshape(-1)
+    swapped[[0, first]] = swapped[[first, 0]]
+    assert (np.asarray(whole(swapped.reshape(4, 6))) != np.asarray(whole(x))).any()
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_a_flipped_bit_is_found_where_others_hold_the_same(name: str, tmp_path: Path) -> None:
+    verifier, state, batch = verifier_of(name)
+    if name in ("single", "explicit fsdp 4"):
+        assert not verifier.can_compare(state)
+        return
+    assert verifier.can_compare(state)
+    verifier.check(state, batch, 1)
+    with pytest.raises(DivergedError, match="values of the state differ after step 2, in params") as raised:
+        verifier.check(with_fault(state, tmp_path), batch, 2)
+    is_certain = "fsdp" not in name  # otherwise only two devices hold the same part
+    assert isinstance(raised.value, WrongHostError) == is_certain
+    assert "all agreed after step 1;" in str(raised.value)
+    assert "host-0 (device 0)" in str(raised.value)
+    assert is_certain == ("this is so on" in str(raised.value))
+
+
+@pytest.mark.parametrize("name", DIVIDED_WHOLE)
+def test_a_device_that_computes_something_else_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state is equal everywhere, as it is after an all-reduce of wrong sums."""
+    verifier, state, batch = verifier_of(name, accumulate=2)
+    real = verifier._alone.gradients
+
+    def wrong(*args: Any) -> Any:
+        (grads, metrics), after = real(*args)
+        factor = jnp.where(jax.lax.axis_index("device") == 2, 1 + 2.0**-12, 1)
+        return (jax.tree.map(lambda x: x * factor, grads), metrics), after
+
+    monkeypatch.setattr(verifier._alone, "gradients", wrong)
+    with pytest.raises(
+        WrongHostError, match=r"gradients of the same examples differ after step 5, in .* while 3 devices"
+    ) as raised:
+        verifier.check(state, batch, 5)
+    assert "this is so on host-0 (device 2)\n" in str(raised.value)
+    assert "first comparison" in str(raised.value)
+
+
+@pytest.mark.parametrize(("devices", "expected"), [(1, WrongHostError), (4, UserError)])
+def test_a_host_is_told_from_a_program_that_is_not_deterministic(
+    devices: int, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices that do not repeat their own result: few of them are wrong; most of them, and the program is."""
+    verifier, state, batch = verifier_of("pmap")
+    real = verifier._alone.gradients
+    random = np.random.default_rng(0)
+
+    def unsteady(*args: Any) -> Any:
+        (grads, metrics), after = real(*args)
+        index = jax.lax.axis_index("device")
+        noise = jax.pure_callback(lambda: np.float32(random.random()), jax.ShapeDtypeStruct((), jnp.float32))
+        return (jax.tree.map(lambda x: x + jnp.where(index < devices, noise, 0), grads), metrics), after
+
+    monkeypatch.setattr(verifier._alone, "gradients", unsteady)
+    with pytest.raises(expected, match="each time") as raised:
+        verifier.check(state, batch, 3)
+    assert type(raised.value) is expected
+
+
+@pytest.mark.parametrize("name", DIVIDED_WHOLE)
+def test_200_undisturbed_comparisons_raise_no_alarm(name: str) -> None:
+    one = make(job(name, dropout=0.5, ema=0.9), dataset())
+    verifier, state = Verifier(one.config, one.task, one, "host-0"), place(one, random_state(one))
+    for step, batch in enumerate(batches(200 // len(DIVIDED_WHOLE)), 1):
+        shard = one.shard(batch)
+        state, _ = one.step(state, shard)
+        jax.block_until_ready(state)
+        verifier.check(state, shard, step)
+
+
+def test_a_rehearsed_wrong_sum_changes_the_gradients_only_a_little() -> None:
+    one, other = make(job("pmap"), dataset()), make(job("pmap"), dataset())
+    other.gradient_factor = 1 + 2.0**-12
+    norms = []
+    for each in (one, other):
+        _, metrics = each.step(place(each, random_state(each)), each.shard(batches(1)[0]))
+        norms.append(metrics.read()["grad_norm"])
+    assert norms[1] / norms[0] == pytest.approx(1 + 2.0**-12, rel=1e-5)
+
+
+def test_two_that_differ_are_both_named() -> None:
+    found = Difference(Verdict((0, 1), False), "values of the state")
+    text = describe(found, ["a", "b", "c"], ["host-0 (process 0)", "host-1 (process 1)"], 0, 20, 10)
+    assert text.splitlines()[0] == (
+        "the values of the state differ after step 20, in a, b and 1 more, between host-0 (process 0), host-1 (process 1)"
+    )
+    assert "no majority" in text
