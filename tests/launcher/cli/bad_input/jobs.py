@@ -272,7 +272,7 @@ PARALLEL = [
     ),
     parallel(
         "a number of steps below zero",
-        "0 or more",
+        "must be greater than or equal to 0",
         "line 5: launch.verify_every",
         "it is -1",
         VERIFIED.replace("20", "-1"),
