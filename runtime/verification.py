@@ -291,7 +291,8 @@ class Verifier:
         wrong = sorted({self.devices[device].process_index for device in verdict.odd})
         blamed = [f"{hosts[process]} (process {process})" for process in wrong]
         if len(self.devices) > len(hosts):  # a process has several
-            blamed = [f"{hosts[d.process_index]} (device {d.id})" for d in map(self.devices.__getitem__, verdict.odd)]
+            each = len(self.devices) // len(hosts)
+            blamed = [f"{hosts[n // each]} (process {n // each}, its device {n % each})" for n in verdict.odd]
         message = describe(found, arrays, blamed, len(self.devices) - len(verdict.odd), step, self._agreed)
         if self._strategy.pod.process not in wrong:
             raise RefusedError(f"{first_names(blamed, _SHOWN)} computed something else")
@@ -322,7 +323,7 @@ def describe(
     Args:
         found: the difference.
         arrays: names of the arrays that differ.
-        blamed: names of the odd devices: `host-1 (process 1)`, or `host-1 (device 5)` if a process has several.
+        blamed: names of the odd devices: `host-1 (process 1)`, with `, its device 0` if a process has several.
         agree: number of devices that agree.
         step: number of the step.
         agreed: the last step after which all devices agreed; None if there was none.

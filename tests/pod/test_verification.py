@@ -29,6 +29,13 @@ def test_a_flipped_bit_costs_the_steps_since_a_checkpoint_that_agreed(sandbox: S
 
 
 @pytest.mark.long
+def test_200_undisturbed_comparisons_of_four_hosts_raise_no_alarm(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("--simulate", "--slice", "cpu-4x1", "small.yaml", "steps=200", "launch.verify_every=1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all devices agreed bit for bit in 200 comparisons" in done.stdout
+
+
+@pytest.mark.long
 def test_the_page_about_hosts_that_compute_wrongly(sandbox: Sandbox) -> None:
     """On four hosts the one that a bit was flipped on, and the one with slightly wrong sums, are named within 20 steps."""
     (sandbox.path / "train.yaml").write_text((sandbox.path / "small.yaml").read_text().replace("steps: 6", "steps: 40"))

@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_found_where_others_hold_the_same(name: str, tmp_path: 
     is_certain = "fsdp" not in name  # otherwise only two devices hold the same part
     assert isinstance(raised.value, WrongHostError) == is_certain
     assert "all agreed after step 1;" in str(raised.value)
-    assert "host-0 (device 0)" in str(raised.value)
+    assert "host-0 (process 0, its device 0)" in str(raised.value)
     assert is_certain == ("this is so on" in str(raised.value))
 
 
@@ -113,7 +113,7 @@ def test_a_device_that_computes_something_else_is_found(name: str, monkeypatch: 
         WrongHostError, match=r"gradients of the same examples differ after step 5, in .* while 3 devices"
     ) as raised:
         verifier.check(state, batch, 5)
-    assert "this is so on host-0 (device 2)\n" in str(raised.value)
+    assert "this is so on host-0 (process 0, its device 2)\n" in str(raised.value)
     assert "first comparison" in str(raised.value)
 
 
