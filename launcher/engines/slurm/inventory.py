@@ -43,15 +43,20 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
         return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
     if isinstance(value, ThisJob) and value.nodes is not None:
         return replace(value.nodes, spares=value.spares)
-    if several := heterogeneous_job_error(os.environ):
-        raise UserError(f"--slurm: {several}")
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
         raise UserError(
             f"--slurm={value}: this submits a job, which `podrun train.yaml`, `podrun -- PROGRAM` and `podrun compare` do; "
             "other commands take `--slurm` inside of a job"
         )
+    return with_addresses(replace(nodes_of_job(), spares=spares))
+
+
+def nodes_of_job() -> Listing:
+    """Return the nodes of the job that this process runs in, without their addresses. Raises UserError."""
     env = os.environ
+    if several := heterogeneous_job_error(env):
+        raise UserError(f"--slurm: {several}")
     job, nodes = env.get("SLURM_JOB_ID", ""), env.get("SLURM_JOB_NODELIST", "")
     if not job or not nodes:
         raise UserError(
@@ -67,18 +72,27 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
         )
     try:
         names = _names(ask_slurm("scontrol", "show", "hostnames", nodes))
-        addresses = _addresses(ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%o"))
     except SlurmError as error:
         raise UserError(f"--slurm: {error}") from None
-    hosts = tuple(Host(name, name, addresses.get(name, name)) for name in names)
     return Listing(
-        hosts,
+        tuple(Host(name, name) for name in names),
         gpus(env),
         slots_are_limit=True,
         transport="slurm",
         queue_job=job,
         python=sys.executable,
-        spares=spares,
+    )
+
+
+def with_addresses(listing: Listing) -> Listing:
+    """Return the nodes of this job with the addresses by which they reach each other. Raises UserError."""
+    nodes = os.environ["SLURM_JOB_NODELIST"]
+    try:
+        addresses = _addresses(ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%o"))
+    except SlurmError as error:
+        raise UserError(f"--slurm: {error}") from None
+    return replace(
+        listing, hosts=tuple(replace(host, internal=addresses.get(host.name, host.name)) for host in listing.hosts)
     )
 
 

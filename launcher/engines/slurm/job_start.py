@@ -20,23 +20,35 @@ from ...pod.container import Container
 from ...pod.pod import Pod
 from ...pod.slices import parse_slice
 from ...view.terminal import guarded_streams
-from .inventory import ThisJob, from_option
+from .inventory import nodes_of_job, with_addresses
 
 if TYPE_CHECKING:
     from ...remote.prestart import Prestart
 
 
 class Nodes(threading.Thread):
-    """A thread that asks SLURM for the nodes of this job."""
+    """A thread that asks SLURM for the nodes of this job: first for their names, by which agents can be started."""
 
     def __init__(self) -> None:
         super().__init__(name="nodes", daemon=True)
+        self._named: Listing | None = None
         self._listing: Listing | None = None
+        self._has_names = threading.Event()
         self.start()
 
     def run(self) -> None:
-        with suppress(UserError):  # the supervisor asks again, and reports it
-            self._listing = from_option(ThisJob())
+        try:
+            with suppress(UserError):  # the supervisor asks again, and reports it
+                self._named = nodes_of_job()
+                self._has_names.set()
+                self._listing = with_addresses(self._named)
+        finally:
+            self._has_names.set()
+
+    def named(self) -> Listing | None:
+        """Wait for the nodes without their addresses; None on an error."""
+        self._has_names.wait()
+        return self._named
 
     def listing(self) -> Listing | None:
         """Wait for the answer; None on an error."""
@@ -56,7 +68,7 @@ def start_agents(directory: Path, nodes: Nodes) -> Prestart | None:
         requirements = Path(recorded["requirements"]) if recorded["requirements"] else None
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UserError):
         return None
-    if (listing := nodes.listing()) is None:
+    if (listing := nodes.named()) is None:
         return None
     pod = Pod(
         slice,
