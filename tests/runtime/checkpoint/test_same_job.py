@@ -42,6 +42,7 @@ def rows(before: Config, now: Config, shapes: Any = SHAPES, new_shapes: Any = SH
         ({}, {"optimizer": {"learning_rate": 0.5, "weight_decay": 0.25}}),
         ({"optimizer": {"clip_norm": 1.0}}, {"optimizer": {"clip_norm": 2.0}}),
         ({}, {"parallel": {"name": "pmap"}}),
+        ({}, {"parallel": {"name": "mine:Strategy"}}),
         ({"ema": 0.5}, {"ema": 0.75}),
     ],
 )
