@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint.store import Checkpoints
-from podrun.runtime.config import Config
+from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import UserError
 from podrun.runtime.data.base import Batch
 from podrun.runtime.state import StateDict
@@ -63,6 +63,24 @@ def test_a_real_state_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     resumed, found = one.step(one.place(restored.state), given)
     assert_identical(found, metrics)
     assert_identical(copies(one.savable(resumed)), copies(one.savable(trained)))
+
+
+def test_another_process_saves_in_place_of_process_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is asked to, it saves nothing of a state that process 0 has as well."""
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    checkpoints = Checkpoints(tmp_path / "checkpoints", Checkpoint())
+    monkeypatch.undo()
+    try:
+        checkpoints.save(5, state(5), 40, job(), FINGERPRINT, None)
+        assert checkpoints.completed(wait=True) is None and kept(tmp_path) == set()
+        checkpoints.stand_in()
+        save(checkpoints, 10)
+    finally:
+        checkpoints.close()
+    assert kept(tmp_path) == {10}
+    with opened(tmp_path) as another:
+        restored = another.load(10, another.target(lambda: state(0), job(), FINGERPRINT))
+    assert_identical(restored.state, state(10))
 
 
 def test_a_checkpoint_may_be_of_any_strategy(tmp_path: Path) -> None:
