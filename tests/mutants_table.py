@@ -71,7 +71,8 @@ GROUPS = [
         "runtime/checkpoint/damage.py runtime/checkpoint/same_job.py",
         "runtime/checkpoint/test_same_job.py runtime/checkpoint/test_damage.py "
         "runtime/checkpoint/test_errors_while_saving.py runtime/checkpoint/test_host_faults.py "
-        "runtime/checkpoint/test_restore.py runtime/checkpoint/test_checkpoint.py runtime/checkpoint/test_process_zero.py",
+        "runtime/checkpoint/test_restore.py runtime/checkpoint/test_checkpoint.py runtime/checkpoint/test_process_zero.py "
+        "runtime/checkpoint/test_frozen.py",
     ),
     _group(
         "metrics",
