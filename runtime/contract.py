@@ -169,6 +169,11 @@ ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
 ENV_EXECUTABLES = "PODRUN_PROGRAMS"
 ENV_EVALUATE = "PODRUN_EVALUATE"
+ENV_CERTIFICATE = "PODRUN_CERTIFICATE"  # certificate and key of the run, PEM in base64: a secret
+CERTIFICATE_URI = "podrun://run/"
+"""The URI in the certificate of a run, without the run's id."""
+JAX_TLS = "JAX_MTLS_"
+"""Prefix of the variables by which users give JAX certificates of their own."""
 ENV_INJECT = "PODRUN_INJECT"  # faults to inject into this process, separated by spaces
 ENV_PID = "PODRUN_PID"  # pid of the worker on its host, outside any PID namespace
 ENV_MAIN_PID = "PODRUN_MAIN_PID"  # pid of the worker in its own PID namespace

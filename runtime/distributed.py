@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from .certificate import mutual_tls
 from .contract import ENV_JOIN, UserError, WorkerEnv, bind_address
 from .disk_cache import DiskCache
 from .worker.gloo import listen_at
@@ -123,6 +124,7 @@ def _join(env: WorkerEnv, timeout: float) -> None:
         initialization_timeout=int(timeout),
         shutdown_timeout_seconds=SHUTDOWN_LIMIT,
         coordinator_bind_address=bind_address(env.coordinator),
+        **mutual_tls(),
     )
 
 

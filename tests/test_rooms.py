@@ -63,6 +63,7 @@ FLOORS = {
             "config",
             "callbacks",
             "worker",
+            "certificate",
             "distributed",
             "devices",
             "device_memory",

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict
 
     Note = Callable[[str], None]
-_NAMES = ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS", "LOCAL_DEVICE_IDS", "SLICE")
+_NAMES = ("COORDINATOR", "NUM_PROCESSES", "PROCESS_ID", "ADDRESS", "LOCAL_DEVICE_IDS", "SLICE", "CERTIFICATE")
 _POD = {name: os.environ.get("PODRUN_" + name, "") for name in _NAMES}
 """Environment variables that identify this process. Read at the start, because the program may change them."""
 _SHUTDOWN = 24 * 3600
@@ -78,7 +78,7 @@ def _is_child() -> bool:
 
 
 def prepare_joining(distributed: "Any", note: "Note") -> None:
-    """Wrap JAX's `initialize`: before the process joins, set the listening addresses and warn of wrong arguments."""
+    """Wrap JAX's `initialize`: give it the run's certificate, set the listening addresses, and warn of wrong arguments."""
     state = distributed.State
     start = state.initialize
 
@@ -90,9 +90,27 @@ def prepare_joining(distributed: "Any", note: "Note") -> None:
             _compare(dict(zip(("num_processes", "process_id"), args), **kwargs), note)
         except Exception:  # JAX itself reports invalid arguments
             pass
+        if "mtls_cert_file" in start.__code__.co_varnames and not kwargs.get("mtls_cert_file"):
+            kwargs.update(_mutual_tls(coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")))
         return start(self, coordinator_address, *args, **kwargs)
 
     state.initialize = initialize
+
+
+def _mutual_tls(chosen: "Any") -> "Dict[str, Any]":
+    """Return the arguments with which only processes of this run can join, as in certificate.py of podrun's runtime.
+
+    Empty if the program has chosen another coordinator, which may serve others too. Raises OSError without files in memory.
+    """
+    if not _POD["CERTIFICATE"] or chosen not in (None, _POD["COORDINATOR"]):
+        return {}
+    from binascii import a2b_base64
+
+    memory = os.memfd_create("certificate")
+    os.write(memory, a2b_base64(_POD["CERTIFICATE"]))
+    path = "/proc/self/fd/%d" % memory
+    files = dict.fromkeys(("mtls_cert_file", "mtls_key_file", "mtls_ca_file"), path)
+    return {**files, "mtls_peer_uri_prefix": "podrun://run/"}
 
 
 def _prepare(chosen: "Any", note: "Note") -> None:

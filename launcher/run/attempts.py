@@ -25,7 +25,7 @@ from ..plan.plan import LaunchPlan, make_plan
 from ..plan.spec import RunSpec
 from ..pod.masking import Mask
 from ..pod.pod import Host
-from ..pod.secret_values import read_secrets
+from ..pod.secret_values import Secrets, read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.events import HostEvent
@@ -36,6 +36,7 @@ from ..transport.base import Transport, load_transport
 from ..view.console import Console
 from ..view.terminal import write_in_handler
 from .bad_hosts import BadHosts
+from .certificate import certificate_of
 from .cleanup import StrayProcesses
 from .history import AttemptHistory, budget_of, restart_event
 from .host_assignment import can_do_without, describe_change, has_more_hosts, why_not_fewer
@@ -92,7 +93,7 @@ def run_attempts(
             Signals(*more, on_early_interrupt=partial(write_in_handler, "podrun: stopping\n"))
         )  # entered first, so that a Ctrl-C during the cleanup changes nothing
         stack.enter_context(directory.supervise())
-        secrets = read_secrets(spec.pod)
+        secrets = Secrets({**read_secrets(spec.pod), **certificate_of(spec)})
         logs = stack.enter_context(Logs(directory.logs))
         recorder = Recorder(directory.events)
         stack.callback(recorder.close)
