@@ -171,7 +171,7 @@ class Trainer:
         self._was_complete = False  # an earlier run has done and evaluated all steps of the same job
         self._first = 0  # number of the first step of this process
         self._host = env.host
-        self._batch: Batch = {}  # of the last step
+        self._batch: Batch = {}  # of the last step, if steps are compared
         self._compared, self._comparisons = 0, 0  # the last step that was compared between processes, and how many were
         self._state: TrainState
 
@@ -263,7 +263,9 @@ class Trainer:
                 if self._reporter.faults.computes_wrongly and self._strategy.gradient_factor == 1:
                     self._compute_wrongly()
             with self._clock.waiting(), record.data:
-                self._batch = batch = feed.batches.get(self._check_blocked)
+                batch = feed.batches.get(self._check_blocked)
+            if self._verifier is not None:
+                self._batch = batch
             done = self._complete_oldest() if len(self._in_flight) == self._in_flight.maxlen else None
             if step == first:
                 record.part()  # from here on it waits only for the compiler
