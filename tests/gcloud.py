@@ -97,10 +97,13 @@ def start_service() -> str:
     process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin and process.stdout
 
+    starter = os.getpid()
+
     @atexit.register
     def end() -> None:
-        process.communicate()
-        shutil.rmtree(folder)
+        if os.getpid() == starter:  # not a process that a test has forked
+            process.communicate()
+            shutil.rmtree(folder)
 
     assert process.stdout.readline() == b"ready\n"
     return str(folder / "socket")
