@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ from podrun.runtime.events import EventKind
 from ..rundir.events import Event
 from .goodput_model import Times
 from .records import Records, finite
+from .timeline import attempts_of
 
 NO_FAILURES = ("done", "stopped", "launcher", "unprepared", "config", "resized", "time", "asleep", "unfit")
 """Endings of attempts (`run.policy.Ending`) that say nothing about how often hosts fail."""
@@ -72,7 +73,7 @@ class Measured:
 def measure(records: Records) -> Measured:
     """Return what the records of a run say."""
     measured = Measured()
-    attempts = _attempts(records.events)
+    attempts = attempts_of(records.events)
     timed = [(at, row) for row in records.steps if (at := finite(row.values.get("time"))) is not None]
     last = max([at for at, _ in timed] + [event["time"] for event in records.events], default=0.0)
     ends = [attempt[0]["time"] for attempt in attempts[1:]] + [last] * bool(attempts)
@@ -92,16 +93,6 @@ def measure(records: Records) -> Measured:
     if not measured.start:
         measured.start, measured.compile, measured.restore = first.start, first.compile, first.restore
     return measured
-
-
-def _attempts(events: Iterable[Event]) -> list[list[Event]]:
-    attempts: list[list[Event]] = []
-    for event in events:
-        if event["event"] == EventKind.START:
-            attempts.append([])
-        if attempts:
-            attempts[-1].append(event)
-    return attempts
 
 
 def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: float) -> None:

@@ -68,7 +68,7 @@ class Lane:
 
 def lanes_of(events: Iterable[Event], steps: dict[Key, list[StepEvent]], end: float) -> list[Lane]:
     """Return the timelines of all processes from the first start to `end`, with lost work marked."""
-    attempts = _split(events)
+    attempts = attempts_of(events)
     lanes: dict[Key, Lane] = {}
     for number, attempt in enumerate(attempts):
         begin, until = attempt[0]["time"], attempts[number + 1][0]["time"] if number + 1 < len(attempts) else end
@@ -85,7 +85,8 @@ def lanes_of(events: Iterable[Event], steps: dict[Key, list[StepEvent]], end: fl
     return sorted(lanes.values(), key=lambda lane: lane.process)
 
 
-def _split(events: Iterable[Event]) -> list[list[Event]]:
+def attempts_of(events: Iterable[Event]) -> list[list[Event]]:
+    """Return the events of each attempt, from its start on."""
     attempts: list[list[Event]] = []
     for event in events:
         if event["event"] == EventKind.START:
