@@ -256,7 +256,7 @@ class Case:
         first = len(self.everyone) // 2
         self.gone = self.everyone[first : first + lost]
         self.others = [*self.everyone[:first], *self.everyone[first + lost :]]
-        self.first_message = self.named = 0.0
+        self.first_message = self.named = self.told = 0.0
         self.first_cpu = 0.0
         self.rounds: list[tuple[float, float]] = []
         """Seconds of time and of CPU of each second of training."""
@@ -267,6 +267,8 @@ class Case:
         """Observe an event of the supervisor."""
         if event["event"] == "late":
             self.named = time.perf_counter()
+        if event["event"] == "note" and "; stopping all" in event["message"]:
+            self.told = time.perf_counter()
 
     def run(self) -> None:
         self._await_network()
@@ -460,6 +462,8 @@ def measure(case: str, hosts: int, seconds: float, lost: int, profiled: bool) ->
     else:
         if case in ("rack", "storm", "program"):
             figures["first message to the stop, s"] = network.stop_asked - scene.first_message
+        if scene.told:
+            figures["first message to the note of the first failure, s"] = scene.told - scene.first_message
         figures["first message to first cause: wall, s"] = ended[0] - scene.first_message
         figures["first message to first cause: CPU, s"] = ended[1] - scene.first_cpu
         figures["attempt: CPU, s"] = time.process_time() - begin[1]

@@ -394,12 +394,20 @@ class Trainer:
     # --- verification ---
 
     def _compute_wrongly(self) -> None:
-        """Compute slightly wrong gradients from now on, by programs that this process alone compiles."""
+        """Compute slightly wrong gradients from now on, by programs that this process alone compiles.
+
+        A step of global arrays stays as it is, since processes with different programs would wait for each other in vain.
+        """
         if self._task.has_step or self._strategy.saves_in_parts:
             raise UserError(
                 "--inject wrong_sum needs a task with a `loss`, and devices that hold the whole state; take bitflip"
             )
-        self._make_step(is_shared=False)
+        if not self._strategy.is_global:
+            self._make_step(is_shared=False)
+        elif self._verifier is None:
+            raise UserError(
+                "--inject wrong_sum with `parallel: jit` or `explicit` changes only comparisons; set launch.verify_every"
+            )
         self._strategy.gradient_factor = WRONG_FACTOR
         self._make_verifier(is_shared=False)
 

@@ -82,18 +82,29 @@ def odd_devices(groups: Sequence[int], values: Sequence[Hashable]) -> Verdict:
 def digest(x: jax.Array) -> jax.Array:
     """Return two sums of the bits of an array as 32-bit words, modulo 2^32, uint32[2]. JAX traces it.
 
-    The second sum weighs each word by an odd number of its place. So each changes with any single word, and the second one if
-    two words are exchanged.
+    Each word is mixed with its place before it is added. So a change of one word always changes both sums, and other changes,
+    such as of all signs or of the order, go unnoticed with a probability of 2^-64. Sums of the words themselves would not see
+    an even number of changed signs.
     """
     words = _words(x).reshape(-1)
-    weights = jax.lax.iota(jnp.uint32, words.size) * jnp.uint32(2) + jnp.uint32(1)
-    return jnp.stack([words.sum(dtype=jnp.uint32), (words * weights).sum(dtype=jnp.uint32)])
+    places = jax.lax.iota(jnp.uint32, words.size) + jnp.uint32(1)
+    sums = [_mixed(words + places * jnp.uint32(odd)).sum(dtype=jnp.uint32) for odd in (0x9E3779B1, 0x85EBCA77)]
+    return jnp.stack(sums)
+
+
+def _mixed(words: jax.Array) -> jax.Array:
+    """Return each word with its bits mixed, one to one: the last step of MurmurHash3 (Appleby, 2011, public domain)."""
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        words = (words ^ (words >> shift)) * jnp.uint32(factor)
+    return words ^ (words >> 16)
 
 
 def _words(x: jax.Array) -> jax.Array:
-    """Return the bits of each number as uint32; of 64-bit numbers as two, along a further axis."""
+    """Return the bits of each number as uint32; of 64-bit and complex numbers as several, along further axes."""
     if x.dtype == bool:
         return x.astype(jnp.uint32)
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        x = jnp.stack([x.real, x.imag], axis=-1)
     if x.dtype.itemsize >= 4:
         return jax.lax.bitcast_convert_type(x, jnp.uint32)
     return jax.lax.bitcast_convert_type(x, jnp.dtype(f"uint{8 * x.dtype.itemsize}")).astype(jnp.uint32)
@@ -103,6 +114,9 @@ def _numbers(words: jax.Array, dtype: np.dtype) -> jax.Array:
     """Return the numbers whose bits `_words` has returned."""
     if dtype.kind == "b":
         return words.astype(bool)
+    if dtype.kind == "c":
+        parts = jax.lax.bitcast_convert_type(words, jnp.float32 if dtype.itemsize == 8 else jnp.float64)
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
     if dtype.itemsize >= 4:
         return jax.lax.bitcast_convert_type(words, dtype)
     return jax.lax.bitcast_convert_type(words.astype(f"uint{8 * dtype.itemsize}"), dtype)

@@ -265,6 +265,13 @@ class AttemptState:
         """Return the failure of the process that the others wait for. Call it only while `is_stuck`."""
         return self._watch.failure()
 
+    def first_failure(self, slept: float, printed: Printed) -> Failure | None:
+        """Return the first cause as far as it is known now; None if all failures are consequences, or there is none.
+
+        `slept` and `printed` are those of `outcome`.
+        """
+        return None if self.failures.only_consequences else self.failures.cause(len(self.hosts), slept, printed)
+
     def outcome(self, interrupts: Sequence[int], slept: float, printed: Printed) -> Outcome:
         """Return the outcome of the attempt. Call it after the message `StopEnded`.
 

@@ -44,6 +44,7 @@ LOOK = 0.25  # seconds between two looks at the progress of all processes ...
 LOOK_PER_HOST = 1e-4  # ... and of very many hosts, because a look at ten thousand takes tens of milliseconds
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
+MANY_HOSTS = 64  # of so many, one is often slow to confirm the stop, so the first failure is told before
 RECENT = 60.0  # seconds for which a sleep of the launcher may be why hosts ended a run
 
 
@@ -208,6 +209,7 @@ class Supervisor:
         unopened = [host for opening in self._openings for host in opening.cancel()]
         self._apply(messages.StopBegun(bool(self._interrupts), unopened))
         self._grant(grace)
+        self._tell_first_failure()
         while not self.state.all_over() and not self._deadline.is_over(self._clock.now(), self._newest_sign()):
             if len(self._interrupts) > 1:
                 if not self._hurried:
@@ -247,6 +249,13 @@ class Supervisor:
     def _grant(self, grace: float) -> None:
         granted = self._deadline.grant(grace, self._clock.now())
         self._send_all({"type": "stop", "grace": granted, "hurry": self._hurried})
+
+    def _tell_first_failure(self) -> None:
+        """Tell the user of a large pod why all of it stops; it may change while hosts confirm the stop."""
+        if len(self._sessions) < MANY_HOSTS or self.state.is_stuck or self._interrupts:
+            return
+        if first := self.state.first_failure(self._heartbeat.slept(RECENT), self._output.end_of):
+            self._note(f"{first}; stopping all {len(self._sessions):,} hosts")
 
     def _tell_waiting(self) -> None:
         hosts = [host.name for host in self.state.awaited]

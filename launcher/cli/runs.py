@@ -318,7 +318,10 @@ def report(target: str | None, output: Path | None) -> None:
 @click.command()
 @click.argument("run", required=False, metavar="[RUN]")
 @click.option(
-    "--hosts", type=click.IntRange(min=1), metavar="N", help="Number of hosts.  [default: as many as the run has]"
+    "--hosts",
+    type=click.IntRange(1, 1_000_000),
+    metavar="N",
+    help="Number of hosts.  [default: as many as the run has]",
 )
 @click.option(
     "--mtbf",

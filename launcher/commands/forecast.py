@@ -22,6 +22,7 @@ _PARTS = {
     "restore": "the time to restore",
     "compile": "the time to compile",
 }
+_LONGEST_MTBF = 1000 * 365 * 86400.0  # seconds
 _FEW = 3  # failures, from which an mtbf is a guess
 
 
@@ -82,6 +83,8 @@ def _seconds(mtbf: str) -> float:
         raise UserError(
             "--mtbf 0: a host cannot fail all the time; write the time between two failures of one host, as 30d"
         )
+    if seconds > _LONGEST_MTBF:
+        raise UserError("--mtbf is longer than 1,000 years; write the time between two failures of one host, as 30d")
     return seconds
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from itertools import pairwise
 
-from podrun.runtime.contract import Phase
+from podrun.runtime.contract import ExitCode, Phase
 from podrun.runtime.events import EventKind
 
 from ..rundir.events import Event
@@ -18,6 +18,9 @@ from .timeline import attempts_of
 
 NO_FAILURES = ("done", "stopped", "launcher", "unprepared", "config", "resized", "time", "asleep", "unfit")
 """Endings of attempts (`run.policy.Ending`) that say nothing about how often hosts fail."""
+_NO_HOST = (ExitCode.DONE, ExitCode.BAD_CONFIG)
+"""Codes of runs that end by themselves, or by a mistake of the user."""
+_BETWEEN_STEPS = (Phase.TRAIN, Phase.SAVE, Phase.EVALUATE, Phase.SAMPLE)
 DETECTION = 21.0
 """Seconds until podrun gives up a host that has fallen silent: assumed for a run that never failed in training."""
 
@@ -122,18 +125,26 @@ def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tu
 
 
 def _add_steps(measured: Measured, steps: Sequence[tuple[float, int]], phases: Sequence[tuple[float, str]]) -> None:
-    changes = sorted(time for time, _ in phases)
+    """Add the time of a step between each two records of steps, without that of the saves and evaluations between them."""
+    changes = sorted(phases)
+    times = [time for time, _ in changes]
     for (begin, before), (end, after) in pairwise(steps):
-        only_steps = bisect_left(changes, begin) == bisect_right(changes, end)
-        if after > before and end > begin and only_steps:
-            measured.step.append((end - begin) / (after - before))
+        first, last = bisect_right(times, begin), bisect_right(times, end)
+        phase = changes[first - 1][1] if first else Phase.TRAIN
+        seconds, at = 0.0, begin
+        for time, following in [*changes[first:last], (end, "")]:
+            seconds += (time - at) * (phase == Phase.TRAIN)
+            phase, at = following, time
+        only_these = all(phase in _BETWEEN_STEPS for _, phase in changes[first:last])
+        if after > before and seconds > 0 and only_these:
+            measured.step.append(seconds / (after - before))
 
 
 def _add_end(measured: Measured, attempt: Sequence[Event], steps: Sequence[tuple[float, int]]) -> float | None:
     """Add the failure that ended an attempt; return when podrun decided to start again, or None if it did not."""
     for event in attempt:
         if event["event"] == EventKind.END:
-            measured.failures += event["code"] != 0 and event["host"] is not None
+            measured.failures += event["code"] not in _NO_HOST and event["host"] is not None
         elif event["event"] == EventKind.RESTART:
             if event["ending"] not in NO_FAILURES:
                 measured.failures += 1

@@ -81,6 +81,9 @@ class Strategy(ABC):
     is_one_program = False
     """True if all processes run the same `_step` and `_evaluate` together, so that one of them can compile for all."""
 
+    is_global = False
+    """True if a step is one program of global arrays, which all processes must compile alike."""
+
     partition = Partition()
     """Division of the state's arrays."""
 
@@ -104,7 +107,9 @@ class Strategy(ABC):
         self.accumulate = config.accumulate
         self.ema = config.ema
         self._executables: Executables | None = None
-        self.gradient_factor = 1.0  # another one rehearses a host that computes wrongly (`--inject wrong_sum`)
+        self.gradient_factor = 1.0
+        """Another one rehearses a process that computes wrongly (`--inject wrong_sum`), in comparisons, and in steps unless
+        `is_global`."""
         self.raised: tuple[str, ...] = ()  # parameters that `initial_state` has converted to float32
         if task.whole_batch and self.accumulate > 1:
             raise UserError(
@@ -442,7 +447,7 @@ class Strategy(ABC):
         With `accumulate` they are computed in microbatches one after another, each from the model state before the step.
         """
         (grads, metrics), after = self._mean_gradients(params, model_state, batch, key)
-        if self.gradient_factor != 1:
+        if self.gradient_factor != 1 and not self.is_global:
             grads = jax.tree.map(lambda x: x * self.gradient_factor, grads)
         return (grads, metrics), after
 

@@ -52,6 +52,8 @@ class MeshProgram:
 
 
 class GlobalProgram(MeshStrategy):
+    is_global = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         size = self.config.batch_size

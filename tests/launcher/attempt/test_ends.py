@@ -60,6 +60,30 @@ def test_an_agent_that_is_asked_to_end_by_somebody_else(tmp_path: Path, folder: 
     assert outcome.cause.what == "was asked to stop (SIGTERM to its agent)"
 
 
+@pytest.mark.parametrize("many", [True, False])
+def test_a_large_pod_says_why_it_stops_before_all_have_stopped(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    """While hosts confirm the stop, the user knows the reason. A small pod stops at once, and says it once."""
+    if many:
+        monkeypatch.setattr("podrun.launcher.attempt.supervisor.MANY_HOSTS", 2)
+    notes: list[str] = []
+    stopped: list[str] = []
+
+    def react(supervisor: Supervisor, event: dict[str, Any]) -> None:
+        if event["event"] == "note" and "stopping all" in event["message"]:
+            assert not stopped
+            notes.append(event["message"])
+        elif event.get("phase") == "stopped":
+            stopped.append(event["host"])
+
+    plan = plan_of("cpu-2x1", tmp_path, "sh", "-c", 'test "$PODRUN_PROCESS_ID" = 0 && sleep 60; exit 3')
+    with Logs(folder) as logs:
+        outcome = run_supervisor(plan, logs, react)
+    assert outcome.cause is not None and outcome.cause.host == "host-1" and sorted(stopped) == ["host-0", "host-1"]
+    assert notes == (["host-1 (process 1): exited with code 3; stopping all 2 hosts"] if many else [])
+
+
 def test_an_agent_that_is_killed_before_the_others_go(tmp_path: Path, folder: Path) -> None:
     """The cause is the agent that is gone; a program without its coordinator fails before that is certain."""
     pids: dict[str, int] = {}

@@ -67,7 +67,9 @@ def test_the_commands_of_the_page(podrun: Podrun) -> None:
         (("--mtbf", "0d"), ("--mtbf 0", "30d")),
         (("--mtbf", "soon"), ("--mtbf soon", "not a duration")),
         (("--mtbf", "-3d"), ("--mtbf -3d", "not a duration")),
-        (("--hosts", "0"), ("--hosts", "x>=1")),
+        (("--mtbf", "9" * 400 + "d"), ("--mtbf", "1,000 years")),
+        (("--hosts", "0"), ("--hosts", "1<=x<=1000000")),
+        (("--hosts", "9" * 400), ("--hosts", "1<=x<=1000000")),
         (("nobody",), ("there is no run 'nobody'", "podrun ps --all")),
     ],
 )

@@ -17,6 +17,8 @@ from podrun.launcher.report.goodput_model import (
     goodput,
     young_interval,
 )
+from podrun.launcher.report.measured_times import measure
+from podrun.launcher.report.records import read_records
 from podrun.launcher.rundir.runs import RunDirectory
 
 from ..rundir.made import event, make, record
@@ -131,3 +133,29 @@ def test_a_run_that_never_failed() -> None:
     made: Forecast = forecast_of(directory, 64, 30 * 24 * HOUR)
     assert made.assumed == ["detect", "restore"]
     assert made.times.restore == pytest.approx(times.save + times.write)
+
+
+def test_saves_and_evaluations_between_two_records_are_no_part_of_a_step() -> None:
+    """A run that logs as often as it saves has no two records of steps without a save between them."""
+    directory = make()
+    events = [event("start", None, time=BEGIN, hosts={"host-0": [0]})]
+    for number in range(4):
+        at = BEGIN + 100 * number
+        events.append(event("phase", 0, time=at, phase="train"))
+        events.append(event("step", 0, time=at + 20, step=10 * (number + 1), loss=1.0))
+        events.append(event("phase", 0, time=at + 20, phase="evaluate"))
+        events.append(event("phase", 0, time=at + 50, phase="save"))
+        events.append(event("checkpoint", 0, time=at + 99, step=10 * (number + 1)))
+    record(directory, *events)
+    assert forecast_of(directory, 8, HOUR).times.step == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("code", "failures"), [(2, 0), (1, 1)])
+def test_a_mistake_of_the_user_is_no_failure_of_a_host(code: int, failures: int) -> None:
+    directory = make()
+    record(
+        directory,
+        event("start", None, time=BEGIN, hosts={"host-0": [0]}),
+        event("end", 0, time=BEGIN + 9, code=code, host="host-0", message="x", left_behind=[]),
+    )
+    assert measure(read_records(directory)).failures == failures
