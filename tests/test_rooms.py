@@ -38,7 +38,7 @@ FLOORS = {
             "datasets",
         ),
         *("preflight", "request", "attempt", "run", "engines", "kubernetes", "supervise"),
-        *("compare", "fit", "commands", "cli"),
+        *("compare", "sweep", "fit", "commands", "cli"),
     ),
     "launcher/agent": ("base", "host", "prepare", "run", "results", "query", "main"),
     "runtime": (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..view.terminal import guarded_streams
-from . import compare, hosts, job, pods, render, runs, tpu
+from . import compare, hosts, job, pods, render, runs, sweep, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
 from .options import QUEUE_OPTIONS, complete_job, complete_slice, pod_options, with_joined_values
@@ -483,6 +483,7 @@ for command in (
     *pods.COMMANDS,
     *tpu.COMMANDS,
     *compare.COMMANDS,
+    *sweep.COMMANDS,
     *job.COMMANDS,
     *render.COMMANDS,
 ):

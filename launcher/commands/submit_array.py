@@ -63,7 +63,7 @@ def _request_of(request: Request, variant: Variant) -> Request:
     pull = f"{request.pull}/{variant.folder}" if request.pull else request.pull
     request = replace(request, label=replace(request.label, name=name), pull=pull)
     if not request.program:
-        return replace(request, overrides=tuple(sorted(_overrides(request, variant), key=_depth)))
+        return replace(request, overrides=variant.keys(request.overrides))
     placed = variant.placed(request.program)
     for key, _ in variant.values:
         if key not in placed and not is_variable(key) and not key.startswith("launch."):
@@ -73,15 +73,6 @@ def _request_of(request: Request, variant: Variant) -> Request:
             )
     keys = (*variant.launch_keys(request.overrides), *variant.variables())
     return replace(request, program=variant.filled(request.program), overrides=keys)
-
-
-def _overrides(request: Request, variant: Variant) -> list[str]:
-    return [*request.overrides, *map("=".join, variant.values)]
-
-
-def _depth(override: str) -> int:
-    """Return how deep a key is: the name of a section comes before the section's keys."""
-    return override.partition("=")[0].count(".")
 
 
 def _preview(request: Request, submission: Submission, specs: Sequence[RunSpec], arguments: Sequence[str]) -> None:

@@ -47,17 +47,17 @@ def new_folders(wanted: Path, typed: bool, pod: Pod, names: Sequence[str], files
         HostError: a host is unreachable.
     """
     if typed:
-        return _unless_taken(_folders(wanted, pod), names, files)
+        return _unless_taken(folders_of(wanted, pod), names, files)
     wanted = wanted.with_name(f"{wanted.name}-compare")
     remote_names = files.names(wanted.parent)
-    local_names = LocalFiles().names(_folders(wanted, pod).results.parent)
+    local_names = LocalFiles().names(folders_of(wanted, pod).results.parent)
     numbered = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}-{n}") for n in itertools.count(2)))
     chosen = next(folder for folder in numbered if folder.name not in remote_names | local_names)
-    folders = _folders(chosen, pod)
+    folders = folders_of(chosen, pod)
     return folders if chosen == wanted else Folders(folders.runs, folders.results, wanted)
 
 
-def _folders(runs: Path, pod: Pod) -> Folders:
+def folders_of(runs: Path, pod: Pod) -> Folders:
     """Return the folders for runs and results. Results are beside the runs, or below runs/ here if the hosts are remote."""
     return Folders(runs, runs if pod.traits.files_are_here else Path("runs").absolute() / runs.name)
 

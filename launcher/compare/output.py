@@ -113,10 +113,10 @@ def best_variant(rows: Sequence[Row], ranking: Ranking, table: str = TABLE) -> s
 
     `table`: name of the file with all metrics; empty: there is none.
     """
-    by_variant = _values_of(ranking.metric, rows)
+    by_variant = values_of(ranking.metric, rows)
     if not by_variant:
         where = f" {table} has the values of all metrics." if table else ""
-        return f"Best by {ranking}: no variant has {ranking.metric}; there are {_names(rows)}.{where}"
+        return f"Best by {ranking}: no variant has {ranking.metric}; there are {names_of_metrics(rows)}.{where}"
     name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
     of_training = (
         " of training" if ranking.metric == "loss" and all(row.validation_loss is None for row in rows) else ""
@@ -127,15 +127,16 @@ def best_variant(rows: Sequence[Row], ranking: Ranking, table: str = TABLE) -> s
 def lacks_metric(one: Measurement, ranking: Ranking) -> str | None:
     """Return a warning if a run that is done has not reported the metric that is to rank the variants; otherwise None."""
     rows = compare_variants([one])
-    if one.state is not VariantState.DONE or _values_of(ranking.metric, rows):
+    if one.state is not VariantState.DONE or values_of(ranking.metric, rows):
         return None
     return (
-        f"{one.variant.label} has reported no metric {ranking.metric}, which --best names; it has reported {_names(rows)}. "
-        f"The table and {TABLE} will have the values of all metrics, so no run has to be repeated for another --best."
+        f"{one.variant.label} has reported no metric {ranking.metric}, which --best names; it has reported "
+        f"{names_of_metrics(rows)}. The table and {TABLE} will have the values of all metrics, so no run has to be repeated "
+        "for another --best."
     )
 
 
-def _values_of(metric: str, rows: Sequence[Row]) -> dict[str, float]:
+def values_of(metric: str, rows: Sequence[Row]) -> dict[str, float]:
     """Return the value of a metric by variant.
 
     A metric of the job's evaluations may be named with or without the word `validation`. Without evaluations `loss` is the
@@ -152,7 +153,7 @@ def _values(row: Row) -> dict[str, float]:
     return {name: value for name, value in every.items() if value is not None}
 
 
-def _names(rows: Sequence[Row]) -> str:
+def names_of_metrics(rows: Sequence[Row]) -> str:
     return ", ".join(dict.fromkeys(in_one_line(name) for row in rows for name in _values(row))) or "no metrics"
 
 

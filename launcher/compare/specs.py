@@ -10,6 +10,7 @@ from podrun.runtime.contract import UserError
 
 from ..plan.spec import RunSpec
 from ..pod.errors import Mistakes
+from ..pod.pod import Pod
 from ..request.request import Request, make_spec
 from .variants import Variant
 
@@ -24,6 +25,7 @@ def check_all(
     variants: Sequence[Variant],
     request_of: Callable[[Request, Variant], Request],
     known: Sequence[str],
+    part: Pod | None = None,
 ) -> list[RunSpec]:
     """Return the specs of all variants.
 
@@ -32,6 +34,7 @@ def check_all(
         variants: the variants.
         request_of: returns the request of a variant. May raise UserError.
         known: mistakes that were found before.
+        part: the pod, or the part of it that a variant runs on, if it was found before.
 
     Raises:
         UserError: all mistakes; those of single variants name them.
@@ -40,7 +43,7 @@ def check_all(
     problems = {problem: [variant.label for variant in variants] for problem in known}
     for variant in variants:
         try:
-            specs.append(make_spec(request_of(request, variant)))
+            specs.append(make_spec(request_of(request, variant), part=part))
         except UserError as error:
             for problem in error.texts if isinstance(error, Mistakes) else [str(error)]:
                 problems.setdefault(problem, []).append(variant.label)

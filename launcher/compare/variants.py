@@ -20,7 +20,8 @@ _FOLDER = 100  # maximum length of a folder's name
 _SHOWN = 200  # characters of an option in messages
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
-_OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
+OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
+"""Keys that all runs on one pod have in common."""
 _LAUNCH, _ENV = "launch.", "launch.env."
 LOG_EVERY = "log.every"
 
@@ -64,13 +65,15 @@ class Variant:
         return self.name if self.repeat == 1 else f"{self.name} #{self.repeat}"
 
     def overrides(self, given: Sequence[str]) -> tuple[str, ...]:
-        """Return all overrides of a job: the `given` ones and the variant's. Every step is logged by default.
-
-        The name of a section comes before the section's keys.
-        """
-        typed = sorted([*given, *map("=".join, self.values)], key=lambda text: text.partition("=")[0].count("."))
+        """Return all overrides of a job, as `keys` does. Every step is logged by default."""
+        typed = self.keys(given)
         keys = {text.partition("=")[0] for text in typed}
         return (*typed, *([] if keys & {"log", LOG_EVERY} else [f"{LOG_EVERY}=1"]))
+
+    def keys(self, given: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the `given` overrides and the variant's. The name of a section comes before the section's keys."""
+        typed = [*given, *map("=".join, self.values)]
+        return tuple(sorted(typed, key=lambda text: text.partition("=")[0].count(".")))
 
     def program(self, words: Sequence[str]) -> tuple[str, ...]:
         """Return the words of a program with `{key}` replaced by values. Values without a place become `--key=value`."""
@@ -216,7 +219,7 @@ def _problems(axes: Sequence[Axis], given: Sequence[str], option: str) -> list[s
     problems += [
         f"{option} {key}: all variants have the same pod, and a workdir each; use --slice, --pod and --workdir"
         for key in keys
-        if key in _OF_THE_POD
+        if key in OF_THE_POD
     ]
     return problems
 

@@ -64,7 +64,11 @@ class Request:
 
 
 def make_spec(
-    request: Request, run_id: str | None = None, of_run: Config | None = None, folder: Path | None = None
+    request: Request,
+    run_id: str | None = None,
+    of_run: Config | None = None,
+    folder: Path | None = None,
+    part: Pod | None = None,
 ) -> RunSpec:
     """Return the spec of the run, without its code.
 
@@ -73,6 +77,7 @@ def make_spec(
         run_id: id of the run; None: a new one.
         of_run: the job of an earlier run in the request's workdir, which is only read; None: the request has the job.
         folder: folder of that job's relative paths on this machine; None: the current folder.
+        part: the pod, or a part of it, if it was found before; None: find the pod of the request.
 
     Raises:
         Mistakes: all mistakes that can be found on this machine.
@@ -102,7 +107,9 @@ def make_spec(
             if train
             else "launch.join needs launch.instrument, which is false; remove one of them"
         )
-    pod = mistakes.check(lambda: find_pod(request.where, launch)) if job or request.where.complete else None
+    pod = part
+    if pod is None and (job or request.where.complete):
+        pod = mistakes.check(lambda: find_pod(request.where, launch))
     if pod is None and (misplaced := misplaced_options(request.program)):
         mistakes.texts.insert(0, misplaced)
     chosen = request.workdir or launch.workdir or Path(request.name)

@@ -9,7 +9,8 @@ from threading import current_thread, main_thread
 from types import TracebackType
 from typing import Any
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask podrun to stop."""
 
 
 @contextmanager
@@ -43,7 +44,7 @@ class Signals:
             more: further signals to collect.
             on_early_interrupt: called on Ctrl-C while there is no receiver, to show the user that it was noticed.
         """
-        self._numbers = (*_NUMBERS, *more)
+        self._numbers = (*NUMBERS, *more)
         self._on_early_interrupt = on_early_interrupt
         self.received: list[int] = []
         self._receiver: Callable[[int], None] | None = None

@@ -185,7 +185,7 @@ def _moment(value: Any) -> None:
 _KNOWN: dict[Any, Check] = {Count: count, Metric: metric, Moment: _moment, Hosts: _hosts, ErrorKind: _error_kind}
 
 
-def _checks_of(events: Any, unset: Collection[str] = ()) -> dict[str, Check]:
+def checks_of(events: Any, unset: Collection[str] = ()) -> dict[str, Check]:
     """Return the check of each event in a union, by its kind. `unset`: names of fields that are not yet set."""
     return {get_args(event.__annotations__["event"])[0]: _check_of(event, unset) for event in get_args(events)}
 
@@ -201,8 +201,8 @@ def _check_of(declared_event: Any, unset: Collection[str] = ()) -> Check:
     return record(fields, optional)
 
 
-_REPORTED = _checks_of(WorkerEvent, unset=("host", "process"))
-_RECORDED = _checks_of(Event)
+_REPORTED = checks_of(WorkerEvent, unset=("host", "process"))
+_RECORDED = checks_of(Event)
 _ROW = _check_of(Row)
 _OF_PHASE = {"hello": _check_of(_AgentStarted), "started": _check_of(_WorkerStarted)}
 """Fields that a HostEvent has in certain phases."""
@@ -215,16 +215,16 @@ def is_of_worker(event: Event) -> TypeGuard[WorkerEvent]:
 
 def parse_worker_event(line: bytes) -> WorkerEvent:
     """Return the event in a line that a worker wrote. Raises Malformed."""
-    event = _load(line)
-    _check(_REPORTED, event)
+    event = load_event(line)
+    check_event(_REPORTED, event)
     return cast(WorkerEvent, event)
 
 
 def parse_event(line: str | bytes) -> Event | None:
     """Return a recorded event; None for a damaged line, such as one that a full disk has cut off."""
     try:
-        event = _load(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line)
-        _check(_RECORDED, event)
+        event = load_event(line.encode("utf-8", "surrogatepass") if isinstance(line, str) else line)
+        check_event(_RECORDED, event)
         if event["event"] == EventKind.HOST and event["phase"] in _OF_PHASE:
             _OF_PHASE[event["phase"]](event)
     except Malformed:
@@ -242,7 +242,7 @@ def parse_row(line: bytes) -> Row | None:
     return row
 
 
-def _load(line: bytes) -> dict[str, Any]:
+def load_event(line: bytes) -> dict[str, Any]:
     event = loads(line, LIMIT, finite=False)
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         raise Malformed(f"not an object with an event: {short(line)}")
@@ -250,7 +250,7 @@ def _load(line: bytes) -> dict[str, Any]:
     return readable
 
 
-def _check(checks: dict[str, Check], event: dict[str, Any]) -> None:
+def check_event(checks: dict[str, Check], event: dict[str, Any]) -> None:
     kind = event["event"]
     if kind not in checks:
         raise Malformed(f"unknown event {short(kind)}")

@@ -1,0 +1,81 @@
+"""`podrun sweep`: search values of a job's keys by many trials."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from podrun.runtime.contract import ExitCode
+from podrun.runtime.wording import counted
+
+from ..inventory.pod_request import PodRequest
+from ..pod.errors import HostError
+from ..sweep.events import Kind
+from ..sweep.journal import JOURNAL, Journal, JournalError
+from ..sweep.output import JsonLines, Lines, summary, trial_table, write_csv
+from ..sweep.planned import Sweep, plan_sweep
+from ..sweep.resume import as_json, begun, resumed
+from ..sweep.run_sweep import SweepRun
+from ..sweep.state import SweepState
+
+_TABLE = "trials.csv"
+
+
+def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, command: Sequence[str]) -> int:
+    """Run the trials of a sweep, or go on with it, and return the exit code. Raises UserError before anything starts.
+
+    Args:
+        path: the sweep.yaml.
+        where: the command line's options about the pod.
+        workdir: folder of the sweep; None: `runs/NAME`.
+        json: print events as JSON lines.
+        command: arguments of podrun, as typed.
+    """
+    try:
+        planned = plan_sweep(path, where, workdir, command)
+        with Journal.open(planned.folders.results) as journal:
+            return _run(planned, journal, json, shlex.join(["podrun", *command]))
+    except (HostError, JournalError) as error:
+        print(f"podrun: {error}", file=sys.stderr)
+        return ExitCode.UNAVAILABLE if isinstance(error, HostError) else ExitCode.FAILED
+
+
+def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
+    state = resumed(planned, journal.events) if journal.events else SweepState(planned.file.ranking)
+    lines = Lines(planned.file.ranking)
+    lines.know(state)
+    run = SweepRun(planned, journal, state, JsonLines() if json else lines)
+    if journal.events:
+        run.record({"event": Kind.RESUME, "time": time.time(), "file": as_json(planned)})
+    else:
+        run.record(begun(planned))
+    if not json:
+        print(_headline(planned, state), flush=True)
+    code = run.run()
+    text = summary(state, run.is_complete, again)
+    run.record(run.end_event(code, text))
+    try:
+        write_csv(planned.folders.results / _TABLE, state)
+    except OSError as error:
+        print(f"podrun: cannot write {planned.folders.results / _TABLE}: {error.strerror}", file=sys.stderr)
+        code = code or ExitCode.FAILED
+    if not json:
+        print(f"\n{trial_table(state)}\n" if state.trials else "")
+        print(text if run.is_complete else f"podrun: {text}", flush=True)
+    return code
+
+
+def _headline(planned: Sweep, state: SweepState) -> str:
+    file, slice = planned.file, planned.parts[0].slice.name
+    each = f", {len(planned.parts)} at once" if len(planned.parts) > 1 else ""
+    earlier = f"; goes on after {counted(len(state.trials), 'trial')}" if state.trials else ""
+    lines = [
+        f"podrun sweep: {planned.request.name}, {file.search} search by {file.metric}, on {slice}{each}{earlier}",
+        f"  workdirs {planned.folders.runs}",
+    ]
+    if planned.folders.results != planned.folders.runs:
+        lines.append(f"  results  {planned.folders.results} on this machine")
+    return "\n".join([*lines, f"  journal  {planned.folders.results / JOURNAL}"])

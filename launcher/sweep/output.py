@@ -1,0 +1,118 @@
+"""Show a sweep: a line for each event, and a table of its trials."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+from podrun.runtime.ranking import Ranking
+from podrun.runtime.wording import counted
+
+from ..view.printable import in_one_line
+from ..view.text_table import shorten, text_table
+from .events import Event, Kind
+from .space import Values, variant_of
+from .state import SweepState, Trial, TrialState
+
+_SHOWN = 20  # trials in the table
+_REASON = 60  # characters of a reason in the table
+
+
+class Lines:
+    """Prints a line for each event, for people."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self._ranking = ranking
+        self._values: dict[int, Values] = {}
+
+    def __call__(self, event: Event) -> None:
+        if text := self._line(event):
+            print(text, flush=True)
+
+    def know(self, state: SweepState) -> None:
+        """Take the values of trials that were chosen before."""
+        self._values |= {trial.number: trial.values for trial in state.trials.values()}
+
+    def _line(self, event: Event) -> str | None:
+        match event["event"]:
+            case Kind.TRIAL:
+                self._values[event["trial"]] = event["values"]
+            case Kind.START:
+                name = name_of(event["trial"], self._values[event["trial"]])
+                return f"trial {event['trial']} starts: {name} (run {event['run']} on {', '.join(event['hosts'])})"
+            case Kind.DONE:
+                best = ", the best so far" if event["is_best"] else ""
+                return f"trial {event['trial']}: {self._ranking.metric} {event['value']:.5g}{best}"
+            case Kind.FAIL:
+                again = "; it is started again" if event["retry"] else ""
+                return f"trial {event['trial']} failed: {in_one_line(event['reason'])}{again}"
+            case Kind.STOP:
+                return f"trial {event['trial']} was stopped: {in_one_line(event['reason'])}"
+        return None
+
+
+class JsonLines:
+    """Prints each event as a line of JSON, for programs."""
+
+    def __call__(self, event: Event) -> None:
+        print(json.dumps(event), flush=True)
+
+
+def name_of(number: int, values: Values) -> str:
+    """Return the values of a trial as one short text: `learning_rate=0.01 layers=2`."""
+    return in_one_line(variant_of(number, values).name)
+
+
+def trial_table(state: SweepState) -> str:
+    """Return a table of the trials, the best first; of many, those that are shown are the best."""
+    trials = ranked(state)
+    keys = [*dict.fromkeys(key for trial in trials for key in trial.values)]
+    rows = [
+        [
+            str(trial.number),
+            *(value for _, value in variant_of(trial.number, trial.values).values),
+            "-" if trial.value is None else f"{trial.value:.5g}",
+            shorten(f"{trial.state}: {trial.reason}" if trial.reason else trial.state, _REASON),
+        ]
+        for trial in trials[:_SHOWN]
+    ]
+    numbers = [0, len(keys) + 1]
+    table = text_table([["TRIAL", *keys, state.ranking.metric, "STATE"], *rows], right=numbers)
+    return f"{table}\nand {len(trials) - _SHOWN} more trials" if len(trials) > _SHOWN else table
+
+
+def ranked(state: SweepState) -> list[Trial]:
+    """Return the trials: those that are done from the best to the worst, then the others in the order of their numbers."""
+
+    def key(trial: Trial) -> tuple[bool, float, int]:
+        cost = state.ranking.cost_of(trial.value)
+        return cost is None, cost or 0.0, trial.number
+
+    return sorted(state.trials.values(), key=key)
+
+
+def summary(state: SweepState, is_complete: bool, again: str) -> str:
+    """Return the last line of the command. `again`: the command that goes on with the sweep."""
+    done, failed = len(state.in_state(TrialState.DONE)), len(state.in_state(TrialState.FAILED))
+    counts = f"{counted(done, 'trial')} done" + (f", {failed} failed" if failed else "")
+    name, best = "", state.best
+    if best is not None:
+        name = f"; best by {state.ranking}: trial {best.number}, {best.value:.5g} ({name_of(best.number, best.values)})"
+    onward = "" if is_complete else f"; go on with: {again}"
+    return f"{counts}{name}{onward}"
+
+
+def write_csv(file: Path, state: SweepState) -> None:
+    """Write a row for each trial. Raises OSError."""
+    keys = [*dict.fromkeys(key for trial in state.trials.values() for key in trial.values)]
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["trial", "state", state.ranking.metric, *keys, "reason", "runs"])
+        for number in sorted(state.trials):
+            trial = state.trials[number]
+            texts = dict(variant_of(number, trial.values).values)
+            value = "" if trial.value is None else repr(trial.value)
+            writer.writerow(
+                [number, trial.state, value, *(texts.get(key, "") for key in keys), trial.reason, " ".join(trial.runs)]
+            )

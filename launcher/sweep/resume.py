@@ -1,0 +1,101 @@
+"""Begin a sweep, or go on with one: compare what is asked for now with what its journal has."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from podrun.runtime.contract import UserError
+
+from .events import VERSION, Event, Kind, SweepEvent
+from .journal import JOURNAL
+from .planned import Sweep
+from .state import SweepState, state_of
+
+_MAY_CHANGE = ("budget", "retries", "side_by_side")
+"""Keys of sweep.yaml that change no trial. The size of the pod's parts is compared on its own."""
+_SHOWN = 5  # differences that a message lists
+
+
+def begun(sweep: Sweep) -> SweepEvent:
+    """Return the first event of a new sweep. Raises UserError if its folder has trials of another sweep.
+
+    HostError: the folder on the hosts cannot be read.
+    """
+    folder = sweep.folders.runs
+    if taken := sorted(name for name in sweep.files.names(folder) if name.startswith("trial-")):
+        raise UserError(
+            f"{folder} holds {taken[0]} of an earlier sweep, whose journal {sweep.folders.results / JOURNAL} is gone; "
+            "remove that folder, or choose another with --workdir DIR"
+        )
+    return {
+        "event": Kind.SWEEP,
+        "time": time.time(),
+        "version": VERSION,
+        "name": sweep.name,
+        "file": as_json(sweep),
+        "job": sweep.job,
+        "slice": sweep.parts[0].slice.name,
+        "parts": [[host.name for host in part.hosts] for part in sweep.parts],
+        "folder": str(folder),
+    }
+
+
+def resumed(sweep: Sweep, events: Sequence[Event]) -> SweepState:
+    """Return the state of the sweep that the events of a journal have. Raises UserError if it is another sweep."""
+    first = events[0]
+    journal = sweep.folders.results / JOURNAL
+    if first["event"] != Kind.SWEEP:
+        raise UserError(
+            f"{journal} does not begin with a sweep; restore it, or choose another folder with --workdir DIR"
+        )
+    if first["version"] != VERSION:
+        raise UserError(
+            f"{journal} is of version {first['version']}, and this podrun writes version {VERSION}; go on with the podrun "
+            "that began the sweep, or choose another folder with --workdir DIR"
+        )
+    if different := [*_differences(sweep, first)]:
+        raise UserError(
+            "\n".join(
+                [
+                    f"the sweep in {sweep.folders.results} was begun with other settings; restore them, or choose another "
+                    "folder with --workdir DIR",
+                    *(f"  {text}" for text in different[:_SHOWN]),
+                    *([f"  and {len(different) - _SHOWN} more"] if len(different) > _SHOWN else []),
+                ]
+            )
+        )
+    try:
+        return state_of(events, sweep.file.ranking)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{journal} contradicts itself: {error.args[0]}; restore it, or choose another folder with --workdir DIR"
+        ) from None
+
+
+def as_json(sweep: Sweep) -> dict[str, Any]:
+    """Return the content of sweep.yaml as the journal has it."""
+    values: dict[str, Any] = sweep.file.model_dump(mode="json", by_alias=True)
+    return values
+
+
+def _differences(sweep: Sweep, first: SweepEvent) -> Iterator[str]:
+    now = as_json(sweep)
+    for key in [*first["file"], *(key for key in now if key not in first["file"])]:
+        if key not in _MAY_CHANGE and key != "job":
+            yield from _between(key, first["file"].get(key), now.get(key))
+    yield from _between("the job's", first["job"], sweep.job)
+    yield from _between("the slice of a trial", first["slice"], sweep.parts[0].slice.name)
+
+
+def _between(name: str, before: Any, now: Any) -> Iterator[str]:
+    """Yield a text for each difference between two JSON values."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from _between(
+                f"{name}{' ' if name.endswith(chr(39) + 's') else '.'}{key}", before.get(key), now.get(key)
+            )
+    elif before != now:
+        yield f"{name} was {json.dumps(before)}, and is {json.dumps(now)} now"

@@ -1,0 +1,276 @@
+"""Run the trials of a sweep, several at once, each on a part of the pod. Decisions are recorded before they are acted on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..compare.collect import collect
+from ..compare.output import names_of_metrics, values_of
+from ..compare.table import compare_variants
+from ..pod.home import podrun_home
+from ..report.verdict import cause_of
+from ..request.request import make_workdir
+from ..run.signals import Signals
+from ..rundir.run_summary import RunStatus, status_of
+from ..rundir.runs import RunDirectory
+from .events import EndEvent, Event, FailEvent, Kind, StopEvent
+from .journal import Journal, JournalError
+from .planned import Sweep
+from .space import values_of as values_of_trial
+from .space import variant_of
+from .state import SweepState, Trial, TrialState
+from .trial_process import TrialProcess, settle, supervise, wait_for_any
+
+_POLL = 0.5  # seconds after which a signal is noticed
+_HOUR = 3600.0
+_CUT = 300  # characters of a reason
+
+
+class SweepRun:
+    """A call of the command that runs the trials of a sweep until none is left, or until it is stopped."""
+
+    def __init__(self, sweep: Sweep, journal: Journal, state: SweepState, tell: Callable[[Event], None]) -> None:
+        """Prepare.
+
+        Args:
+            sweep: the sweep.
+            journal: its journal, to which the events are appended.
+            state: what the journal says.
+            tell: called with each event after it was recorded.
+        """
+        self._sweep = sweep
+        self._journal = journal
+        self.state = state
+        self._tell = tell
+        self._running: dict[int, tuple[TrialProcess, int]] = {}
+        """The process of each running trial, and the number of its part of the pod."""
+        self._orphans: set[int] = set()
+        """Running trials that an earlier call has started."""
+        self._signalled = 0  # number of the user's signals that were passed on
+        self._began = time.monotonic()
+        self._spent = state.seconds
+
+    def run(self) -> int:
+        """Run the trials, and return the exit code. Raises JournalError after it has stopped them."""
+        with Signals() as signals:
+            try:
+                self._settle_orphans()
+                while self._step(signals):
+                    pass
+            except JournalError:
+                self._stop_all(signals)
+                raise
+        if signals.received:
+            return 128 + signals.received[0]
+        return ExitCode.DONE if self.state.best else ExitCode.FAILED
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether no trial is left."""
+        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and self._new() is None
+
+    def end_event(self, code: int, message: str) -> EndEvent:
+        best = self.state.best
+        return {
+            "event": Kind.END,
+            "time": time.time(),
+            "code": code,
+            "is_complete": self.is_complete,
+            "done": len(self.state.in_state(TrialState.DONE)),
+            "failed": len(self.state.in_state(TrialState.FAILED)),
+            "best": best.number if best else None,
+            "value": best.value if best else None,
+            "message": message,
+        }
+
+    def record(self, event: Event) -> None:
+        """Write an event to the journal, change the state, and tell. Raises JournalError."""
+        self._journal.append(event)
+        self.state.apply(event)
+        self._tell(event)
+
+    # --- one round ---------------------------------------------------------------------------------------------------
+
+    def _step(self, signals: Signals) -> bool:
+        """Start what can start, wait a moment, and record what has ended. Returns False if nothing is left to do."""
+        self._pass_on(signals)
+        free = [part for part in range(len(self._sweep.parts)) if part not in self._busy()]
+        while free and not signals.received and (trial := self._next()):
+            self._start(trial, free[0])
+            free = [part for part in range(len(self._sweep.parts)) if part not in self._busy()]
+        if not self._running:
+            return False
+        for process in wait_for_any([process for process, _ in self._running.values()], _POLL):
+            number = next(number for number, (one, _) in self._running.items() if one is process)
+            self._ended(number, is_stopped=bool(signals.received))
+        return True
+
+    def _busy(self) -> set[int]:
+        return {part for _, part in self._running.values()}
+
+    def _next(self) -> Trial | None:
+        """Return the trial to start next: one that has begun before a new one; None if there is none."""
+        waiting = [trial for trial in self.state.in_state(TrialState.WAITING) if trial.number not in self._running]
+        return waiting[0] if waiting else self._choose()
+
+    def _choose(self) -> Trial | None:
+        """Record the values of a new trial, and return it; None if the sweep may have no more."""
+        values = self._new()
+        if values is None:
+            return None
+        number = len(self.state.trials)
+        self.record({"event": Kind.TRIAL, "time": time.time(), "trial": number, "values": dict(values)})
+        return self.state.trials[number]
+
+    def _new(self) -> Mapping[str, object] | None:
+        """Return the values of a new trial; None if the budget is spent or all combinations were tried."""
+        file, number = self._sweep.file, len(self.state.trials)
+        budget = file.budget
+        hours = (self._spent + time.monotonic() - self._began) / _HOUR
+        if file.search == "grid" and number >= file.combinations():
+            return None
+        if (budget.trials is not None and number >= budget.trials) or (
+            budget.hours is not None and hours >= budget.hours
+        ):
+            return None
+        values = values_of_trial(file, number)
+        if budget.steps is not None:
+            every = [*(trial.values for trial in self.state.trials.values()), values]
+            if sum(self._sweep.steps_of(one) or 0 for one in every) > budget.steps:
+                return None
+        return values
+
+    # --- a trial -----------------------------------------------------------------------------------------------------
+
+    def _start(self, trial: Trial, part: int) -> None:
+        """Start a run of a trial, or record why it cannot start."""
+        pod = self._sweep.parts[part]
+        try:
+            spec = self._sweep.spec_of(variant_of(trial.number, trial.values), pod)
+            if pod.traits.files_are_here:
+                make_workdir(spec.workdir)
+            directory = RunDirectory.create(spec)
+        except UserError as error:
+            reason = "; ".join(str(error).splitlines())
+            self.record(_failed(trial.number, "", ExitCode.BAD_CONFIG, reason, retry=False))
+            return
+        hosts = [host.name for host in pod.hosts]
+        self.record(
+            {"event": Kind.START, "time": time.time(), "trial": trial.number, "run": spec.run_id, "hosts": hosts}
+        )
+        self._fork(trial.number, part, directory, partial(supervise, spec, directory, self._sweep.bundles))
+
+    def _fork(self, number: int, part: int, directory: RunDirectory, action: Callable[[], int]) -> None:
+        self._running[number] = TrialProcess(directory, action, self._journal.close_here), part
+
+    def _ended(self, number: int, *, is_stopped: bool) -> None:
+        """Record how a run has ended."""
+        process, part = self._running.pop(number)
+        process.close()
+        directory = process.directory
+        end = directory.end()
+        if end is None:
+            if not is_stopped:  # its supervisor was killed, as by the kernel's OOM killer
+                self._fork(number, part, directory, partial(settle, directory))
+            return  # the next call of the command brings it to its end
+        self._record_end(self.state.trials[number], directory, is_stopped)
+
+    def _record_end(self, trial: Trial, directory: RunDirectory, is_stopped: bool) -> None:
+        number, run = trial.number, directory.run_id
+        status, end, _ = status_of(directory)
+        assert end is not None
+        if number in self._orphans:
+            self._orphans.remove(number)
+            is_stopped = True
+            if end["code"] == ExitCode.UNAVAILABLE:  # its processes had ended before it was taken over
+                status = RunStatus.INTERRUPTED
+        reason = cause_of(end["message"])[:_CUT]
+        if status is RunStatus.DONE:
+            self._record_result(trial, directory)
+        elif is_stopped and status is RunStatus.INTERRUPTED:
+            self.record(_stopped(number, run, reason))
+        elif status is RunStatus.INTERRUPTED:  # `podrun stop RUN`
+            self.record(_failed(number, run, end["code"], reason, retry=False))
+        else:
+            may = end["code"] != ExitCode.BAD_CONFIG and trial.failures < self._sweep.file.retries
+            self.record(_failed(number, run, end["code"], reason, retry=may))
+
+    def _record_result(self, trial: Trial, directory: RunDirectory) -> None:
+        """Record the metric of a run that is done."""
+        metric = self._sweep.file.ranking.metric
+        spec = directory.spec()
+        measured = collect(variant_of(trial.number, trial.values), spec, directory, self._sweep.files)
+        rows = compare_variants([measured])
+        value = values_of(metric, rows).get(measured.variant.name)
+        if value is None:
+            unread, has = measured.reason, names_of_metrics(rows)
+            reason = unread or f"it has reported no finite {metric}, but {has}"
+            retry = bool(unread) and trial.failures < self._sweep.file.retries
+            self.record(_failed(trial.number, directory.run_id, ExitCode.DONE, reason, retry=retry))
+            return
+        self.record(
+            {
+                "event": Kind.DONE,
+                "time": time.time(),
+                "trial": trial.number,
+                "run": directory.run_id,
+                "value": value,
+                "is_best": self.state.is_better(value),
+            }
+        )
+
+    # --- stopping and going on ---------------------------------------------------------------------------------------
+
+    def _settle_orphans(self) -> None:
+        """Bring the runs to their end that an earlier call of the command has left."""
+        free = [*range(len(self._sweep.parts))]
+        for trial in self.state.in_state(TrialState.RUNNING):
+            directory = RunDirectory(podrun_home() / "runs" / trial.runs[-1])
+            if not directory.path.exists():
+                reason = f"{directory.path} is gone, or of another machine"
+                self.record(_stopped(trial.number, directory.run_id, reason))
+                continue
+            hosts = [[host.name for host in part.hosts] for part in self._sweep.parts]
+            part = next((number for number in free if hosts[number] == trial.hosts), free[0])
+            free.remove(part)
+            self._orphans.add(trial.number)
+            self._fork(trial.number, part, directory, partial(settle, directory))
+
+    def _pass_on(self, signals: Signals) -> None:
+        """Pass new signals on to the trials: after the first they end with a checkpoint, after the second at once."""
+        while self._signalled < len(signals.received):
+            number = signals.received[self._signalled]
+            self._signalled += 1
+            for process, _ in self._running.values():
+                process.send(number)
+
+    def _stop_all(self, signals: Signals) -> None:
+        """End all trials with a checkpoint. Nothing is recorded any more: the next call of the command reads their runs."""
+        if not signals.received:
+            signals.note(signal.SIGTERM)
+        while self._running:
+            self._pass_on(signals)
+            for process in wait_for_any([process for process, _ in self._running.values()], _POLL):
+                number = next(number for number, (one, _) in self._running.items() if one is process)
+                self._running.pop(number)[0].close()
+
+
+def _failed(number: int, run: str, code: int, reason: str, *, retry: bool) -> FailEvent:
+    return {
+        "event": Kind.FAIL,
+        "time": time.time(),
+        "trial": number,
+        "run": run,
+        "code": int(code),
+        "reason": reason,
+        "retry": retry,
+    }
+
+
+def _stopped(number: int, run: str, reason: str) -> StopEvent:
+    return {"event": Kind.STOP, "time": time.time(), "trial": number, "run": run, "reason": reason}

@@ -1,0 +1,120 @@
+"""The state of a sweep: a value that is computed from the events of its journal. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from podrun.runtime.ranking import Ranking
+
+from .events import Event, Kind
+from .space import Values
+
+
+class TrialState(StrEnum):
+    """Whether a trial goes on, or how it has ended."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass
+class Trial:
+    """What is known of a trial."""
+
+    number: int
+    values: Values
+    state: TrialState = TrialState.WAITING
+    hosts: list[str] = field(default_factory=list)
+    """Hosts of its last run."""
+    runs: list[str] = field(default_factory=list)
+    """Ids of its runs, the last one last."""
+    failures: int = 0
+    """Number of runs that have failed."""
+    value: float | None = None
+    """Value of the metric of a trial that is done."""
+    reason: str = ""
+    """Why its last run has failed or was stopped."""
+    code: int = 0
+    """Exit code of its last run that has failed."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in (TrialState.DONE, TrialState.FAILED)
+
+
+@dataclass
+class SweepState:
+    """Everything that a sweep has decided and learned."""
+
+    ranking: Ranking
+    trials: dict[int, Trial] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Time that the sweep was running, without the time between its calls."""
+    _last: float | None = None
+
+    def apply(self, event: Event) -> None:
+        """Change the state as the event says. Raises KeyError or ValueError if the event cannot follow the earlier ones."""
+        if event["event"] in (Kind.SWEEP, Kind.RESUME):
+            self._last = None
+        self.seconds += max(0.0, event["time"] - self._last) if self._last is not None else 0.0
+        self._last = event["time"]
+        match event["event"]:
+            case Kind.TRIAL:
+                if event["trial"] in self.trials:
+                    raise ValueError(f"trial {event['trial']} is chosen twice")
+                self.trials[event["trial"]] = Trial(event["trial"], event["values"])
+            case Kind.START:
+                trial = self._open(event["trial"])
+                trial.state = TrialState.RUNNING
+                trial.runs.append(event["run"])
+                trial.hosts = event["hosts"]
+            case Kind.DONE:
+                trial = self._open(event["trial"])
+                trial.state, trial.value, trial.reason = TrialState.DONE, event["value"], ""
+            case Kind.FAIL:
+                trial = self._open(event["trial"])
+                trial.failures += 1
+                trial.state = TrialState.WAITING if event["retry"] else TrialState.FAILED
+                trial.reason, trial.code = event["reason"], event["code"]
+            case Kind.STOP:
+                trial = self._open(event["trial"])
+                trial.state, trial.reason = TrialState.WAITING, event["reason"]
+
+    def _open(self, number: int) -> Trial:
+        """Return a trial that has not ended. Raises KeyError, ValueError."""
+        if number not in self.trials:
+            raise KeyError(f"trial {number} was not chosen before")
+        if self.trials[number].has_ended:
+            raise ValueError(f"trial {number} has ended before")
+        return self.trials[number]
+
+    def in_state(self, *states: TrialState) -> list[Trial]:
+        """Return the trials in one of the states, in the order of their numbers."""
+        return [trial for _, trial in sorted(self.trials.items()) if trial.state in states]
+
+    @property
+    def best(self) -> Trial | None:
+        """Return the best trial that is done; of equal ones that with the lowest number. None if no trial is done."""
+        return min(self.in_state(TrialState.DONE), key=self._cost, default=None)
+
+    def is_better(self, value: float) -> bool:
+        """Return whether a value of the metric is better than that of each trial that is done."""
+        best, cost = self.best, self.ranking.cost_of(value)
+        return cost is not None and (best is None or cost < self._cost(best))
+
+    def _cost(self, trial: Trial) -> float:
+        cost = self.ranking.cost_of(trial.value)
+        assert cost is not None
+        return cost
+
+
+def state_of(events: Iterable[Event], ranking: Ranking) -> SweepState:
+    """Return the state after these events. Raises KeyError or ValueError, as `SweepState.apply` does."""
+    state = SweepState(ranking)
+    for event in events:
+        state.apply(event)
+    return state

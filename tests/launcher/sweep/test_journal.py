@@ -1,0 +1,93 @@
+"""The journal of a sweep on the disk: locked, cut, damaged, and on a full disk."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.sweep.journal import JOURNAL, Journal, JournalError
+from podrun.runtime.contract import UserError
+
+from .made import event, start, trial
+
+
+def test_events_are_read_back(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "new") as journal:
+        assert journal.events == []
+        journal.append(trial(0))
+        journal.append(start(0))
+    with Journal.open(tmp_path / "new") as journal:
+        assert journal.events == [trial(0), start(0)]
+
+
+def test_a_last_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:
+    """A killed sweep had not acted on it yet. The next event does not continue that line."""
+    with Journal.open(tmp_path) as journal:
+        journal.append(trial(0))
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"event": "start", "tri')
+    with Journal.open(tmp_path) as journal:
+        assert journal.events == [trial(0)]
+        journal.append(start(0))
+    with Journal.open(tmp_path) as journal:
+        assert journal.events == [trial(0), start(0)]
+
+
+@pytest.mark.parametrize(
+    "line", [b"\x00\xff\n", b'{"event": "trial"}\n', b'{"event": "beer", "time": 1}\n', b"[" * 100_000 + b"\n", b"\n"]
+)
+def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.append(trial(0))
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(line)
+    with (
+        pytest.raises(UserError, match=r"sweep\.jsonl, line 2: .*restore it, or begin a new sweep"),
+        Journal.open(tmp_path),
+    ):
+        pass
+
+
+def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with (
+        Journal.open(tmp_path),
+        pytest.raises(UserError, match="another podrun runs the sweep"),
+        Journal.open(tmp_path),
+    ):
+        pass
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """Let no file grow beyond 200 bytes, which a write notices as it notices a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path: Path, small_disk: None) -> None:
+    with Journal.open(tmp_path) as journal:
+        journal.append(trial(0))
+        size = os.path.getsize(tmp_path / JOURNAL)
+        with pytest.raises(JournalError, match="File too large"):
+            journal.append(event("stop", trial=0, run="run", reason="x" * 200))
+        assert os.path.getsize(tmp_path / JOURNAL) == size
+    with Journal.open(tmp_path) as journal:
+        assert journal.events == [trial(0)]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match=r"cannot write the sweep's journal .*--workdir DIR"),
+        Journal.open(tmp_path / "file"),
+    ):
+        pass
