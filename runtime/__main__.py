@@ -78,7 +78,7 @@ def import_all() -> None:
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:
-    """Train, or evaluate a checkpoint, and return the exit code. Raises the error that ends it."""
+    """Train, evaluate a checkpoint or replay steps, and return the exit code. Raises the error that ends it."""
     leave_on_sigterm(reporter)
     set_xla_flags(os.environ, os.environ.get("JAX_PLATFORMS", ""), env.num_processes * env.local_devices)
     # Imported here, so that even a broken JAX is reported as an event.
@@ -102,7 +102,7 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
     programs = configure_jax()
     quiet_libraries()
     storage = None
-    if not env.evaluate:
+    if env.trains:
         if env.process_id == 0:
             claim(workdir, env, reporter)
             check_owner(workdir, env)
@@ -117,6 +117,11 @@ def run(env: WorkerEnv, reporter: Reporter) -> int:
 
             leave_unsaved_on_sigterm(reporter)
             evaluate_on_pod(config, env, workdir, bucket, reporter, programs)
+        elif env.replay:
+            from .replay import replay
+
+            leave_unsaved_on_sigterm(reporter)
+            replay(config, env, workdir, bucket, reporter, programs)
         else:
             report_sigterm(reporter, leaves=True)
             train(config, env, workdir, reporter, storage, programs)

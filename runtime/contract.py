@@ -169,6 +169,7 @@ ENV_WORKDIR = "PODRUN_WORKDIR"
 ENV_SAVED = "PODRUN_SAVED"
 ENV_EXECUTABLES = "PODRUN_PROGRAMS"
 ENV_EVALUATE = "PODRUN_EVALUATE"
+ENV_REPLAY = "PODRUN_REPLAY"
 ENV_CERTIFICATE = "PODRUN_CERTIFICATE"  # certificate and key of the run, PEM in base64: a secret
 CERTIFICATE_URI = "podrun://run/"
 """The URI in the certificate of a run, without the run's id."""
@@ -213,7 +214,14 @@ class WorkerEnv:
     executables: str = ""
     """Path of the list of executables that were compiled before the start; a leading `~/` is the login directory."""
     evaluate: str = ""
-    """The `Evaluation` to do instead of training, as JSON; empty: train."""
+    """The `Evaluation` to do instead of training, as JSON; empty: none."""
+    replay: str = ""
+    """The `Replay` to do instead of training, as JSON; empty: none."""
+
+    @property
+    def trains(self) -> bool:
+        """Return True if the process trains; otherwise it only reads the workdir, in which another run may be training."""
+        return not (self.evaluate or self.replay)
 
     @property
     def local_devices(self) -> int:
@@ -258,6 +266,7 @@ class WorkerEnv:
                 saved=env.get(ENV_SAVED, ""),
                 executables=env.get(ENV_EXECUTABLES, ""),
                 evaluate=env.get(ENV_EVALUATE, ""),
+                replay=env.get(ENV_REPLAY, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:
@@ -282,6 +291,16 @@ class Evaluation:
     """Path of other data than the run's."""
     tokenizer: str | None = None
     """Path of a tokenizer.json."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """`podrun replay`: steps of a run to compute again from its checkpoint."""
+
+    first: int
+    last: int
+    times: int
+    """How often."""
 
 
 def bind_address(coordinator: str) -> str:

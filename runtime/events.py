@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     EPOCH = "epoch"
     EVAL = "eval"
     EVALUATED = "evaluated"
+    VERIFIED = "verified"
+    REPLAYED = "replayed"
     CHECKPOINT = "checkpoint"
     RESUME = "resume"
     TEXT = "text"
@@ -109,6 +111,45 @@ class EvaluatedEvent(OfWorker):
     examples: Count
     tokens: Count | None
     metrics: dict[str, Metric | list[Any]]
+
+
+class VerifiedEvent(OfWorker):
+    """All devices agreed bit for bit after a step (`launch.verify_every`). `podrun replay` compares with it."""
+
+    event: Literal[EventKind.VERIFIED]
+    step: Count
+    state: str
+    """Digests of 8 bytes in base64: of each parameter, then of the rest of the state."""
+    gradients: str
+    """The same of the gradients of the same examples, of each parameter that is trained; empty if they are not compared."""
+    setting: str
+    """What may change how numbers are rounded: version of JAX, devices, number of processes."""
+
+
+class ReplayedEvent(OfWorker):
+    """A step was computed again by `podrun replay`. The first fields are those of `VerifiedEvent`."""
+
+    event: Literal[EventKind.REPLAYED]
+    step: Count
+    state: str
+    gradients: str
+    setting: str
+    repetition: Count
+    """1 or more."""
+    processes: list[Count]
+    """The process of each device."""
+    groups: list[Count]
+    """The group of each device. Devices of a group hold the same parts of the state."""
+    states: list[str]
+    """One digest of the state for each device."""
+    sums: list[str]
+    """One digest of all gradients for each device."""
+    unsteady: list[Count]
+    """Numbers of the devices that compute other gradients each time from the same state and examples."""
+    differing: list[str]
+    """Names of the first arrays in which devices differ."""
+    names: list[str]
+    """Names of the parameters; none if an earlier event has them, or if there are too many."""
 
 
 class CheckpointEvent(OfWorker):
@@ -205,6 +246,8 @@ WorkerEvent = (
     | EpochEvent
     | EvalEvent
     | EvaluatedEvent
+    | VerifiedEvent
+    | ReplayedEvent
     | CheckpointEvent
     | ResumeEvent
     | TextEvent

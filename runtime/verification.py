@@ -11,7 +11,7 @@ differs, so that the message can name the arrays.
 
 from __future__ import annotations
 
-from collections import Counter
+import base64
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,9 @@ from .checkpoint.messages import gather_texts
 from .config import Config, Plugin
 from .contract import DivergedError, RefusedError, UserError, WrongHostError
 from .distributed import gather
+from .events import EventKind, VerifiedEvent
 from .executables.pod_executables import Executables
+from .majority import Verdict, odd_devices
 from .parallel.base import Strategy
 from .parallel.single import Single
 from .state import Batch, TrainState
@@ -38,16 +40,8 @@ _SPLIT, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
 _REPEATED = 2  # further computations of the gradients, once they have differed
 _NAMED, _SHOWN = 2, 8  # most arrays and processes that a message names
 _GRADIENTS = "gradients of the same examples"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Devices whose value differs from that of other devices of their group."""
-
-    odd: tuple[int, ...]
-    """Numbers of the devices; without a majority all devices of the group."""
-    is_certain: bool
-    """True if more than half of each group agree, so that the odd ones are wrong."""
+_RECORDED = 50_000
+"""Most digests of a record. If there are more, it has one of them all."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +53,6 @@ class Difference:
     """`values of the state`."""
     is_unsteady: bool = False
     """True if the devices differ from themselves, each time that they compute."""
-
-
-def odd_devices(groups: Sequence[int], values: Sequence[Hashable]) -> Verdict:
-    """Return the devices that differ from the majority of their group. PURE.
-
-    Args:
-        groups: the group of each device, which must all have the same value.
-        values: the value of each device.
-    """
-    odd: list[int] = []
-    is_certain = True
-    for group in sorted(set(groups)):
-        members = [device for device, its in enumerate(groups) if its == group]
-        (common, votes), *_ = Counter(values[device] for device in members).most_common()
-        has_majority = 2 * votes > len(members)
-        is_certain &= has_majority
-        odd += [device for device in members if not has_majority or values[device] != common]
-    return Verdict(tuple(sorted(odd)), is_certain)
 
 
 def digest(x: jax.Array) -> jax.Array:
@@ -132,6 +108,9 @@ class Digests:
     """Of each array of the state, uint32[devices, arrays, 2]; a process has those of its own devices."""
     gradients: jax.Array
     """Of each gradient, likewise; of no arrays if gradients are not compared."""
+    whole: np.ndarray
+    """Of each array of the state, whatever parts of it the devices hold, and of each gradient, uint32[arrays, 2]. All
+    processes have the same."""
 
     @property
     def states(self) -> list[Hashable]:
@@ -186,8 +165,8 @@ class Verifier:
         self._groups = self._groups or self._groups_of(state)
         return len(set(self._groups)) < len(self._groups)
 
-    def check(self, state: TrainState, batch: Batch, step: int) -> None:
-        """Compare the devices after a step, and wait for the result.
+    def check(self, state: TrainState, batch: Batch, step: int) -> VerifiedEvent:
+        """Compare the devices after a step, wait for the result, and return the record of it.
 
         Args:
             state: the state after the step. It must have been computed.
@@ -200,24 +179,67 @@ class Verifier:
             RefusedError: on the other processes.
             UserError: the program computes something else each time.
         """
-        self._groups = self._groups or self._groups_of(state)
-        digests = self._compute(state, batch)
+        digests = self.digests(state, batch)
         verdict = odd_devices(self._groups, digests.states)
         if verdict.odd:
             self._refuse(Difference(verdict, "values of the state"), _names(state), [digests.state], step)
-        together = [0] * len(self.devices)
-        verdict = odd_devices(together, digests.sums)
-        if verdict.odd:
-            again = [self._compute(state, batch) for _ in range(_REPEATED)]
-            self._judge_gradients(verdict, [digests, *again], state, step)
+        computed = self.repeated(state, batch, digests)
+        if len(computed) > 1:
+            self._judge_gradients(odd_devices([0] * len(self.devices), digests.sums), computed, state, step)
         self._agreed = step
+        return self.record(state, digests, step)
+
+    def digests(self, state: TrainState, batch: Batch) -> Digests:
+        """Return the digests of all devices. `state` and `batch` are as for `check`."""
+        self._groups = self._groups or self._groups_of(state)
+        return self._compute(state, batch)
+
+    def repeated(self, state: TrainState, batch: Batch, digests: Digests) -> list[Digests]:
+        """Return the digests, and if gradients differ between devices, those of further computations."""
+        if len(set(digests.sums)) == 1:
+            return [digests]
+        return [digests, *(self._compute(state, batch) for _ in range(_REPEATED))]
+
+    def differing_names(self, state: TrainState, digests: Digests) -> list[str]:
+        """Return the names of the first arrays of the state, or gradients, in which devices differ."""
+        names, verdict = _names(state), odd_devices(self.groups, digests.states)
+        table = digests.state
+        if not verdict.odd:
+            names, verdict = (
+                _names(self._alone.trained(state.params)),
+                odd_devices([0] * len(self.devices), digests.sums),
+            )
+            table = digests.gradients
+        return [names[number] for number in self._differing(verdict, [table])[:_SHOWN]] if verdict.odd else []
+
+    def recorded_names(self, state: TrainState) -> list[str]:
+        """Return the names of the parameters whose digests are recorded; none if there are too many."""
+        names = [name for name in _names(state) if name.startswith("params.")]
+        return names if len(names) < _RECORDED else []
+
+    @property
+    def groups(self) -> list[int]:
+        """Return the group of each device; devices of a group hold the same parts. Known after the first digests."""
+        return self._groups
+
+    def record(self, state: TrainState, digests: Digests, step: int) -> VerifiedEvent:
+        """Return the digests with which a replay of the step is compared: 8 bytes for each parameter, and each gradient."""
+        count = len(jax.tree.leaves(state))
+        of_params = np.array([place[0] == "params" for place, _ in places(state, "the state")])
+        of_state, of_gradients = digests.whole[:count], digests.whole[count:]
+        return {
+            "event": EventKind.VERIFIED,
+            "step": step,
+            "state": _text([*of_state[of_params], _digest_of(of_state[~of_params])]),
+            "gradients": _text([*of_gradients]),
+            "setting": f"JAX {jax.__version__}, {counted(len(self.devices), 'device')} ({self.devices[0].device_kind}) of "
+            f"{counted(jax.process_count(), 'process')}",
+        }
 
     def _judge_gradients(self, verdict: Verdict, found: list[Digests], state: TrainState, step: int) -> None:
         """Raise the error of gradients that differ, by whether the devices repeat their own result."""
         names = _names(self._alone.trained(state.params))
-        unsteady = tuple(
-            device for device, _ in enumerate(self.devices) if len({one.sums[device] for one in found}) > 1
-        )
+        unsteady = unsteady_devices(found)
         tables = [one.gradients for one in found]
         if not unsteady:
             self._refuse(Difference(verdict, _GRADIENTS), names, tables[:1], step)
@@ -228,7 +250,7 @@ class Verifier:
                 "be called wrong; on GPUs give launch.xla=deterministic, look for random numbers or callbacks in your own "
                 "code, or leave launch.verify_every out"
             )
-        self._refuse(Difference(Verdict(unsteady, True), _GRADIENTS, is_unsteady=True), names, tables, step)
+        self._refuse(Difference(Verdict(tuple(unsteady), True), _GRADIENTS, is_unsteady=True), names, tables, step)
 
     # --- the program ---
 
@@ -238,13 +260,14 @@ class Verifier:
         placed = jax.tree.map(self._by_device, (state, batch))
         if self._program is None:
             specs = jax.tree.map(lambda x: x.sharding.spec, placed)
-            out = (_WHOLE, _SPLIT, _SPLIT)
+            out = (_WHOLE, _SPLIT, _SPLIT, _WHOLE)
             program = jax.jit(
                 jax.shard_map(self._of_device, mesh=self._mesh, in_specs=specs, out_specs=out, check_vma=False)
             )
             self._program = self._executables.shared(program, is_listed=False) if self._executables else program
-        summary, of_state, of_gradients = self._program(*placed)
-        return Digests(np.asarray(summary.addressable_shards[0].data), of_state, of_gradients)
+        summary, of_state, of_gradients, whole = self._program(*placed)
+        here = [np.asarray(x.addressable_shards[0].data) for x in (summary, whole)]
+        return Digests(here[0], of_state, of_gradients, here[1])
 
     def _by_device(self, x: jax.Array) -> jax.Array:
         """Return the blocks of an array that the devices hold as one array, [devices * ..., ...]. Nothing is copied."""
@@ -256,8 +279,8 @@ class Verifier:
         whole = (len(self.devices) * shape[0], *shape[1:]) if shape else ()
         return jax.make_array_from_single_device_arrays(whole, NamedSharding(self._mesh, spec), local)
 
-    def _of_device(self, state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Return the digests of one device: its summary together with those of the others, and those of its arrays."""
+    def _of_device(self, state: TrainState, batch: Batch) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Return the digests of one device: its summary with those of the others, those of its arrays, of whole ones."""
         of_state = jnp.stack([digest(x) for x in jax.tree.leaves(state)])
         of_gradients = jnp.zeros((0, 2), jnp.uint32)
         if batch:
@@ -266,7 +289,15 @@ class Verifier:
             (grads, _), _ = self._alone.gradients(state.params, self._alone.inputs(state), examples, key)
             of_gradients = jnp.stack([digest(x) for x in jax.tree.leaves(grads)])
         summary = jnp.concatenate([digest(of_state), digest(of_gradients)])
-        return jax.lax.all_gather(summary, _AXIS), of_state[None], of_gradients[None]
+        whole = jnp.concatenate([self._sum_of_parts(of_state, self._groups), self._sum_of_parts(of_gradients, [0])])
+        return jax.lax.all_gather(summary, _AXIS), of_state[None], of_gradients[None], whole
+
+    def _sum_of_parts(self, digests: jax.Array, groups: Sequence[int]) -> jax.Array:
+        """Return the sum of the digests of the first device of each group, weighted by the number of the group."""
+        weights = np.zeros(len(self.devices), np.uint32)
+        for group in set(groups):
+            weights[groups.index(group)] = 2 * group + 1
+        return jax.lax.psum(digests * jnp.asarray(weights)[jax.lax.axis_index(_AXIS)], _AXIS)
 
     def _of_one(self, share: Batch, step: jax.Array) -> Batch:
         """Return the share of one device on all devices, in each step that of the next device."""
@@ -375,6 +406,25 @@ def _why_state_only(config: Config, task: Task, strategy: Strategy) -> str:
     if isinstance(config.parallel, Plugin):
         return "the strategy is your own"
     return ""
+
+
+def unsteady_devices(found: Sequence[Digests]) -> list[int]:
+    """Return the numbers of the devices whose gradients differ between computations."""
+    return [device for device, _ in enumerate(found[0].sums) if len({one.sums[device] for one in found}) > 1]
+
+
+def _digest_of(digests: np.ndarray) -> np.ndarray:
+    """Return one digest of digests, uint32[2]."""
+    words = digests.reshape(-1).astype(np.uint64)
+    weights = 2 * np.arange(words.size, dtype=np.uint64) + 1
+    return np.array([words.sum(), (words * weights).sum()]).astype(np.uint32)
+
+
+def _text(digests: list[np.ndarray]) -> str:
+    """Return digests as base64 of 8 bytes each."""
+    rows = np.array(digests, np.uint32).reshape(-1, 2)
+    rows = rows if len(rows) <= _RECORDED else _digest_of(rows)
+    return base64.b64encode(rows.astype("<u4").tobytes()).decode()
 
 
 def _names(tree: Any) -> list[str]:

@@ -601,6 +601,87 @@ def evaluate(
     guard(action)
 
 
+def _replayed_steps(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    if not re.fullmatch("[0-9]{1,12}(-[0-9]{1,12})?", value, re.ASCII) or int(value.partition("-")[0]) < 1:
+        raise click.BadParameter(
+            f"{value!r} is not a step; give a number, or the first and the last, such as 1190-1210"
+        )
+    first, _, last = value.partition("-")
+    if last and int(last) < int(first):
+        raise click.BadParameter(f"{value!r} ends before it begins; write {last}-{first}")
+    return int(first), int(last or first)
+
+
+def _hosts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in value.split(",")) if value is not None else ()
+    if "" in names:
+        raise click.BadParameter("a name is empty; give names with commas between them: host-0,host-3")
+    return names
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option(
+    "--step", callback=_replayed_steps, required=True, metavar="N|A-B", help="The step to compute again, or the range."
+)
+@click.option(
+    "--on", callback=_hosts, metavar="HOST,...", help="Hosts of the pod, as `podrun logs` names them.  [default: all]"
+)
+@click.option(
+    "--times", type=click.IntRange(1, 20), default=3, metavar="N", help="Number of repetitions.  [default: 3]"
+)
+@click.option(
+    "--inject",
+    multiple=True,
+    metavar="FAULT",
+    help="In a simulated pod: rehearse wrong_sum or bitflip, such as wrong_sum:host=2.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@pod_options()
+@click.pass_context
+def replay(
+    ctx: click.Context,
+    /,
+    run: str,
+    step: tuple[int, int],
+    on: tuple[str, ...],
+    times: int,
+    inject: tuple[str, ...],
+    as_json: bool,
+    **where: Any,
+) -> None:
+    """Compute steps of a run again from its checkpoint, and say which host computes otherwise.
+
+    The newest checkpoint before the steps is restored in whole, and the steps after it are repeated on all hosts. Digests of
+    each parameter and gradient are compared, bit for bit: between repetitions, between hosts, with the digests that the run
+    has recorded (launch.verify_every), and with its checkpoint of the last step. Nothing is written to the workdir. Without
+    options that name a pod, the hosts are those of the run.
+
+    \b
+    Exit code: 0 the same everywhere, 78 a host computes or has computed wrongly, 2 the program is
+    not deterministic, or the record cannot be read.
+
+    \b
+    Examples:
+      podrun replay RUN --step 1200
+      podrun replay RUN --step 1195-1205 --times 5 --json
+      podrun replay RUN --step 1200 --on host-3
+      podrun replay RUN --step 1200 --pod other.yaml
+      podrun replay RUN --step 1200 --inject wrong_sum:host=2    # on a simulated pod
+    """
+
+    def action() -> int:
+        from ..commands.replay import ReplayRequest
+        from ..commands.replay import replay as compute_again
+        from ..inventory.pod_request import PodRequest
+
+        pod = PodRequest.from_options(where)
+        typed = tuple(ctx.meta.get(TYPED, ()))
+        return compute_again(ReplayRequest(run, *step, on, times, inject, as_json, pod, typed))
+
+    guard(action)
+
+
 def _step_range(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
     if value is None:
         return None
@@ -661,5 +742,6 @@ COMMANDS: tuple[click.Command, ...] = (
     export,
     generate,
     evaluate,
+    replay,
     batches,
 )

@@ -19,6 +19,7 @@ from podrun.runtime.contract import (
     ENV_EXECUTABLES,
     ENV_INJECT,
     ENV_OWNER,
+    ENV_REPLAY,
     ENV_SAVED,
     ENV_WORKDIR,
     WorkerEnv,
@@ -303,6 +304,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
         **({ENV_OWNER: run.owner} if run.owner else {}),
         **({ENV_EXECUTABLES: run.executables} if run.executables else {}),
         **({ENV_EVALUATE: json.dumps(asdict(run.evaluation))} if run.evaluation else {}),
+        **({ENV_REPLAY: json.dumps(asdict(run.replay))} if run.replay else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
     }
 

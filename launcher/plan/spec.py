@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dacite import Config as DaciteConfig
 from dacite import DaciteError, from_dict
 
-from podrun.runtime.contract import Evaluation
+from podrun.runtime.contract import Evaluation, Replay
 
 from ..pod.pod import Pod
 from ..pod.traits import TRAITS
@@ -77,7 +77,9 @@ class RunSpec:
     stored: str = ""
     """Path of the same list on the launcher's machine. `podrun compile` may write it while the run waits in a queue."""
     evaluation: Evaluation | None = None
-    """The checkpoint of the workdir to evaluate; None: train."""
+    """The checkpoint of the workdir to evaluate; None: none."""
+    replay: Replay | None = None
+    """The steps of the workdir's run to compute again; None: none."""
     label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of podrun, as typed."""
@@ -86,6 +88,11 @@ class RunSpec:
     def python(self) -> str:
         """Return the interpreter of the workers. User programs that are called `python` are run by it, too."""
         return self.code.python if self.code else self.job.launch.python or self.pod.python or sys.executable
+
+    @property
+    def trains(self) -> bool:
+        """Return True if the run trains; otherwise it only reads the results of another run."""
+        return not (self.evaluation or self.replay)
 
     def to_json(self) -> bytes:
         recorded = _renamed(asdict(self), _ON_RECORD)

@@ -117,7 +117,7 @@ def run_attempts(
 
 
 def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
-    where = "" if plan.is_program or plan.run.evaluation or outcome.unprepared else " from the last checkpoint"
+    where = "" if plan.is_program or not plan.run.trains or outcome.unprepared else " from the last checkpoint"
     when = f", in {decision.after:g} s" if decision.after else ""
     return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
 

@@ -54,7 +54,7 @@ def last_line(outcome: Outcome, plan: LaunchPlan) -> str:
         return f"failed: {outcome.cause}{over} [exit code {outcome.code}]"
     if outcome.interrupted_by is not None:
         is_unknown = plan.is_program and outcome.saved_step is None and not outcome.no_checkpoint
-        resume = "" if is_unknown or plan.run.evaluation else _resume(outcome)
+        resume = "" if is_unknown or not plan.run.trains else _resume(outcome)
         how = f"stopped by {outcome.stopped_by}" if outcome.stopped_by else "interrupted"
         if outcome.hurried:
             how += ", at once" if outcome.stopped_by else " twice, so stopped at once"
@@ -99,7 +99,7 @@ def _result_paths(outcome: Outcome, plan: LaunchPlan, directory: RunDirectory) -
         if outcome.saved_step is None or plan.pod.traits.files_are_here:
             return logs
         return f"results      `podrun pull {plan.run.run_id}` brings metrics and checkpoints here\n{logs}"
-    if plan.run.evaluation:
+    if not plan.run.trains:
         return f"logs         {directory.logs}"
     workdir = Workdir(plan.run.workdir)
     lines = [f"metrics      {_place(plan, workdir.metrics)}", f"checkpoints  {_place(plan, workdir.checkpoints)}"]

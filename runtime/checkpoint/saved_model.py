@@ -152,15 +152,7 @@ def job_of(meta: JobMeta, step: int, workdir: str, **sections: Any) -> Config:
 
 def find_checkpoint(workdir: Path, step: Step) -> Path:
     """Return the folder of a checkpoint in a workdir. Raises UserError if there is none."""
-    folder = workdir / "checkpoints"
-    try:
-        paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
-    except OSError as error:
-        raise UserError(
-            f"{folder} cannot be read: {error.strerror}; a workdir is the folder that a run writes to"
-        ) from None
-    if not paths:
-        raise UserError(f"{folder} has no complete checkpoints; a workdir is the folder that a run writes to")
+    folder, paths = workdir / "checkpoints", _checkpoints(workdir)
     if step is None:
         return paths[max(paths)]
     if step == "best":
@@ -174,6 +166,38 @@ def find_checkpoint(workdir: Path, step: Step) -> Path:
     if step not in paths:
         raise UserError(f"{folder} has no checkpoint of step {step}; there are {_listed(paths)}")
     return paths[step]
+
+
+def checkpoint_before(workdir: Path, step: int) -> Path:
+    """Return the folder of the newest checkpoint of a step before `step`. Raises UserError if there is none."""
+    paths = _checkpoints(workdir)
+    before = [saved for saved in paths if saved < step]
+    if not before:
+        raise UserError(
+            f"{workdir / 'checkpoints'} has no checkpoint before step {step}, from which it could be computed again; there "
+            f"are {_listed(paths)}, so the first step that can be replayed is {min(paths) + 1}"
+        )
+    return paths[max(before)]
+
+
+def checkpoint_of(workdir: Path, step: int) -> Path | None:
+    """Return the folder of the checkpoint of a step; None if there is none."""
+    path = workdir / "checkpoints" / str(step)
+    return path if path.is_dir() else None
+
+
+def _checkpoints(workdir: Path) -> dict[int, Path]:
+    """Return the folders of a workdir's checkpoints by step. Raises UserError if there are none."""
+    folder = workdir / "checkpoints"
+    try:
+        paths = {int(path.name): path for path in folder.iterdir() if re.fullmatch("[0-9]{1,18}", path.name)}
+    except OSError as error:
+        raise UserError(
+            f"{folder} cannot be read: {error.strerror}; a workdir is the folder that a run writes to"
+        ) from None
+    if not paths:
+        raise UserError(f"{folder} has no complete checkpoints; a workdir is the folder that a run writes to")
+    return paths
 
 
 def _ranking(checkpoint: Path) -> Ranking:

@@ -50,6 +50,7 @@ class Checkpoints(CheckpointFolder):
         storage: Storage = SHARED_FOLDER,
         ranking: Ranking = LOWEST_LOSS,
         inputs: JobInputs = JobInputs(),  # noqa: B008 (immutable)
+        reads_only: bool = False,
     ) -> None:
         """Open the directory.
 
@@ -60,8 +61,9 @@ class Checkpoints(CheckpointFolder):
             storage: the storage that the folder belongs to.
             ranking: order of the evaluations, to know the best.
             inputs: the job's tokenizer, special tokens and published model.
+            reads_only: change nothing in the folder, because another run may be saving there.
         """
-        super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage)
+        super().__init__(directory, Retention(section.keep, section.keep_best, ranking), in_parts, storage, reads_only)
         self._inputs = inputs
 
     def save(

@@ -117,7 +117,12 @@ def evaluate_on_pod(
     wanted = Evaluation(**json.loads(env.evaluate))
     reporter.phase(Phase.SETUP)
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=env.directory) as spool:
-        chosen = _choose(workdir, bucket, Path(spool), wanted, reporter)
+        step = cast(Step, wanted.step)
+        by_metrics = step == "best"
+        chosen = choose(
+            workdir, bucket, Path(spool), lambda folder: find_checkpoint(folder, step), reporter, by_metrics
+        )
+        assert chosen is not None
         _evaluate(chosen, wanted, config, env, reporter, cache)
 
 
@@ -147,16 +152,35 @@ def _evaluate(
         reporter.event(cast(Any, {"event": EventKind.EVALUATED, **asdict(report)}))
 
 
-def _choose(workdir: Workdir, bucket: str | None, spool: Path, wanted: Evaluation, reporter: Reporter) -> Chosen:
-    """Let process 0 choose the checkpoint. Called on all processes. Raises UserError if there is none."""
+def choose(
+    workdir: Workdir,
+    bucket: str | None,
+    spool: Path,
+    find: Callable[[Path], Path | None],
+    reporter: Reporter,
+    by_metrics: bool = False,
+) -> Chosen | None:
+    """Let process 0 choose a checkpoint; None if it finds none. Called on all processes.
+
+    Args:
+        workdir: folder of the results on this host.
+        bucket: URL of the workdir if it is in a bucket.
+        spool: folder into which process 0 downloads the checkpoint from a bucket; made if it does not exist.
+        find: returns the checkpoint's folder in a workdir; None if there is none.
+        reporter: gets notes.
+        by_metrics: `find` reads the metrics of all checkpoints.
+
+    Raises:
+        UserError: `find` raises it, or the checkpoint is damaged.
+    """
     message: _Message = {}
     problem: Exception | None = None
-    step = cast(Step, wanted.step)
     if jax.process_index() == 0:
         try:
-            folder = _download(bucket, step, spool, reporter.note) if bucket else find_checkpoint(workdir.path, step)
-            meta = read_meta(int(folder.name), folder, METADATA, parse_meta)
-            message = {"checkpoint": str(folder), "meta": meta, "manifest": _manifest(folder)}
+            checkpoint = _download(bucket, find, spool, reporter.note, by_metrics) if bucket else find(workdir.path)
+            if checkpoint is not None:
+                meta = read_meta(int(checkpoint.name), checkpoint, METADATA, parse_meta)
+                message = {"checkpoint": str(checkpoint), "meta": meta, "manifest": _manifest(checkpoint)}
         except (UserError, DamagedCheckpointError, HostFaultError) as error:
             problem = error if isinstance(error, UserError) else UserError(str(error))
             message = {"refused": str(error)}
@@ -165,6 +189,8 @@ def _choose(workdir: Workdir, bucket: str | None, spool: Path, wanted: Evaluatio
         raise problem
     if "refused" in message:
         raise RefusedError(message["refused"])
+    if "checkpoint" not in message:
+        return None
     folder, manifest = Path(message["checkpoint"]), message["manifest"]
     is_here = jax.process_index() == 0 or (bucket is None and manifest != "" and _manifest(folder) == manifest)
     return Chosen(folder, message["meta"], bool(gather([is_here]).all()), bucket or str(workdir.path))
@@ -178,8 +204,14 @@ def _manifest(folder: Path) -> str:
         return ""
 
 
-def _download(url: str, step: Step, spool: Path, note: Callable[[str], None]) -> Path:
-    """Download a checkpoint of a workdir in a bucket to the folder `spool`, and return its folder there.
+def _download(
+    url: str,
+    find: Callable[[Path], Path | None],
+    spool: Path,
+    note: Callable[[str], None],
+    by_metrics: bool = False,
+) -> Path | None:
+    """Download the checkpoint that `find` chooses from a bucket to the folder `spool`, and return its folder there.
 
     Raises:
         UserError: there is no such checkpoint, or the bucket refuses access.
@@ -190,8 +222,7 @@ def _download(url: str, step: Step, spool: Path, note: Callable[[str], None]) ->
         objects = bucket.objects("checkpoints")
         names = [name.split("/") for name in as_files(name for name in objects if not name.endswith("/"))[0]]
         steps = {parts[1] for parts in names if len(parts) == 3 and parts[2] == CHECKPOINT_MANIFEST}
-        # The best one is known by the metrics of all.
-        small = {CHECKPOINT_METRICS, METADATA.as_posix()} if step == "best" else set()
+        small = {CHECKPOINT_METRICS, METADATA.as_posix()} if by_metrics else set()
         for number in steps:
             folder = Path(path_inside(str(spool), f"checkpoints/{number}"))
             folder.mkdir(parents=True)
@@ -199,12 +230,13 @@ def _download(url: str, step: Step, spool: Path, note: Callable[[str], None]) ->
                 if (key := f"checkpoints/{number}/{name}") in objects:
                     bucket.get_file(key, folder / name, objects[key])
         spool.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
-        folder = find_checkpoint(spool, step)
+        if (chosen := find(spool)) is None:
+            return None
         for parts in names:
-            if parts[:2] == ["checkpoints", folder.name] and not (path := spool.joinpath(*parts)).exists():
+            if parts[:2] == ["checkpoints", chosen.name] and not (path := spool.joinpath(*parts)).exists():
                 key = "/".join(parts)
                 bucket.get_file(key, path, objects[key])
-        return folder
+        return chosen
     except UserError as error:
         raise UserError(str(error).replace(str(spool), url)) from None
     except BucketError as error:

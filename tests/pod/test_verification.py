@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -41,10 +42,21 @@ def test_the_page_about_hosts_that_compute_wrongly(sandbox: Sandbox) -> None:
     (sandbox.path / "train.yaml").write_text((sandbox.path / "small.yaml").read_text().replace("steps: 6", "steps: 40"))
     done = []
     for command in commands(PAGE.read_text()):
+        if "replay" not in command.line:
+            shutil.rmtree(
+                sandbox.path / "runs", ignore_errors=True
+            )  # a run of its own, which does not resume the one before
         done.append(run(sandbox, command))
-        shutil.rmtree(sandbox.path / "runs")  # the next one is a run of its own, and does not resume this one
-    undisturbed, flipped, wrong = done
+    undisturbed, recorded, same, some, named, flipped, wrong = done
     assert re.search(r"all devices agreed bit for bit in \d+ comparisons", undisturbed)
+    assert "checkpoint of step 10 complete" in recorded
+    assert "replay: the same everywhere in 3 repetitions of step 20 on 4 devices, bit for bit" in same
+    assert "the record of step 20 is the same" in same and "the checkpoint of step 20 is the same" in same
+    verdict = json.loads(some.splitlines()[-1])
+    assert verdict["verdict"] == "same" and "2 devices (cpu) of 2 processes, which may round" in verdict["compared"][0]
+    assert re.search(
+        r"replay: host-2 computes wrongly: the gradients of the same examples differ after step 20, in", named
+    )
     assert re.search(
         r"failed: host-1 \(process 1\): its values of the state differ after step 20, in params\.\S+, while", flipped
     )

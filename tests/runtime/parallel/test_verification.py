@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podrun.launcher.rundir.events import parse_worker_event
+from podrun.runtime.array_names import places
 from podrun.runtime.contract import DivergedError, UserError, Workdir, WorkerEnv, WrongHostError
 from podrun.runtime.injection import parse_checked
+from podrun.runtime.majority import Verdict, odd_devices
 from podrun.runtime.state import TrainState
-from podrun.runtime.verification import Difference, Verdict, Verifier, describe, digest, odd_devices
+from podrun.runtime.verification import Difference, Verifier, describe, digest
 from podrun.runtime.worker.fault_injection import FaultInjector
 from podrun.runtime.worker.progress import Reporter
 
@@ -157,6 +163,33 @@ def test_200_undisturbed_comparisons_raise_no_alarm(name: str) -> None:
         state, _ = one.step(state, shard)
         jax.block_until_ready(state)
         verifier.check(state, shard, step)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_record_has_a_digest_of_each_parameter_and_one_of_the_rest(name: str) -> None:
+    """It is as large for a state that is divided, and the same each time; the launcher can read it."""
+    verifier, state, batch = verifier_of(name)
+    record = verifier.record(state, verifier.digests(state, batch), 3)
+    assert parse_worker_event(json.dumps({**record, "time": 1.0}).encode())["event"] == "verified"
+    names = [".".join(place) for place, _ in places(state.params, "the state")]
+    rows = digests_of(record["state"])
+    assert len(rows) == len(names) + 1
+    assert len(digests_of(record["gradients"])) == (len(names) if verifier.why_state_only == "" else 0)
+    assert verifier.record(state, verifier.digests(state, batch), 3) == record
+    longest = max(range(len(names)), key=lambda n: jax.tree.leaves(state.params)[n].size)
+    leaves, structure = jax.tree.flatten(state.params)
+    leaves[longest] = leaves[longest] * 2
+    for changed, numbers in (
+        (replace(state, params=jax.tree.unflatten(structure, leaves)), [longest]),
+        (replace(state, opt_state=jax.tree.map(lambda x: x + 1, state.opt_state)), [len(names)]),
+    ):
+        after = digests_of(verifier.record(changed, verifier.digests(changed, batch), 3)["state"])
+        assert [n for n, row in enumerate(after) if row != rows[n]] == numbers
+
+
+def digests_of(text: str) -> list[bytes]:
+    data = base64.b64decode(text, validate=True)
+    return [data[at : at + 8] for at in range(0, len(data), 8)]
 
 
 @pytest.mark.parametrize("name", ["pmap", "jit"])

@@ -198,7 +198,7 @@ def test_a_checkpoint_that_has_no_room(url: str, tmp_path: Path) -> None:
     Bucket(url).put(f"checkpoints/3/{CHECKPOINT_MANIFEST}", b"{}")
     (tmp_path / "checkpoints").write_text("in the way")
     with pytest.raises(UserError, match=f"the checkpoint cannot be downloaded to {tmp_path}: .*; make room there$"):
-        _download(url, None, tmp_path, lambda _: None)
+        _download(url, lambda folder: folder, tmp_path, lambda _: None)
 
 
 MODEL: dict[str, object] = {"name": "decoder", "context": 16}

@@ -1,0 +1,131 @@
+"""Steps of a run are computed again from its checkpoint, in this process, and their digests reported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.rundir.events import parse_event
+from podrun.launcher.rundir.replayed import Found, Record, judge, replayed_of
+from podrun.runtime.checkpoint.saved_model import checkpoint_before
+from podrun.runtime.config import Config
+from podrun.runtime.contract import ENV_INJECT, Replay, UserError, Workdir, WorkerEnv
+from podrun.runtime.evaluate.pod import choose
+from podrun.runtime.replay import Replayer, replay
+from podrun.runtime.worker.progress import Reporter
+
+from .training import JOB, OTHERS, train
+
+KEYS: dict[str, Any] = {
+    "steps": 6,
+    "batch_size": 8,
+    "parallel": "pmap",
+    "checkpoint": {"every": 2, "keep": 9},
+    "launch": {"verify_every": 1},
+    "model": {"name": "mlp", "layers": 1, "width": 8},
+}
+CONFIG = Config.model_validate({**JOB, **OTHERS, **KEYS})
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    train(folder, **KEYS)
+    return folder
+
+
+def env_of(path: Path, first: int, last: int, times: int = 2) -> WorkerEnv:
+    path.mkdir(exist_ok=True)
+    wanted = json.dumps({"first": first, "last": last, "times": times})
+    return WorkerEnv("run", 0, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", path, replay=wanted)
+
+
+def recorded(line: bytes) -> bytes:
+    """A line of a worker as the launcher records it."""
+    return json.dumps({**json.loads(line), "host": "host-0", "process": 0}).encode()
+
+
+def judged(trained: Path, path: Path, first: int, last: int) -> Any:
+    """The verdict on a replay."""
+    env = env_of(path, first, last)
+    replay(CONFIG, env, Workdir(trained), None, Reporter(path / "0.events"))
+    events = [parse_event(recorded(line)) for line in (path / "0.events").read_bytes().splitlines()]
+    replayed, saved, _ = replayed_of(event for event in events if event is not None)
+    assert len(replayed) == 2 * (last - first + 1)
+    record = Record.of_lines(map(recorded, (trained / "events").read_bytes().splitlines()), first, last)
+    return judge(replayed, record, saved, ["host-0"])
+
+
+def test_undisturbed_steps_are_as_recorded_and_as_saved(trained: Path, tmp_path: Path) -> None:
+    before = {str(path): path.stat().st_mtime_ns for path in (trained / "checkpoints").rglob("*")}
+    result = judged(trained, tmp_path / "replay", 3, 4)
+    assert result.verdict is Found.SAME
+    assert result.compared == (
+        "the record of step 3 is the same",
+        "the record of step 4 is the same",
+        "the checkpoint of step 4 is the same",
+    )
+    assert {str(path): path.stat().st_mtime_ns for path in (trained / "checkpoints").rglob("*")} == before
+    assert not [path for path in (tmp_path / "replay").iterdir() if path.name.startswith("checkpoint")]
+
+
+def test_a_flipped_bit_names_the_device_and_the_parameter(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENV_INJECT, "bitflip@step=6")
+    result = judged(trained, tmp_path / "replay", 5, 6)
+    assert (result.verdict, result.step, result.hosts) == (Found.HOST, 6, ("host-0",))
+    assert "host-0 (process 0, its device 0) computes wrongly: the state differs after step 6, in " in result.sentence
+    assert any(name.startswith("params.") for name in result.arrays)
+
+
+def test_a_checkpoint_of_other_numbers_is_not_the_same(trained: Path, tmp_path: Path) -> None:
+    """A run without a record is compared with its checkpoint; here that of step 4 was made with another seed."""
+    shutil.copytree(trained / "checkpoints" / "2", tmp_path / "work" / "checkpoints" / "2")
+    train(tmp_path / "other", **{**KEYS, "seed": 5, "launch": {}})
+    shutil.copytree(tmp_path / "other" / "checkpoints" / "4", tmp_path / "work" / "checkpoints" / "4")
+    (tmp_path / "work" / "events").touch()
+    result = judged(tmp_path / "work", tmp_path / "replay", 3, 4)
+    assert (result.verdict, result.step) == (Found.RECORD, 4)
+    assert "but the run's checkpoint after step 4 differs in params." in result.sentence
+
+
+def test_steps_that_cannot_be_computed(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no checkpoint before step 2,.* 2, 4, 6, so the first .* replayed is 3"):
+        judged(trained, tmp_path / "early", 2, 2)
+    with pytest.raises(UserError, match="the run ends with step 6, and there is no step 9"):
+        judged(trained, tmp_path / "late", 9, 9)
+
+
+def test_a_damaged_checkpoint(trained: Path, tmp_path: Path) -> None:
+    """It is named, and keeps its name: the run may be training there."""
+    work = tmp_path / "work"
+    shutil.copytree(trained, work)
+    files = [path for path in (work / "checkpoints" / "4").rglob("*") if path.is_file()]
+    file = max(files, key=lambda path: path.stat().st_size)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(
+        UserError, match=r"checkpoint 4 cannot be read: .*`podrun checkpoints .*` lists which are whole"
+    ):
+        judged(work, tmp_path / "replay", 5, 5)
+    assert {path.name for path in (work / "checkpoints").iterdir()} == {"2", "4", "6"}
+
+
+def test_a_checkpoint_that_the_run_removes_meanwhile(trained: Path, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    shutil.copytree(trained, work)
+    env, files = env_of(tmp_path / "replay", 3, 3), Workdir(work)
+    reporter = Reporter(env.directory / "0.events")
+    start = choose(files, None, tmp_path, lambda folder: checkpoint_before(folder, 3), reporter)
+    assert start is not None and start.step == 2
+    wanted = Replay(3, 3, 2)
+    replayer = Replayer(start, wanted, CONFIG, replace(env), files, reporter, None)
+    replayer.repeat(1)
+    shutil.rmtree(start.checkpoint)
+    with pytest.raises(UserError, match=r"step 2 was removed during the replay, .* newest 9 \(checkpoint.keep\)"):
+        replayer.repeat(2)
