@@ -260,8 +260,8 @@ class Trainer:
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
                 self._state = self._reporter.faults.state(self._state)
-                if self._reporter.faults.computes_wrongly and self._strategy.gradient_factor == 1:
-                    self._compute_wrongly()
+                if self._reporter.faults.computes_wrongly and self._strategy.gradient_factor == 1 and step > first:
+                    self._compute_wrongly()  # the pod has compiled its shared step
             with self._clock.waiting(), record.data:
                 batch = feed.batches.get(self._check_blocked)
             if self._verifier is not None:
@@ -403,7 +403,9 @@ class Trainer:
                 "--inject wrong_sum needs a task with a `loss`, and devices that hold the whole state; take bitflip"
             )
         if not self._strategy.is_global:
+            before = self._strategy
             self._make_step(is_shared=False)
+            self._strategy.take_place_of(before)
         elif self._verifier is None:
             raise UserError(
                 "--inject wrong_sum with `parallel: jit` or `explicit` changes only comparisons; set launch.verify_every"

@@ -108,6 +108,10 @@ class Executables:
         """
         return _LoadedFunction(function, partial(self.get, is_listed=is_listed)) if self._are_used else function
 
+    def alone(self, function: Any) -> Any:
+        """Wrap a function over all devices of the pod that this process compiles and others do not."""
+        return _LoadedFunction(function, compile_anew) if self._are_used else function
+
     def local(self, function: Any) -> Any:
         """Wrap a function over this process's first device so that its executable is cached."""
         device = jax.local_devices()[0]

@@ -216,6 +216,12 @@ class Strategy(ABC):
         if self.is_one_program:
             self._step, self._evaluate = executables.shared(self._step), executables.shared(self._evaluate)
 
+    def take_place_of(self, other: Strategy) -> None:
+        """Use all programs of another strategy of the same job but its step, which only this process compiles."""
+        self._executables, self._evaluate = other._executables, other._evaluate
+        if self._executables and self.is_one_program:
+            self._step = self._executables.alone(self._step)
+
     def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Dispatch a step without waiting for it. It donates `state`, which must not be used again.
 
