@@ -116,7 +116,9 @@ def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tu
     complete = [(e["time"], e["step"]) for e in attempt if e["event"] == EventKind.CHECKPOINT]
     measured.checkpoints += len(complete)
     began = next((e["step"] for e in attempt if e["event"] == EventKind.RESUME), 0)
-    measured.intervals += [after - before for before, after in pairwise([began, *(step for _, step in complete)])]
+    measured.intervals += [
+        after - before for before, after in pairwise([began, *(step for _, step in complete)]) if after > before
+    ]
     for (begin, phase), (end, following) in pairwise(phases):
         if phase == Phase.SAVE and following == Phase.TRAIN:
             measured.save.append(max(0.0, end - begin))

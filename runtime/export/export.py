@@ -14,6 +14,7 @@ from typing import Any
 from ..checkpoint.saved_model import SavedModel, Step, find_checkpoint
 from ..contract import UserError
 from ..queries import ExportAnswer
+from ..wording import in_bytes
 from .adapter import Adapter
 from .formats import FORMATS, Described
 from .published import PublishedModel
@@ -131,7 +132,7 @@ def _check_room(arrays: Described, output: Path, metadata: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sizes[largest] > memory:
         raise UserError(
-            f"the array {largest} has {sizes[largest] / 1e9:.3g} GB, and this machine {memory / 1e9:.3g} GB of memory; "
+            f"the array {largest} has {in_bytes(sizes[largest])}, and this machine {in_bytes(memory)} of memory; "
             "export it on a larger one"
         )
     needed = sum(sizes.values()) + metadata + _HEADER
@@ -141,8 +142,8 @@ def _check_room(arrays: Described, output: Path, metadata: int) -> None:
         raise UserError(f"{output} cannot be written: {output.parent}: {error.strerror}") from None
     if needed > free:
         raise UserError(
-            f"{output} cannot be written: it takes {needed / 1e9:.3g} GB, and {free / 1e9:.3g} GB are free there; free some, "
-            "or choose another place with --output FILE"
+            f"{output} cannot be written: it takes {in_bytes(needed)}, and {in_bytes(free)} are free there; free some, or "
+            "choose another place with --output FILE"
         )
 
 

@@ -30,6 +30,7 @@ ONE_FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 _DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype(ml_dtypes.bfloat16)}
 _MOST_JSON = 100 << 20
+_LONGEST_NAME = 255  # bytes, of a file
 """Bytes of the longest header or other JSON that is read; safetensors has the same limit."""
 _AGAIN = "copy or download it again"
 _WITHOUT_LINKS = (
@@ -175,8 +176,8 @@ def _from_index(folder: ModelFolder) -> dict[str, StoredArray]:
         raise UserError(f"{where}: weight_map does not map arrays to files; {_AGAIN}")
     headers: dict[str, dict[str, StoredArray]] = {}
     for file in sorted({*files.values()}):
-        if Path(file).name != file:
-            raise UserError(f"{where}: {file!r} is not the name of a file in this folder")
+        if Path(file).name != file or len(file.encode(errors="replace")) > _LONGEST_NAME:
+            raise UserError(f"{where}: {file[:200]!r} is not the name of a file in this folder")
         shard = folder.file(file)
         if shard.size() is None:
             raise UserError(f"{where} names {file}, which is not there; {shard.advice()}")

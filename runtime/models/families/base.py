@@ -230,19 +230,18 @@ def require(config: ConfigJson, **values: Any) -> None:
             raise UserError(f"config.json: {key} is {given!r}, but model decoder has only {expected} in this family")
 
 
-_MOST_LAYERS = 10_000
-"""Ten times the deepest published models. Parameters of a damaged number of layers would be listed for minutes."""
+_MOST = {"num_hidden_layers": 10_000, "vocab_size": 100_000_000}
+"""At least ten times those of the largest published models. Parameters of a damaged number of layers would be listed for
+minutes, and an array of more than 2^63 bytes cannot even be described."""
 
 
 def sizes(config: ConfigJson, tied: bool) -> SectionKeys:
     """Return the keys of `DecoderModel` that all families have. `tied`: whether the head is tied if the file does not say."""
-    layers = need(config, "num_hidden_layers")
-    if isinstance(layers, int | float) and layers > _MOST_LAYERS:
-        raise UserError(
-            f"config.json: num_hidden_layers is {layers:,}, expected at most {_MOST_LAYERS:,}; is the file damaged?"
-        )
+    for key, most in _MOST.items():
+        if isinstance(given := config.get(key), int | float) and given > most:
+            raise UserError(f"config.json: {key} is {given:,}, expected at most {most:,}; is the file damaged?")
     return {
-        "layers": layers,
+        "layers": need(config, "num_hidden_layers"),
         "width": need(config, "hidden_size"),
         "heads": need(config, "num_attention_heads"),
         "kv_heads": config.get("num_key_value_heads"),

@@ -203,7 +203,7 @@ def test_arrays_that_no_machine_can_hold(workdir: Path, monkeypatch: pytest.Monk
             pass
 
     monkeypatch.setattr(orbax_files, "ArrayReader", Huge)
-    with pytest.raises(UserError, match=r"the array kernel has 4.61e\+09 GB, and this machine .* GB of memory"):
+    with pytest.raises(UserError, match=r"the array kernel has 4,?096 PiB, and this machine .* GiB of memory"):
         export(workdir, None, "npz")
 
 
@@ -212,7 +212,7 @@ def test_a_full_disk(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(workdir)._replace(free=1000)
     with monkeypatch.context() as patch:
         patch.setattr(module.shutil, "disk_usage", lambda path: usage)
-        with pytest.raises(UserError, match=r"it takes .* GB, and 1e-06 GB are free there"):
+        with pytest.raises(UserError, match=r"it takes .* KiB, and .* are free there"):
             export(workdir, None, "npz")
 
     def full(file: Path, *rest: Any) -> None:

@@ -199,6 +199,7 @@ def test_upper_layers_of_qwen_slide() -> None:
             r"RoPE of type yarn has mscale, which",
         ),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, expected at most 10,000"),
+        ({"vocab_size": 10**30}, r"vocab_size is 1,0.*, expected at most 100,000,000"),
         ({"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5"),
         ({"rope_scaling": {"type": "longrope"}}, r"RoPE of type 'longrope', which model decoder does"),
         ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, r"partial_rotary_factor is 0\.5"),

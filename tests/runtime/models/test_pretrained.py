@@ -282,6 +282,10 @@ FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], Any], str]] = {
         index(lambda i: i["weight_map"].update({NORM: "../a"})),
         r"'\.\./a' is not the name of a file",
     ),
+    "a shard with a long name": (
+        index(lambda i: i["weight_map"].update({NORM: "a" * 5000})),
+        r"'a{200}' is not the name of a file",
+    ),
     "in two shards": (
         lambda f: (
             index(lambda i: i["weight_map"].update({HEAD: "model-2.safetensors"}))(f)
