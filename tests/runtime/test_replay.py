@@ -32,6 +32,23 @@ KEYS: dict[str, Any] = {
 CONFIG = Config.model_validate({**JOB, **OTHERS, **KEYS})
 
 
+START = json.dumps(
+    {
+        "event": "start",
+        "time": 1.0,
+        "run_id": "r",
+        "attempt": 0,
+        "slice": "cpu-1x4",
+        "devices": 4,
+        "transport": "local",
+        "hosts": {"host-0": [0]},
+        "program": None,
+        "workdir": "w",
+        "logs": "l",
+    }
+).encode()
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
@@ -54,7 +71,7 @@ def judged(trained: Path, path: Path, first: int, last: int) -> Any:
     """The verdict on a replay."""
     env = env_of(path, first, last)
     replay(CONFIG, env, Workdir(trained), None, Reporter(path / "0.events"))
-    events = [parse_event(recorded(line)) for line in (path / "0.events").read_bytes().splitlines()]
+    events = [parse_event(recorded(line)) for line in (START, *(path / "0.events").read_bytes().splitlines())]
     replayed, saved, _ = replayed_of(event for event in events if event is not None)
     assert len(replayed) == 2 * (last - first + 1)
     record = Record.of_lines(map(recorded, (trained / "events").read_bytes().splitlines()), first, last)
