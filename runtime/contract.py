@@ -170,6 +170,7 @@ ENV_SAVED = "PODRUN_SAVED"
 ENV_EXECUTABLES = "PODRUN_PROGRAMS"
 ENV_EVALUATE = "PODRUN_EVALUATE"
 ENV_REPLAY = "PODRUN_REPLAY"
+ENV_MEMORY = "PODRUN_MEMORY"
 ENV_CERTIFICATE = "PODRUN_CERTIFICATE"  # certificate and key of the run, PEM in base64: a secret
 CERTIFICATE_URI = "podrun://run/"
 """The URI in the certificate of a run, without the run's id."""
@@ -217,6 +218,8 @@ class WorkerEnv:
     """The `Evaluation` to do instead of training, as JSON; empty: none."""
     replay: str = ""
     """The `Replay` to do instead of training, as JSON; empty: none."""
+    memory: str = ""
+    """Folder of the run in /dev/shm, for checkpoints in memory; empty if there is none."""
 
     @property
     def trains(self) -> bool:
@@ -267,6 +270,7 @@ class WorkerEnv:
                 executables=env.get(ENV_EXECUTABLES, ""),
                 evaluate=env.get(ENV_EVALUATE, ""),
                 replay=env.get(ENV_REPLAY, ""),
+                memory=env.get(ENV_MEMORY, ""),
             )
         except KeyError as missing:
             if ENV_COORDINATOR in env:

@@ -164,6 +164,8 @@ class ResumeEvent(OfWorker):
 
     event: Literal[EventKind.RESUME]
     step: Count
+    memory: NotRequired[str]
+    """Where the checkpoint was, if it was in memory: `the memory of 3 hosts`."""
 
 
 class TextEvent(OfWorker):

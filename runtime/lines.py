@@ -57,6 +57,8 @@ def milestone(event: WorkerEvent) -> str | None:
         case EventKind.CHECKPOINT:
             return f"checkpoint of step {event['step']} complete"
         case EventKind.RESUME:
+            if where := event.get("memory"):
+                return f"resumed from step {event['step']} in {where}"
             return f"resumed from the checkpoint of step {event['step']}"
         case EventKind.NOTE:
             return event["message"]

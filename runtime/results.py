@@ -22,9 +22,10 @@ from .contract import Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier, gather
-from .events import EpochEvent, EvalEvent, EventKind, Metrics, WorkerEvent
+from .events import EpochEvent, EvalEvent, EventKind, Metrics, ResumeEvent, WorkerEvent
 from .measure.tracker import Ending
 from .measure.writers import Writer, make_writers
+from .memory.store import MemoryCheckpoints
 from .models.weight_files import ConfigJson
 from .ranking import Ranking
 from .state import StateDict
@@ -34,6 +35,7 @@ from .worker.progress import Reporter
 from .worker.workdir import replace_text
 
 _POLL = 0.1  # seconds
+_LAST_STEP = 2**31 - 1  # a step is an int32
 
 
 def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucket: Storage | None) -> Storage:
@@ -103,22 +105,53 @@ class Results:
             ),
         )
         self._checkpoints.when_complete(lambda step: reporter.event({"event": EventKind.CHECKPOINT, "step": step}))
+        self._memory: MemoryCheckpoints | None = None
         self.saved: int | None = None
-        """Step of the restored checkpoint, or of the last save that was started."""
+        """Step of the checkpoint on disk that was restored, or of the last save that was started."""
 
     def restore(self, template: Callable[[], StateDict]) -> Restored | None:
         """Restore the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
         if self._leads and (summary := self._storage.summary(self._workdir.path)):
             self._reporter.note(summary, one_disk=self._storage.is_one_disk)
-        restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
-        self.saved = restored.step if restored else None
-        warn_of_missing(self._env, self._storage, self._workdir.checkpoints, self.saved, self._reporter)
+        restored, where = self._restore_from_memory(template)
+        if restored is None:
+            restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
+            self.saved = restored.step if restored else None
+        known = restored.step if restored else None
+        if self._memory is not None:
+            self._memory.forget_after(known or 0)
+        warn_of_missing(self._env, self._storage, self._workdir.checkpoints, known, self._reporter)
         if restored is not None and self._leads:
-            self._reporter.event({"event": EventKind.RESUME, "step": restored.step})
+            resumed: ResumeEvent = {"event": EventKind.RESUME, "step": restored.step}
+            self._reporter.event({**resumed, "memory": where} if where else resumed)
             if restored.changes:
                 rows = "\n".join(f"  {row}" for row in restored.changes)
                 self._reporter.note(f"resumed with values that differ from the checkpoint\n{rows}")
         return restored
+
+    def _restore_from_memory(self, template: Callable[[], StateDict]) -> tuple[Restored | None, str]:
+        """Restore the newest checkpoint in memory, unless one on disk is newer. Returns it, and where it was."""
+        if not self._config.checkpoint.memory_every:
+            return None, ""
+        if not self._env.memory:
+            if self._leads:
+                self._reporter.note(
+                    "checkpoint.memory_every has no effect here: only podrun's agents keep memory for a run"
+                )
+            return None, ""
+        self._memory = MemoryCheckpoints(self._env, template(), self._reporter)
+        on_disk = 0
+        if self._leads:
+            self._storage.before_restore(self._workdir.checkpoints)
+            on_disk = min(self._checkpoints.latest() or 0, _LAST_STEP)
+        on_disk = int(gather([on_disk])[0, 0])
+        target = self._checkpoints.target(template, self._config, self._fingerprint)
+        in_memory = self._memory.restore(target, on_disk)
+        if in_memory is None:
+            return None, ""
+        checkpoint, restored = in_memory
+        self.saved = restored.step if restored.step == on_disk else None
+        return restored, checkpoint.described()
 
     def open(self, step: int) -> None:
         """Write the job's config, and open the metrics file to continue after `step`. Raises UserError if that fails."""
@@ -184,6 +217,17 @@ class Results:
         self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, counters)
         self.saved = step
 
+    def keep_in_memory(self, step: int, state: StateDict, position: int, counters: Counters) -> None:
+        """Start a checkpoint in memory, after waiting for the previous one. Called on all processes."""
+        if self._memory is not None:
+            meta = self._checkpoints.meta(state, position, self._config, self._fingerprint, counters)
+            self._memory.save(step, state, meta)
+
+    @property
+    def keeps_in_memory(self) -> bool:
+        """Return whether checkpoints are kept in memory."""
+        return self._memory is not None and self._memory.is_on
+
     def check_save(self, wait: bool = False) -> None:
         """Raise SaveError if the save in progress has failed. `wait`: wait until it is complete."""
         self._checkpoints.completed(wait)
@@ -206,6 +250,8 @@ class Results:
 
     def close(self, status: Ending = "done") -> None:
         """Close the metrics file, and wait until everything is stored. `status`: how the training ended."""
+        if self._memory is not None:
+            self._memory.close()
         for writer in self._writers:
             writer.close(status)
         if self._leads:

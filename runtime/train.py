@@ -212,6 +212,8 @@ class Trainer:
         if not self._counts.is_over:
             states = restored.counters.streams if restored else None
             self._feed = open_feed(self._config, self._data.train, self._strategy, self._counts, states, self._note)
+            if restored is not None:
+                self._keep_in_memory()  # a host that is new here lacks its part
 
     def _begin(self) -> None:
         """Make the initial state: of random parameters, or of those of a published model."""
@@ -291,6 +293,8 @@ class Trainer:
                 self._evaluate()
                 if counts.best.is_exhausted and step < counts.steps:
                     break
+            if self._is_kept_in_memory(step) and step < counts.steps:
+                self._keep_in_memory()
             if is_due(step, config.checkpoint.every) and step < counts.steps:
                 self._verify()
                 self._save()
@@ -492,23 +496,46 @@ class Trainer:
 
     def _save(self) -> None:
         self._drain()
-        if self._task.has_step and (names := arrays_with_nan(self._state.params)):
-            raise NotFiniteError(
-                f"the state after step {self._counts.step} has NaN ({first_names(names, _NAMED)}), with which no resumed run "
-                "could go on, so it is not saved; a lower learning rate or clipping may help"
-            )
+        self._require_finite()
         self._reporter.phase(Phase.SAVE)
         with self._clock.paused("checkpoints"):
             counts = self._counts
-            streams = self._feed.streams_at(counts.position) if self._feed is not None else None
             self._results.save(
                 counts.step,
                 self._strategy.savable(self._state),
                 counts.position,
                 counts.evaluation() or {},
-                counts.counters(streams),
+                counts.counters(self._streams()),
             )
         self._reporter.phase(Phase.TRAIN)
+
+    def _is_kept_in_memory(self, step: int) -> bool:
+        """Return whether a state is kept in memory: also one that is saved, so that no newer one is on disk."""
+        checkpoint = self._config.checkpoint
+        return is_due(step, checkpoint.memory_every) or is_due(step, checkpoint.every)
+
+    def _keep_in_memory(self) -> None:
+        """Keep the state in the memory of the hosts, if the job wants that."""
+        if not self._results.keeps_in_memory:
+            return
+        self._verify()
+        self._drain()
+        self._require_finite()
+        with self._clock.paused("checkpoints"):
+            counts, state = self._counts, self._strategy.savable(self._state)
+            jax.block_until_ready(state)  # on CPU, only one collective operation may be in flight
+            self._results.keep_in_memory(counts.step, state, counts.position, counts.counters(self._streams()))
+
+    def _streams(self) -> list[str] | None:
+        return self._feed.streams_at(self._counts.position) if self._feed is not None else None
+
+    def _require_finite(self) -> None:
+        """Raise NotFiniteError if the state has NaN, which only a task with its own step has not noticed."""
+        if self._task.has_step and (names := arrays_with_nan(self._state.params)):
+            raise NotFiniteError(
+                f"the state after step {self._counts.step} has NaN ({first_names(names, _NAMED)}), with which no resumed run "
+                "could go on, so it is not saved; a lower learning rate or clipping may help"
+            )
 
     def _complete_save(self) -> None:
         """Save the last step done, unless it is saved, and wait until its checkpoint is complete."""

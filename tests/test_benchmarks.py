@@ -38,6 +38,7 @@ SMALLEST = {
     "gpt2_step": ["--rounds=1 --steps=1 --layers=1 --width=64 --context=32 --batch=2 --vocabulary=300"],
     "input": ["--rounds=1 --batch=8"],
     "many_hosts": ["--hosts 4 8 --seconds=1 --lost=1 --cases train rack storm program preempted"],
+    "memory_checkpoint": ["--rounds=1 --gigabytes=0.01", "--faults=1"],
     "packing": ["--rounds=1 --documents=2000"],
     "lab": ["--hosts=2 --packages=here model.layers=1 model.width=32"],
     "prepare": ["--rounds=1 --megabytes=1", "--kills=1 --workers 1 --megabytes=6 --byte"],

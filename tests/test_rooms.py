@@ -86,6 +86,7 @@ FLOORS = {
             "storage",
             "prepare",
             "checkpoint",
+            "memory",
             "results",
             "export",
             "generate",

@@ -18,6 +18,7 @@ from podrun.runtime.contract import (
     ENV_EVALUATE,
     ENV_EXECUTABLES,
     ENV_INJECT,
+    ENV_MEMORY,
     ENV_OWNER,
     ENV_REPLAY,
     ENV_SAVED,
@@ -30,7 +31,7 @@ from podrun.runtime.contract import (
 )
 from podrun.runtime.injection import parse_checked
 
-from ..agent.base.places import agent_folder, environments_folder
+from ..agent.base.places import agent_folder, environments_folder, memory_folder
 from ..agent.base.protocol import INSTRUMENT
 from ..agent.base.to_agent import Spec
 from ..pod.pod import Host, Pod, process_name
@@ -196,7 +197,7 @@ def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, s
     """Return the spec for the agent on host `number` of the run."""
     pod, launch, host = run.pod, run.job.launch, run.pod.hosts[number]
     directory, files = agent_folder(pod.home, run.run_id, host.name, attempt), _files(run.job)
-    return {
+    spec: Spec = {
         "type": "spec",
         "run": run.run_id,
         "attempt": attempt,
@@ -238,6 +239,14 @@ def _agent_spec(run: RunSpec, attempt: int, number: int, secrets: Mapping[str, s
             for worker in _workers(run, attempt, number, directory)
         ],
     }
+    if _keeps_in_memory(run):
+        spec["memory"] = memory_folder(run.run_id, host.name)
+    return spec
+
+
+def _keeps_in_memory(run: RunSpec) -> bool:
+    """Return whether the job keeps checkpoints in the memory of the hosts."""
+    return not isinstance(run.job, Program) and run.trains and run.job.checkpoint.memory_every > 0
 
 
 def attached_lease(pod: Pod) -> float:
@@ -306,6 +315,7 @@ def _worker_env(run: RunSpec, worker: WorkerEnv) -> dict[str, str]:
         **({ENV_EVALUATE: json.dumps(asdict(run.evaluation))} if run.evaluation else {}),
         **({ENV_REPLAY: json.dumps(asdict(run.replay))} if run.replay else {}),
         **({ENV_INJECT: " ".join(map(str, faults))} if faults else {}),
+        **({ENV_MEMORY: memory_folder(run.run_id, worker.host)} if _keeps_in_memory(run) else {}),
     }
 
 

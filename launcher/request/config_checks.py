@@ -34,6 +34,7 @@ def config_checks(config: Config, pod: Pod | None, is_local: bool, evaluates: bo
         checks.append(lambda: check_slice(config, slice.devices, slice.slices, slice.kind, evaluates))
         if not evaluates:
             checks.append(lambda: _check_verification(config, pod))
+            checks.append(lambda: _check_memory(config, pod))
     if is_local or config.brings_data:  # the job reads files of this machine
         checks.append(lambda: check_files(config))
     if is_local:
@@ -57,6 +58,22 @@ def _check_verification(config: Config, pod: Pod) -> None:
         raise UserError(
             f"{key}: parallel.mesh divides the state over all {slice.devices} devices, so no two hold the same; remove "
             "the key, or divide the state over half of the devices"
+        )
+
+
+def _check_memory(config: Config, pod: Pod) -> None:
+    """Raise UserError if `checkpoint.memory_every` is given for a pod whose hosts keep no memory from attempt to attempt."""
+    if not config.checkpoint.memory_every:
+        return
+    key = f"checkpoint.memory_every: {config.checkpoint.memory_every}"
+    if pod.container is not None:
+        raise UserError(
+            f"{key}: a container has a /dev/shm of its own, which is gone when it ends; remove the key, or `image` of the pod"
+        )
+    if pod.traits.queue:
+        raise UserError(
+            f"{key}: the nodes of a job of {pod.transport} are cleared between jobs, and podrun keeps no memory there; "
+            "remove the key, and save to disk more often (checkpoint.every)"
         )
 
 

@@ -23,7 +23,7 @@ def saved_on_record(spec: RunSpec, directory: RunDirectory) -> str:
     """
     for run in _runs_of_workdir(spec, directory):
         for event in run.newest_events():
-            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME) and "memory" not in event:
                 return f"{event['step']} {event['host']} {run.run_id}"
     return ""
 
@@ -36,7 +36,7 @@ def host_of_checkpoints(spec: RunSpec, directory: RunDirectory) -> str | None:
     for run in _runs_of_workdir(spec, directory):
         has_saved = False
         for event in run.newest_events():
-            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
+            if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME) and "memory" not in event:
                 has_saved = True
             elif has_saved and event["event"] == EventKind.NOTE and event.get("one_disk"):
                 return event.get("host")

@@ -88,12 +88,16 @@ class Checkpoints(CheckpointFolder):
             counters: the job's other counters.
         """
         rest, frozen = without_frozen(state, config.trained_names)
-        meta: JobMeta = {
+        meta = self.meta(state, position, config, fingerprint, counters)
+        self.write(step, rest, {**meta, "frozen": _dtypes(frozen)}, metrics, frozen)
+
+    def meta(self, state: StateDict, position: int, config: Config, fingerprint: bytes, counters: Counters) -> JobMeta:
+        """Return the metadata of a checkpoint that has all arrays in one place. The arguments are those of `save`."""
+        return {
             "config": saved_config(config),
             "position": position,
             "fingerprint": fingerprint.hex(),
             "shapes": shapes_of(state),
-            "frozen": _dtypes(frozen),
             "epoch_means": counters.epoch_means,
             "best": counters.best,
             "mixture": counters.mixture,
@@ -104,7 +108,6 @@ class Checkpoints(CheckpointFolder):
             "token_ids": self._inputs.token_ids,
             "tokenizer": self._inputs.tokenizer,
         }
-        self.write(step, rest, meta, metrics, frozen)
 
     def target(
         self, template: Callable[[], StateDict], config: Config, fingerprint: bytes

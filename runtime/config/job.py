@@ -201,6 +201,7 @@ class Config(Section):
             *_batch_problems(self),
             *_loss_problems(self),
             *_eval_problems(self),
+            *_memory_problems(self),
             *filter(None, [self.parallel.conflict(self.model, self.optimizer), named_conflict(self)]),
         ]
         if problems:
@@ -341,6 +342,15 @@ def _loss_problems(config: Config) -> list[str]:
             f"skip_nonfinite: a step of {name} begins with the loss of the step before, and would fail again; remove it"
         )
     return problems
+
+
+def _memory_problems(config: Config) -> list[str]:
+    if not config.checkpoint.memory_every or not config.parallel.model_per_device:
+        return []
+    return [
+        f"checkpoint.memory_every: under parallel {config.parallel.name} each device trains a model of its own, whose "
+        "state is kept on disk only; remove the key"
+    ]
 
 
 def _eval_problems(config: Config) -> list[str]:

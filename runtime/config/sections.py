@@ -111,6 +111,12 @@ class Checkpoint(Section):
     every: Natural = Field(
         100, description="Steps between two checkpoints, the most that a fault can cost; 0: only at the end."
     )
+    memory_every: Natural = Field(
+        0,
+        description="Steps between two checkpoints in the memory of the hosts, of which each has a copy on another host: a "
+        "process or host that is lost then costs at most so many steps, and a restart reads no disk or bucket "
+        "(docs/checkpoints.md); 0: none.",
+    )
     keep: Positive = Field(2, description="Newest checkpoints to keep; older ones are removed.")
     keep_best: Natural = Field(1, description="Checkpoints with the best evaluations (eval.best) to keep in addition.")
 

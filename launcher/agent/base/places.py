@@ -7,6 +7,8 @@ home/pythons/VERSION-MACHINE/      managed Pythons
 home/data/files/SHA256             data files, named by their digest
 home/data/sets/HASH/               a data set: the same files under their own names
 home/runs/RUN/hosts/HOST.ATTEMPT/  an agent's folder: spec, output, events
+
+/dev/shm/podrun-RUN/HOST/          checkpoints in memory
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ DATA_FILES = "files"
 DATA_SETS = "sets"
 RUNS = "runs"
 HOSTS = "hosts"
+MEMORY = "/dev/shm"
+MEMORY_PREFIX = "podrun-"
 SOCKET = "agent.sock"
 """The socket in an agent's folder at which it listens."""
 
@@ -71,3 +75,8 @@ def hosts_folder(home: str, run: str) -> str:
 def agent_folder(home: str, run: str, host: str, attempt: int) -> str:
     """Return the folder of one host's agent in one attempt."""
     return posixpath.join(hosts_folder(home, run), "%s.%d" % (host, attempt))
+
+
+def memory_folder(run: str, host: str) -> str:
+    """Return the folder of a run's checkpoints in the memory of a host. Simulated hosts have one each on this machine."""
+    return posixpath.join(MEMORY, MEMORY_PREFIX + run, host)

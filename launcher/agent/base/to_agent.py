@@ -93,9 +93,7 @@ else:
     PortRange = each(port, 2)
 
 
-class Spec(Message):
-    """The work of an agent in one attempt. A leading `~/` of a path is the login directory."""
-
+class _Spec(Message):
     type: Literal["spec"]
     run: str
     attempt: Count
@@ -125,6 +123,13 @@ class Spec(Message):
     internal: Optional[str]
     """Address at which other hosts reach this one; None: unknown."""
     processes: Workers
+
+
+class Spec(_Spec, total=False):
+    """The work of an agent in one attempt. A leading `~/` of a path is the login directory."""
+
+    memory: str
+    """Folder in /dev/shm for checkpoints in memory, which the agent makes, and removes after the last attempt."""
 
 
 class Attach(Message):

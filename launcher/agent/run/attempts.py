@@ -13,6 +13,7 @@ from ..base.run_folder import open_folder, use_log
 from ..host.lock import HostLock
 from ..host.notice import Notice
 from .prewarmed import PrewarmedWorkers
+from .run_memory import end_memory
 from .serve import Agent
 
 if TYPE_CHECKING:
@@ -50,4 +51,5 @@ def serve_attempts(spec: Spec, listener: socket.socket, prewarmed: PrewarmedWork
                 use_log(log)
     finally:
         kill_descendants(reap)
+        end_memory(spec)
         sys.stdout.flush()

@@ -9,13 +9,14 @@ import sys
 import time
 from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 
-from ..base.places import RUNS, hosts_folder
+from ..base.places import MEMORY, RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
-from ..base.protocol import ENV_HOST, ENV_RUN, ENV_RUNS_ALIVE
+from ..base.protocol import ENV_HOST, ENV_RUN
 from ..base.stdin import read_request
 from ..prepare.managed_python import pythons_of
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
+from .run_memory import measure, memory_folders, remove_memory, runs_with_agent
 
 if TYPE_CHECKING:
     from ..base.from_agent import CleanAnswer, Environment, LeftFolder, LeftProcess
@@ -57,7 +58,7 @@ def list_environments(home: str, older_than: float) -> List[Environment]:
         for path, used in folders:
             age = max(0.0, time.time() - used)
             due = age >= max(older_than, IN_USE)
-            rows.append({"kind": kind, "path": path, "bytes": _measure(path)[0], "age": age, "due": due})
+            rows.append({"kind": kind, "path": path, "bytes": measure(path)[0], "age": age, "due": due})
     return rows
 
 
@@ -83,7 +84,18 @@ class FinishedRuns:
                 host, _, attempt = (name[len(_REMOVED) :] if name.startswith(_REMOVED) else name).rpartition(".")
                 if host != self._host or not attempt.isdigit() or os.path.islink(path):
                     continue
-                size, newest = _measure(path)
+                size, newest = measure(path)
+                age = time.time() - newest
+                if age >= self._older_than:
+                    rows.append({"run": run, "path": path, "bytes": size, "age": age})
+        return rows + self._in_memory(alive)
+
+    def _in_memory(self, alive: Set[str]) -> List[LeftFolder]:
+        """Return folders of checkpoints in memory, which remain if an agent was killed."""
+        rows: List[LeftFolder] = []
+        for run, path in memory_folders():
+            if run not in alive and self._run in (None, run) and os.path.basename(path) == self._host:
+                size, newest = measure(path)
                 age = time.time() - newest
                 if age >= self._older_than:
                     rows.append({"run": run, "path": path, "bytes": size, "age": age})
@@ -112,27 +124,12 @@ class FinishedRuns:
         left = kill_until_none(pids, lambda: None)
         removed = 0
         for folder in self.folders():
-            if folder["run"] in runs:
+            if folder["run"] in runs and folder["path"].startswith(MEMORY + "/"):
+                removed += remove_memory(folder["path"])
+            elif folder["run"] in runs:
                 removed += _remove(folder["path"])
                 _remove_empty(os.path.dirname(folder["path"]))
         return removed, left
-
-
-def runs_with_agent() -> Set[str]:
-    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`.
-
-    Agents in other containers are not visible here; the caller has named their runs.
-    """
-    runs = set(os.environ.get(ENV_RUNS_ALIVE, "").split())
-    for pid in all_pids():
-        try:
-            with open("/proc/%d/cmdline" % pid, "rb") as file:
-                words = file.read().rstrip(b"\0").split(b"\0")
-            if len(words) > 3 and words[-2] == b"run" and words[-3].endswith(b".pyz") and stat_fields(pid)[0] != b"Z":
-                runs.add(words[-1].decode(errors="replace"))
-        except OSError:
-            continue
-    return runs
 
 
 def _run_of(pid: int, host: str) -> Optional[str]:
@@ -169,20 +166,6 @@ def _command(pid: int) -> str:
             return file.read().replace(b"\0", b" ").decode(errors="replace").strip()[:_COMMAND_LENGTH]
     except OSError:
         return ""
-
-
-def _measure(folder: str) -> "tuple[int, float]":
-    """Return the size of a folder in bytes, and the time of the last write to anything in it."""
-    size, newest = 0, os.lstat(folder).st_mtime
-    for place, folders, files in os.walk(folder):
-        for name in folders + files:
-            try:
-                status = os.lstat(os.path.join(place, name))
-            except OSError:
-                continue
-            size += status.st_size
-            newest = max(newest, status.st_mtime)
-    return size, newest
 
 
 def _names(folder: str) -> List[str]:

@@ -26,6 +26,7 @@ from .claim import LOCK_RETRY, Claim
 from .limits import Ending, Lease
 from .outbox import Outbox
 from .prewarmed import PrewarmedWorkers
+from .run_memory import make_memory
 from .telemetry import Telemetry
 from .workers import Workers
 
@@ -147,6 +148,7 @@ class Agent:
         for folder in self.spec["uses"]:
             if not is_private(folder):
                 raise RefusedError("%s is gone, or others could have changed it; run podrun again" % folder)
+        make_memory(self.spec)
         if self.spec["code"]:
             from ..prepare.project_copy import copy_code
 

@@ -246,6 +246,11 @@ def _job_problems(job: Config | Program) -> list[str]:
         problems.append(
             "data.bring: podrun copies no data to containers; put the data into the image, or on the volume"
         )
+    if not isinstance(job, Program) and job.checkpoint.memory_every:
+        problems.append(
+            "checkpoint.memory_every: Kubernetes makes new containers after a failure, and their memory is new as well; "
+            "remove it, and save to the volume or bucket more often (checkpoint.every)"
+        )
     if launch.python or launch.pod:
         problems.append(
             "launch.python and launch.pod are for hosts; the image says which Python, the cluster which nodes"

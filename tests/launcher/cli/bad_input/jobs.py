@@ -238,8 +238,30 @@ def parallel(name: str, what: str, where: str, remedy: str, text: str, *also: st
     return Case(name, what, where, remedy, ("-s", slice, "--simulate", TRAIN), yaml=text, also=also)
 
 
+IN_MEMORY = CLASSIFY + "checkpoint: {memory_every: 20}\n"
 VERIFIED = CLASSIFY + "launch: {verify_every: 20}\n"
 PARALLEL = [
+    parallel(
+        "checkpoints in memory of models of their own",
+        "each device trains a model of its own",
+        "checkpoint.memory_every",
+        "remove the key",
+        IN_MEMORY + "parallel: ensemble\n",
+    ),
+    parallel(
+        "checkpoints in memory at a number of steps below zero",
+        "must be greater than or equal to 0",
+        "line 5: checkpoint.memory_every",
+        "it is -1",
+        IN_MEMORY.replace("20", "-1"),
+    ),
+    parallel(
+        "checkpoints in memory after half a step",
+        "must be a whole number",
+        "line 5: checkpoint.memory_every",
+        "it is 2.5",
+        IN_MEMORY.replace("20", "2.5"),
+    ),
     parallel(
         "nothing to compare with",
         "has one process, with nothing to compare it with",

@@ -17,6 +17,8 @@ PROGRAMS = [
         "no script", "there is no file trian.py", "for python", "did you mean train.py?", program("python", "trian.py"),
         files={"train.py": ""},
     ),
+    Case("checkpoints in memory of a program", "takes only launch.key=value", "checkpoint.memory_every", "before the `--`",
+         (*SIMULATE, "checkpoint.memory_every=5", "--", "python", "ok.py"), files=OK),
     Case("a comparison of a program's state", "podrun does not know the state", "launch.verify_every", "remove the key",
          (*SIMULATE, "launch.verify_every=5", "--", "python", "ok.py"), files=OK),
     Case("no such Python", "'python3.99'", "in the PATH", "launch.python=PATH", program("python3.99", "ok.py"), files=OK),

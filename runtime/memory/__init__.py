@@ -1,0 +1,1 @@
+"""Checkpoints in the memory of the pod's hosts: `checkpoint.memory_every`."""

@@ -1,0 +1,107 @@
+"""A run's folder in /dev/shm: made by the agent of its first attempt, and removed by the last one, or by another run's."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podrun.launcher.agent.base.places import memory_folder
+from podrun.launcher.agent.run.clean import FinishedRuns
+from podrun.launcher.agent.run.run_memory import end_memory, make_memory, memory_folders, remove_memory
+
+
+def spec(run: str, host: str = "host-0", exclusive: bool = True) -> Any:
+    return {"run": run, "exclusive": exclusive, "memory": memory_folder(run, host)}
+
+
+@pytest.fixture
+def run() -> Iterator[str]:
+    """The id of a run of this test alone; its folders are removed after the test."""
+    run = f"test-{uuid.uuid4().hex}"
+    yield run
+    for folder in folders(run):
+        remove_memory(folder)
+
+
+def folders(run: str) -> list[str]:
+    return [folder for of, folder in memory_folders() if of.startswith(run)]
+
+
+def test_the_agent_of_the_last_attempt_removes_the_folder(run: str) -> None:
+    make_memory(spec(run))
+    make_memory(spec(run, "host-1"))
+    folder = Path(memory_folder(run, "host-0"))
+    assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700
+    (folder / "5.0.0.data").write_bytes(bytes(10))
+    make_memory(spec(run))  # of the next attempt
+    assert (folder / "5.0.0.data").exists()
+    end_memory(spec(run))
+    assert folders(run) == [memory_folder(run, "host-1")]
+    end_memory(spec(run, "host-1"))
+    assert not folder.parent.exists()
+
+
+def test_an_agent_that_another_one_has_replaced_removes_nothing(run: str) -> None:
+    make_memory(spec(run))
+    Path(memory_folder(run, "host-0"), "agent").write_text(str(os.getpid() + 1))
+    end_memory(spec(run))
+    assert len(folders(run)) == 1
+    make_memory(spec(run))
+    end_memory(spec(run))
+
+
+def test_a_job_without_memory_makes_none(run: str) -> None:
+    without = {"run": run, "exclusive": True}
+    make_memory(without)  # type: ignore[arg-type]
+    end_memory(without)  # type: ignore[arg-type]
+    assert folders(run) == []
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_the_next_run_removes_what_a_killed_agent_has_left(run: str, exclusive: bool) -> None:
+    """On a host of its own at once. Simulated hosts are those of several runs, one of which may be between two attempts."""
+    left, after = f"{run}-left", f"{run}-after"
+    make_memory(spec(left))
+    make_memory(spec(after, exclusive=exclusive))
+    folder = Path(memory_folder(left, "host-0"))
+    assert folder.exists() is not exclusive
+    for path in (folder, folder / "agent") if folder.exists() else ():
+        os.utime(path, (0, 0))
+    make_memory(spec(after, exclusive=exclusive))
+    assert folders(run) == [memory_folder(after, "host-0")]
+    end_memory(spec(after))
+
+
+def test_memory_of_a_run_that_has_an_agent_is_not_removed(run: str, tmp_path: Path) -> None:
+    alive, after = f"{run}-alive", f"{run}-after"
+    agent = tmp_path / "agent.pyz"
+    agent.write_text("import sys\nprint(flush=True)\nsys.stdin.read()")
+    command = [sys.executable, str(agent), "run", alive]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        make_memory(spec(alive))
+        make_memory(spec(after))
+        assert memory_folder(alive, "host-0") in folders(run)
+        assert FinishedRuns("/nowhere", "host-0", 0.0, alive).folders() == []
+    end_memory(spec(after))
+    end_memory(spec(alive))
+
+
+def test_clean_lists_and_removes_it_for_its_host(run: str) -> None:
+    make_memory(spec(run))
+    Path(memory_folder(run, "host-0"), "5.0.0.data").write_bytes(bytes(1000))
+    assert FinishedRuns("/nowhere", "host-1", 0.0, run).folders() == []
+    assert FinishedRuns("/nowhere", "host-0", 3600.0, run).folders() == []
+    finished = FinishedRuns("/nowhere", "host-0", 0.0, run)
+    (row,) = finished.folders()
+    assert (row["run"], row["path"], row["bytes"] >= 1000) == (run, memory_folder(run, "host-0"), True)
+    assert finished.remove({run})[0] == 1
+    assert folders(run) == []
