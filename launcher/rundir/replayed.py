@@ -22,6 +22,7 @@ _REST = "the rest of the state"
 _RECORD_HEAD = f'"{EventKind.VERIFIED}'[:5].encode()  # also of a line that was cut off
 
 
+_START_HEAD = f'"{EventKind.START}"'.encode()
 _STEP = re.compile(rb'"step": ([0-9]{1,18}),')
 
 
@@ -67,6 +68,8 @@ class Record:
 
     verified: Mapping[int, VerifiedEvent]
     """By step; those of the last attempt that has computed it."""
+    pod: tuple[int, int] | None = None
+    """Number of devices, and of processes, of the run's last attempt; None if that is unknown."""
     damaged: int = 0
     """Number of lines about digests of these steps, or of unknown steps, that cannot be read."""
 
@@ -74,8 +77,11 @@ class Record:
     def of_lines(cls, lines: Iterable[bytes], first: int, last: int) -> Record:
         """Return the record of steps `first` to `last` in the lines of events.jsonl."""
         verified: dict[int, VerifiedEvent] = {}
+        pod: tuple[int, int] | None = None
         damaged = 0
         for line in lines:
+            if _START_HEAD in line[:40] and (event := parse_event(line)) and event["event"] == EventKind.START:
+                pod = event["devices"] * len(event["hosts"]), sum(map(len, event["hosts"].values()))
             if _RECORD_HEAD not in line[:40]:
                 continue
             event = parse_event(line)
@@ -84,7 +90,7 @@ class Record:
                 damaged += named is None or first <= int(named[1]) <= last
             elif first <= event["step"] <= last and event["process"] == 0:
                 verified[event["step"]] = event
-        return cls(verified, damaged)
+        return cls(verified, pod, damaged)
 
 
 def judge(
@@ -184,7 +190,7 @@ def _of_repetitions(
         return None
     arrays = tuple(dict.fromkeys(name for event in events[1:] for name in _differing(events[0], event, names)))
     common = max(sum(a["state"] == b["state"] for b in events) for a in events)
-    if len(hosts) == 1:
+    if len(set(hosts)) == 1:
         why = (
             f"{hosts[0]} alone does not repeat its own results; replay on another host: if that one does, {hosts[0]} "
             "computes wrongly"
@@ -239,10 +245,12 @@ def _with_record(
     if saved is not None:
         if saved["state"] == last["state"]:
             compared.append(f"the checkpoint of step {last['step']} is the same")
-        elif not others or any(each["setting"] == last["setting"] for each in others):
+        elif record.pod in (None, (len(last["processes"]), len(set(last["processes"])))) and not other:
             return _unlike("the run's checkpoint", saved, last, names)
         else:
-            compared.append(f"the checkpoint of step {last['step']} is not the same, as is to be expected then")
+            compared.append(
+                f"the checkpoint of step {last['step']} is not the same, which other devices or another JAX explain"
+            )
     if record.damaged and not all(event["step"] in record.verified for event in computed):
         are = "is" if record.damaged == 1 else "are"
         return Result(
@@ -297,9 +305,10 @@ def _is_whole(event: VerifiedEvent) -> bool:
 
 
 def _devices(devices: Sequence[int], processes: Sequence[int], hosts: Sequence[str]) -> list[str]:
-    """Return the names of devices: `host-1`, with `, process 1, its device 0` if a process has several."""
+    """Return the names of devices: `host-1`, with process and device where these are not the only ones."""
     if len(processes) == len(set(processes)):
-        return [hosts[processes[n]] for n in devices]
+        several = len(hosts) > len(set(hosts))
+        return [hosts[processes[n]] + f" (process {processes[n]})" * several for n in devices]
     return [
         f"{hosts[processes[n]]} (process {processes[n]}, its device {n - processes.index(processes[n])})"
         for n in devices

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from ..buckets import BUCKET, bucket_server
 from ..conftest import Sandbox, make_sandbox
-from .conftest import processes_of
+from .bucket_chaos import Bucketed
+from .conftest import end_processes, processes_of
 
 KEYS = ("checkpoint={every: 2, keep: 9}", "launch.verify_every=1")
 
@@ -61,3 +63,22 @@ def test_a_host_with_a_wrong_sum_is_named(trained: Sandbox) -> None:
     assert (result["verdict"], result["hosts"], result["step"]) == ("host", ["host-2"], 4)
     assert "it repeats itself, but differs from the majority" in result["sentence"]
     assert "gradients of the same examples" in result["sentence"] and result["arrays"]
+
+
+@pytest.mark.long
+def test_a_divided_state_in_a_bucket(tmp_path: Path) -> None:
+    """Process 0 downloads both checkpoints, for a state that no host has as a whole."""
+    make_sandbox(tmp_path)
+    pod = ("--simulate", "--slice", "cpu-2x2")
+    with bucket_server("gs", tmp_path / "server.log") as server:
+        sandbox = Bucketed(tmp_path, server)
+        url = f"gs://{BUCKET}/runs/small"
+        parallel = "parallel={name: jit, mesh: {fsdp: 2}}"
+        done = sandbox.podrun(*pod, "-w", url, "small.yaml", *KEYS, parallel)
+        assert done.returncode == 0, done.stdout + done.stderr
+        result = replayed(sandbox.podrun("replay", run_of(sandbox), "--step", "4", "--times", "2", "--json"), 0)
+        assert result["compared"] == ["the record of step 4 is the same", "the checkpoint of step 4 is the same"]
+        early = sandbox.podrun("replay", run_of(sandbox), "--step", "2")
+        assert early.returncode == 2 and f"{url}/checkpoints has no checkpoint before step 2" in early.stderr
+        assert not processes_of(sandbox)
+        end_processes(sandbox)

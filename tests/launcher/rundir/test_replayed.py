@@ -68,9 +68,13 @@ def thrice(**fields: Any) -> list[ReplayedEvent]:
 
 
 def verdict(
-    replayed: list[ReplayedEvent], *before: VerifiedEvent, saved: VerifiedEvent | None = None, damaged: int = 0
+    replayed: list[ReplayedEvent],
+    *before: VerifiedEvent,
+    saved: VerifiedEvent | None = None,
+    pod: tuple[int, int] | None = None,
+    damaged: int = 0,
 ) -> Result:
-    record = Record({each["step"]: each for each in before}, damaged)
+    record = Record({each["step"]: each for each in before}, pod, damaged)
     return judge(replayed, record, saved, HOSTS[: len({*replayed[0]["processes"]})])
 
 
@@ -127,6 +131,12 @@ def test_of_two_hosts_the_record_or_the_repetition_says_which_is_wrong() -> None
     changing = [event(repetition=n, states=f"s{n}", sums="gg") for n in (1, 2, 3)]
     assert verdict(changing).hosts == ("host-1",)
     assert verdict([event(repetition=n, states=f"{n}{n + 3}", sums="gg") for n in (1, 2, 3)]).verdict is Found.PROGRAM
+
+
+def test_a_process_of_a_host_with_several() -> None:
+    replayed = [event(repetition=n, sums="ggxg") for n in (1, 2)]
+    result = judge(replayed, Record({}), None, ["host-0", "host-0", "host-1", "host-1"])
+    assert result.hosts == ("host-1",) and result.sentence.startswith("host-1 (process 2) computes wrongly")
 
 
 def test_two_hosts_of_five() -> None:
@@ -190,6 +200,31 @@ def test_a_record_that_differs() -> None:
     assert verdict(thrice(), verified(state=STATE[:-4], setting="x"), saved=saved).verdict is Found.SAME
 
 
+def test_a_checkpoint_of_other_devices_is_no_finding() -> None:
+    """Without a record, the number of devices and processes tells whether sums were rounded alike."""
+    saved = verified(state=digests(0, 2, 3), setting="")
+    assert verdict(thrice(), saved=saved, pod=(4, 4)).verdict is Found.RECORD
+    for pod in ((8, 4), (4, 2)):
+        other = verdict(thrice(), saved=saved, pod=pod)
+        assert other.verdict is Found.SAME and "is not the same, which other devices" in other.compared[0]
+    assert Record.of_lines([json.dumps(START).encode()], 1, 2) == Record({}, (2, 2))
+
+
+START = {
+    "event": "start",
+    "time": 1.0,
+    "run_id": "r",
+    "attempt": 0,
+    "slice": "cpu-2x1",
+    "devices": 1,
+    "transport": "local",
+    "hosts": {"b": [0], "a": [1]},
+    "program": None,
+    "workdir": "w",
+    "logs": "l",
+}
+
+
 def line(**fields: Any) -> bytes:
     return json.dumps({**verified(), **fields}).encode() + b"\n"
 
@@ -210,7 +245,7 @@ def line(**fields: Any) -> bytes:
 )
 def test_a_record_that_cannot_be_read_is_said(damaged: bytes) -> None:
     record = Record.of_lines([line(step=3), damaged], 20, 20)
-    assert record == Record({}, 1)
+    assert record == Record({}, None, 1)
     result = judge(thrice(), record, None, HOSTS)
     assert (result.verdict, result.verdict.code) == (Found.UNREADABLE, 2)
     assert "the record of digests could not be read: 1 line of events.jsonl about digests is damaged" in result.sentence
@@ -219,7 +254,7 @@ def test_a_record_that_cannot_be_read_is_said(damaged: bytes) -> None:
 
 
 def test_a_damaged_line_about_another_step_does_not_matter() -> None:
-    assert Record.of_lines([line(step=3, state="?")], 20, 20) == Record({}, 0)
+    assert Record.of_lines([line(step=3, state="?")], 20, 20) == Record({})
     assert Record.of_lines([line(), line(state="?")], 20, 20).damaged == 1
 
 
@@ -233,21 +268,8 @@ def test_random_bytes_in_the_record() -> None:
 
 
 def test_what_a_replay_has_recorded() -> None:
-    start = {
-        "event": "start",
-        "time": 1.0,
-        "run_id": "r",
-        "attempt": 0,
-        "slice": "cpu-2x1",
-        "devices": 1,
-        "transport": "local",
-        "hosts": {"b": [0], "a": [1]},
-        "program": None,
-        "workdir": "w",
-        "logs": "l",
-    }
     two = event(states="ss", sums="gg")
-    assert replayed_of([parse(start), two, verified()]) == ([two], verified(), ["b", "a"])
+    assert replayed_of([parse(START), two, verified()]) == ([two], verified(), ["b", "a"])
     for lie in (
         {"processes": [0, 1, 1]},
         {"processes": [0, 7]},
@@ -256,5 +278,5 @@ def test_what_a_replay_has_recorded() -> None:
         {"unsteady": [2]},
         {"unsteady": [1, 1]},
     ):
-        assert replayed_of([parse(start), parse({**two, **lie})])[0] == []
-    assert Record.of_lines([line(process=1)], 1, 100) == Record({}, 0)
+        assert replayed_of([parse(START), parse({**two, **lie})])[0] == []
+    assert Record.of_lines([line(process=1)], 1, 100) == Record({})
