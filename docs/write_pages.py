@@ -1,6 +1,7 @@
 """Write the pages that are made from the code.
 
-keys.md comes from the schema of train.yaml, commands.md from the help texts, files.md from the docstrings of modules.
+keys.md comes from the schema of train.yaml, commands.md from the help texts, files.md from the docstrings of modules,
+automation.md from the declarations of events and results.
 
 Run it by `make docs`.
 """
@@ -8,14 +9,20 @@ Run it by `make docs`.
 from __future__ import annotations
 
 import ast
+import inspect
 import json
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, get_args, get_origin
 
 import click
 
 from podrun.launcher.cli.root import main
+from podrun.launcher.rundir.events import Event as RunEvent
+from podrun.launcher.rundir.run_summary import Summary
+from podrun.launcher.sweep.events import EVENTS as SWEEP_EVENTS
 from podrun.runtime.config import train_schema
 from podrun.runtime.config.task import TASKS
 
@@ -44,7 +51,12 @@ A section that is not given, or has no `name`, is filled in by the task:
 
 def pages() -> dict[str, str]:
     """Return the text of each page that is made from the code, by the name of its file in docs/."""
-    return {"keys.md": _Keys(train_schema()).page(), "commands.md": _commands(), "files.md": _files()}
+    return {
+        "keys.md": _Keys(train_schema()).page(),
+        "commands.md": _commands(),
+        "files.md": _files(),
+        "automation.md": _automation(),
+    }
 
 
 _COMMANDS = """\
@@ -102,6 +114,126 @@ def _files() -> str:
 def _first_line(path: Path) -> str:
     """Return the first line of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+# --- automation ------------------------------------------------------------------------------------------------------
+
+_AUTOMATION = """\
+# Automation
+
+<!-- Written by `make docs` from the declarations of the events: change them there. -->
+
+For scripts and agents that run experiments: everything that podrun prints for programs. JSON is on stdout and alone
+there; messages for people are on stderr. A field may be added in a
+later version, so ignore those that you do not know; none is renamed or removed without a line in the changelog.
+
+## An experiment, step by step
+
+1. `podrun train.yaml --dry-run --json` checks a job without starting it. Exit code 2: stderr has every mistake, with
+   the line and what to do.
+2. `podrun sweep sweep.yaml --json` runs the trials of a [sweep](sweeps.md) and prints the events below, one JSON
+   object on each line. The last line is the event `end`.
+3. The same command again goes on with a sweep that was stopped, killed, or whose machine was lost. If it is complete,
+   only `resume` and `end` are printed. So a program that drives a
+   sweep calls the command until `is_complete` is true, or the exit code is 2.
+4. `podrun status RUN --json` says how the run of a trial is; `podrun logs RUN` has its output, `podrun report RUN`
+   makes its page, `podrun pull RUN` downloads checkpoints and metrics.
+5. `runs/NAME/sweep.jsonl` has the same events as `--json` had, of all calls. It may be read at any time: lines are
+   only appended, and a last line without its end is not complete yet.
+
+For a single run, `podrun train.yaml --json` prints its events, and `podrun attach RUN --json` those of a run that
+goes on in the background (`--detach`).
+
+## Exit codes
+
+Of `podrun train.yaml`, `podrun -- PROGRAM` and `podrun attach`:
+
+{codes}
+Of `podrun sweep`:
+
+| exit code | meaning |
+|---|---|
+| 0 | the sweep is complete, and at least one trial was successful |
+| 1 | the sweep is complete, and no trial was successful; or the journal or the results could not be written |
+| 2 | bad input, or other settings than those that the sweep was begun with: nothing was started |
+| 69 | a host could not be reached before the first trial |
+| 130 | Ctrl-C (128 + signal for others): the same command goes on with the sweep |
+"""
+
+
+def _automation() -> str:
+    """Return the page for programs that call podrun."""
+    readme = (FOLDER.parent / "README.md").read_text(encoding="utf-8")
+    rows = re.search(r"\| exit code \| meaning \|\n(?:\|.*\n)+", readme)
+    assert rows
+    parts = [
+        _AUTOMATION.format(codes=rows[0].replace("[docs/", "[").replace("(docs/", "(")),
+        "## Events of a sweep\n\nFields of each, and of each the `event` itself.\n",
+        *(_declared(event) for event in SWEEP_EVENTS),
+        "## Events of a run\n\nThose of the workers have `host` and `process` as well.\n",
+        *(_declared(event) for event in get_args(RunEvent)),
+        "## The state of a run\n\n`podrun status RUN --json` and each element of `podrun ps --json`:\n",
+        _fields(Summary),
+        "## Commands with --json\n\n| command | |\n|---|---|",
+        *_commands_with_json(main, "podrun"),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _declared(event: Any) -> str:
+    """Return the section of an event: its kind, what it means, and its fields."""
+    kind = get_args(event.__annotations__["event"])[0]
+    return f"### {kind}\n\n{inspect.getdoc(event)}\n\n{_fields(event)}"
+
+
+def _fields(declared: Any) -> str:
+    """Return a table of the fields of a declaration."""
+    texts = _texts_of(inspect.getsourcefile(declared) or "")[declared.__name__]
+    rows = [
+        f"| `{name}` | {_cell(_type_of(kind))} | {_cell(texts.get(name, ''))} |"
+        for name, kind in declared.__annotations__.items()
+        if name != "event"
+    ]
+    return "\n".join(["| field | type | |", "|---|---|---|", *rows, ""])
+
+
+def _type_of(kind: Any) -> str:
+    if get_origin(kind) is NotRequired:
+        return f"{_type_of(get_args(kind)[0])}, may be missing"
+    plain = kind.__origin__ if hasattr(kind, "__metadata__") else kind
+    text = plain.__name__ if isinstance(plain, type) and not get_args(plain) else str(plain)
+    text = re.sub(r"(typing\.)?Annotated\[([\w\[\], |]+?), '[^']*'\]", r"\2", text).replace("typing.", "")
+    return re.sub(r"Optional\[(.*)\]$", r"\1 | null", text).replace("None", "null")
+
+
+@cache
+def _texts_of(file: str) -> dict[str, dict[str, str]]:
+    """Return the text below each field of each class of a file, with those of its bases in the same file."""
+    texts: dict[str, dict[str, str]] = {}
+    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        texts[node.name] = {}
+        for base in node.bases:
+            texts[node.name] |= texts.get(ast.unparse(base), {})
+        for field, below in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(below, ast.Expr)
+                and isinstance(below.value, ast.Constant)
+            ):
+                texts[node.name][ast.unparse(field.target)] = inspect.cleandoc(str(below.value.value))
+    return texts
+
+
+def _commands_with_json(group: click.Group, path: str) -> Iterator[str]:
+    """Yield a row for each command that prints JSON."""
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from _commands_with_json(command, f"{path} {name}")
+        for option in command.params:
+            if "--json" in option.opts and isinstance(option, click.Option):
+                yield f"| `{path} {name} --json` | {_cell(option.help or '')} |"
 
 
 class _Keys:

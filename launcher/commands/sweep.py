@@ -13,15 +13,18 @@ from podrun.runtime.wording import counted
 
 from ..inventory.pod_request import PodRequest
 from ..pod.errors import HostError
+from ..report.what_was_run import typed_command
 from ..sweep.events import Kind
 from ..sweep.journal import JOURNAL, Journal, JournalError
 from ..sweep.output import JsonLines, Lines, summary, trial_table, write_csv
+from ..sweep.page import About, page_of
 from ..sweep.planned import Sweep, plan_sweep
 from ..sweep.resume import as_json, begun, resumed
 from ..sweep.run_sweep import SweepRun
 from ..sweep.state import SweepState
+from ..view.times import date_and_time
 
-_TABLE = "trials.csv"
+TABLE, PAGE = "trials.csv", "sweep.html"
 
 
 def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, command: Sequence[str]) -> int:
@@ -57,13 +60,24 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
     code = run.run()
     text = summary(state, run.is_complete, again)
     run.record(run.end_event(code, text))
+    results = planned.folders.results
+    about = About(
+        planned.name,
+        planned.parts[0].slice.name,
+        str(planned.folders.runs),
+        typed_command(planned.request.command),
+        date_and_time(time.time()),
+        planned.file.space,
+    )
     try:
-        write_csv(planned.folders.results / _TABLE, state)
+        write_csv(results / TABLE, state)
+        (results / PAGE).write_text(page_of(state, about, text), encoding="utf-8")
     except OSError as error:
-        print(f"podrun: cannot write {planned.folders.results / _TABLE}: {error.strerror}", file=sys.stderr)
+        print(f"podrun: cannot write the results to {results}: {error.strerror}", file=sys.stderr)
         code = code or ExitCode.FAILED
     if not json:
         print(f"\n{trial_table(state)}\n" if state.trials else "")
+        print(f"{results / PAGE}\n{results / TABLE}")
         print(text if run.is_complete else f"podrun: {text}", flush=True)
     return code
 

@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class Kind(StrEnum):
-    """What an event of a sweep is about."""
+    """Kind of an event of a sweep."""
 
     SWEEP = "sweep"
     RESUME = "resume"
@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
 class _Event(TypedDict):
     time: Moment
-    """When it was recorded, in seconds since 1970."""
+    """Time at which it was recorded, in seconds since 1970."""
 
 
 class SweepEvent(_Event):
@@ -90,7 +90,7 @@ class DoneEvent(_Event):
     value: float
     """Last value of the sweep's metric."""
     is_best: bool
-    """Whether it is the best of all trials so far."""
+    """True if it is the best of all trials so far."""
 
 
 class FailEvent(_Event):
@@ -105,7 +105,7 @@ class FailEvent(_Event):
     reason: str
     """The first cause."""
     retry: bool
-    """Whether the trial is started again; otherwise it counts as failed."""
+    """True if the trial is started again; otherwise it counts as failed."""
 
 
 class StopEvent(_Event):
@@ -115,7 +115,7 @@ class StopEvent(_Event):
     trial: Count
     run: str
     reason: str
-    """Why it has ended."""
+    """Reason why the run has ended."""
 
 
 class EndEvent(_Event):
@@ -125,7 +125,7 @@ class EndEvent(_Event):
     code: Count
     """Exit code of the command."""
     is_complete: bool
-    """Whether no trial is left."""
+    """True if no trial is left."""
     done: Count
     """Number of trials that are done."""
     failed: Count

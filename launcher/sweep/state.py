@@ -13,7 +13,7 @@ from .space import Values
 
 
 class TrialState(StrEnum):
-    """Whether a trial goes on, or how it has ended."""
+    """State of a trial."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -23,7 +23,7 @@ class TrialState(StrEnum):
 
 @dataclass
 class Trial:
-    """What is known of a trial."""
+    """A trial: its values, its runs and its result."""
 
     number: int
     values: Values
@@ -37,7 +37,7 @@ class Trial:
     value: float | None = None
     """Value of the metric of a trial that is done."""
     reason: str = ""
-    """Why its last run has failed or was stopped."""
+    """Reason why its last run has failed or was stopped."""
     code: int = 0
     """Exit code of its last run that has failed."""
 
@@ -48,7 +48,7 @@ class Trial:
 
 @dataclass
 class SweepState:
-    """Everything that a sweep has decided and learned."""
+    """The decisions and the results of a sweep."""
 
     ranking: Ranking
     trials: dict[int, Trial] = field(default_factory=dict)

@@ -64,7 +64,7 @@ class Parameter(Section):
 
 
 class Budget(Section):
-    """How much a sweep may use. The first limit that is reached counts."""
+    """The limits of a sweep. The first limit that is reached counts."""
 
     trials: int | None = Field(None, gt=0, le=MAX_TRIALS, description="Number of trials.")
     steps: int | None = Field(None, gt=0, description="Number of training steps of all trials together.")

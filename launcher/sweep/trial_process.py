@@ -1,4 +1,4 @@
-"""A process that supervises one run of a trial, so that several runs are supervised at once."""
+"""Supervise one run of a trial in a process of its own, so that several trials run at once."""
 
 from __future__ import annotations
 

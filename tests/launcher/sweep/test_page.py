@@ -1,0 +1,70 @@
+"""The page of a sweep, and how much each key matters."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from podrun.launcher.sweep.importance import importance
+from podrun.launcher.sweep.page import About, page_of
+from podrun.launcher.sweep.state import SweepState, state_of
+from podrun.runtime.ranking import Ranking
+
+from .made import done, event, fail, made, start
+
+SPACE = {
+    "lr": {"min": 1e-4, "max": 1e-1, "log": True},
+    "layers": {"values": [2, 4]},
+    "name": {"values": ["</script><b>", "sgd"]},
+}
+
+
+def searched(count: int) -> SweepState:
+    """Return a sweep whose results depend on lr alone, with one trial that has failed."""
+    events = []
+    for number in range(count):
+        name = ["</script><b>", "sgd"][number % 2]
+        values = {"lr": 10 ** (-4 + 3 * number / count), "layers": 2 + 2 * (number % 2), "name": name}
+        events += [event("trial", trial=number, values=values), start(number, f"run-{number}")]
+        events.append(fail(number, retry=False) if number == 3 else done(number, -((number - count / 4) ** 2)))
+    return state_of(events, Ranking("score", is_max=True))
+
+
+def test_the_key_that_decides_is_the_important_one() -> None:
+    shares = importance(searched(41))
+    assert shares["lr"] > 0.5 and shares["layers"] < 0.1
+
+
+def test_too_few_trials_say_nothing() -> None:
+    assert importance(searched(8)) == {}  # seven are done
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_equal_results_are_explained_by_nothing(value: float) -> None:
+    events = [
+        one
+        for number in range(12)
+        for one in (event("trial", trial=number, values={"a": number % 3}), start(number), done(number, value))
+    ]
+    assert importance(state_of(events, Ranking("score"))) == {"a": 0.0}
+
+
+def test_the_page_has_a_line_for_each_trial_that_is_done() -> None:
+    """The best is drawn last. Texts of the user are escaped."""
+    state = searched(21)
+    about = About("sweep", "cpu-1x1", "/runs/sweep", "podrun sweep sweep.yaml", "today", made(space=SPACE).space)
+    html = page_of(state, about, "20 trials done")
+    lines = re.findall(r'<polyline class="line(\d)" points="([^"]*)"><title>(.*?)</title>', html)
+    assert len(lines) == 20
+    assert lines[-1][0] == "0" and lines[-1][2].startswith(f"trial {state.best.number}: ")  # type: ignore[union-attr]
+    points = [[float(number) for point in line[1].split() for number in point.split(",")] for line in lines]
+    assert all(len(one) == 8 and min(one) >= 0 and max(one) <= 1000 for one in points)
+    assert html.count("<b>") == 0 and "&lt;/script&gt;&lt;b&gt;" in html
+    assert "failed: boom" in html and "Importance" in html and "Best so far" in html
+
+
+def test_a_page_without_results_says_so() -> None:
+    state = state_of([event("trial", trial=0, values={"lr": 1.0})], Ranking("score"))
+    about = About("sweep", "cpu-1x1", "/runs/sweep", "podrun sweep sweep.yaml", "today", made(space=SPACE).space)
+    assert "No trial is done" in page_of(state, about, "0 trials done")
