@@ -120,11 +120,11 @@ def test_hidden_and_head() -> None:
     """The head takes what `hidden` returns, or a part of it, and both are the whole model."""
     model = decoder(tied_head=False, logit_soft_cap=3)
     params = {"params": initial(model)}
-    hidden = model.apply(params, TOKENS, method="hidden")
+    hidden = jax.jit(partial(model.apply, method="hidden"))(params, TOKENS)
     assert hidden.shape == (2, 12, 16)
-    logits = np.asarray(model.apply(params, TOKENS))
+    logits = np.asarray(jax.jit(model.apply)(params, TOKENS))
     assert logits.shape == (2, 12, VOCABULARY)
-    part = model.apply(params, hidden[:, 3:7], method="head")
+    part = jax.jit(partial(model.apply, method="head"))(params, hidden[:, 3:7])
     np.testing.assert_allclose(part, logits[:, 3:7], rtol=1e-5, atol=1e-6)
 
 

@@ -87,25 +87,28 @@ def one_by_one(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def test_each_document_as_if_alone(model: str) -> None:
     """Loss and gradients of packed rows are those of one document in a row; so is an evaluation."""
     task = task_of(MODELS[model])
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     together = batch_of(packed())
     apart = one_by_one(together)
 
-    def loss(batch: Any) -> Any:
-        return jax.jit(jax.value_and_grad(lambda p: task.loss(p, batch, jax.random.key(1))[0]))(params)
+    @jax.jit
+    def computed(params: Any, batch: Any) -> Any:
+        loss = jax.value_and_grad(lambda p: task.loss(p, batch, jax.random.key(1))[0])(params)
+        return loss, task.evaluate(params, batch)
 
-    (first, gradients), (second, expected) = loss(together), loss(apart)
+    (first, gradients), one_sums = computed(params, together)
+    (second, expected), other_sums = computed(params, apart)
     assert float(first) == pytest.approx(float(second), rel=1e-5)
     for one, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6)
-    sums = [{name: float(value) for name, value in task.evaluate(params, batch).items()} for batch in (together, apart)]
-    assert sums[0]["loss"] / sums[0]["count"] == pytest.approx(sums[1]["loss"] / sums[1]["count"], rel=1e-5)
+    means = [float(sums["loss"]) / float(sums["count"]) for sums in (one_sums, other_sums)]
+    assert means[0] == pytest.approx(means[1], rel=1e-5)
 
 
 def test_no_attention_between_documents() -> None:
     """The outputs of a document do not depend on the others in its row, nor on padding."""
     task = task_of(MODELS["llama"])
-    params = task.init(jax.random.key(0))
+    params = jax.jit(task.init)(jax.random.key(0))
     batch = batch_of(packed())
     row = int(np.argmax(batch["segments"].max(1)))
     segments = batch["segments"][row : row + 1]
@@ -118,8 +121,8 @@ def test_no_attention_between_documents() -> None:
 
     table = params["embed"]["embedding"]
     unused = [t for t in range(VOCABULARY - 1) if t not in batch["tokens"][row]]
-    others = jax.grad(lambda e: logits(e, 2))(table)[VOCABULARY - 1]
-    head = jax.grad(lambda e: logits(e, 2))(table)[unused[0]]  # of the tied head alone
+    gradient = jax.jit(jax.grad(lambda e: logits(e, 2)))(table)
+    others, head = gradient[VOCABULARY - 1], gradient[unused[0]]  # the latter is of the tied head alone
     np.testing.assert_allclose(others, head, atol=1e-6)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +146,7 @@ def test_the_gradient_and_the_first_loss(home: Path) -> None:
     params = jax.tree.map(np.array, start(make(config, data)).params)
     batch = data.train.gather(np.arange(8), np.zeros(8, np.int64))
     key = jax.random.key(0)
-    gradients = jax.grad(lambda params: task.loss(params, batch, key)[0])(params)
+    gradients = jax.jit(jax.grad(lambda params: task.loss(params, batch, key)[0]))(params)
     plain = config.model.model_copy(update={"lora": None})  # type: ignore[union-attr]
     tokens, answers = batch["tokens"].reshape(16, -1), batch["answers"].reshape(16, -1)
 
@@ -153,18 +154,18 @@ def test_the_gradient_and_the_first_loss(home: Path) -> None:
         each = jax.nn.log_softmax(logits(section, params, tokens[:, :-1]))
         return (jnp.take_along_axis(each, tokens[:, 1:, None], -1)[..., 0] * answers).sum(-1)
 
-    reference = log_probabilities(plain, load_here(home / "llama")[1])
+    reference = jax.jit(partial(log_probabilities, plain))(load_here(home / "llama")[1])
 
     def formula(params: Any) -> jax.Array:
         ratios = (log_probabilities(config.model, params) - reference).reshape(8, 2)
         return -jax.nn.log_sigmoid(BETA * (ratios[:, 0] - ratios[:, 1])).mean()
 
-    wanted = jax.grad(formula)(params)
+    wanted = jax.jit(jax.grad(formula))(params)
     for (path, gradient), like in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):
         if "_lora" in name_of(path):  # the others are not trained
             np.testing.assert_allclose(gradient, like, rtol=1e-4, atol=1e-6, err_msg=name_of(path))
     untrained = jax.tree.map_with_path(lambda path, leaf: leaf * (not name_of(path).endswith("_lora.b")), params)
-    loss, metrics = task.loss(untrained, batch, key)
+    loss, metrics = jax.jit(task.loss)(untrained, batch, key)
     assert float(loss) == pytest.approx(np.log(2), abs=1e-7) and float(metrics["margin"]) == 0
 
 
