@@ -57,6 +57,9 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(
+            20_000
+        )  # tests of JAX make so many objects that looking for garbage is a twentieth of their time
         gc.enable()
 
 
