@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, List, Optional, Set, Tuple
 
 from ..base.places import MEMORY, RUNS, hosts_folder
 from ..base.processes import all_pids, kill_until_none, stat_fields
-from ..base.protocol import ENV_HOST, ENV_RUN
+from ..base.protocol import ENV_HOST, ENV_RUN, ENV_RUNS_ALIVE
 from ..base.stdin import read_request
 from ..prepare.managed_python import pythons_of
 from ..prepare.old_data import prune_data, sets_of
 from ..prepare.store import environments_of, prune, remove_environments
-from .run_memory import measure, memory_folders, remove_memory, runs_with_agent
+from .run_memory import has_agent, measure, memory_folders, remove_memory
 
 if TYPE_CHECKING:
     from ..base.from_agent import CleanAnswer, Environment, LeftFolder, LeftProcess
@@ -94,7 +94,8 @@ class FinishedRuns:
         """Return folders of checkpoints in memory, which remain if an agent was killed."""
         rows: List[LeftFolder] = []
         for run, path in memory_folders():
-            if run not in alive and self._run in (None, run) and os.path.basename(path) == self._host:
+            is_asked = self._run in (None, run) and os.path.basename(path) == self._host
+            if is_asked and run not in alive and not has_agent(path):
                 size, newest = measure(path)
                 age = time.time() - newest
                 if age >= self._older_than:
@@ -130,6 +131,23 @@ class FinishedRuns:
                 removed += _remove(folder["path"])
                 _remove_empty(os.path.dirname(folder["path"]))
         return removed, left
+
+
+def runs_with_agent() -> Set[str]:
+    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`.
+
+    Agents in other containers are not visible here; the caller has named their runs.
+    """
+    runs = set(os.environ.get(ENV_RUNS_ALIVE, "").split())
+    for pid in all_pids():
+        try:
+            with open("/proc/%d/cmdline" % pid, "rb") as file:
+                words = file.read().rstrip(b"\0").split(b"\0")
+            if len(words) > 3 and words[-2] == b"run" and words[-3].endswith(b".pyz") and stat_fields(pid)[0] != b"Z":
+                runs.add(words[-1].decode(errors="replace"))
+        except OSError:
+            continue
+    return runs
 
 
 def _run_of(pid: int, host: str) -> Optional[str]:

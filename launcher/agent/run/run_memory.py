@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING, Iterator, List, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Tuple
 
 from ..base.places import MEMORY, MEMORY_PREFIX
 from ..base.private import private_path
-from ..base.processes import all_pids, stat_fields
-from ..base.protocol import ENV_RUNS_ALIVE
 
 if TYPE_CHECKING:
     from ..base.to_agent import Spec
 
-_OWNER = "agent"  # file in the folder with the pid of the agent that removes it
+_LOCK = "agent"  # file in the folder that its agent holds a lock on: seen in all containers that share /dev/shm
 _FORGOTTEN = 600.0  # seconds after the last write for which a run on a shared host may still be between two attempts
+_held: Dict[str, int] = {}  # descriptor of the lock, by folder
 
 
 def make_memory(spec: Spec) -> None:
@@ -25,17 +25,20 @@ def make_memory(spec: Spec) -> None:
     The workers report a folder that cannot be made.
     """
     try:
-        others = [(run, folder) for run, folder in memory_folders() if run != spec["run"]]
-        if others:
-            alive, least = runs_with_agent(), 0.0 if spec["exclusive"] else _FORGOTTEN
-            for run, folder in others:
-                if run not in alive and time.time() - measure(folder)[1] >= least:
-                    remove_memory(folder)
-        if spec.get("memory"):
-            folder = spec["memory"]
+        for run, folder in memory_folders():
+            least = 0.0 if spec["exclusive"] and os.path.exists(os.path.join(folder, _LOCK)) else _FORGOTTEN
+            if run != spec["run"] and not has_agent(folder) and time.time() - measure(folder)[1] >= least:
+                remove_memory(folder)
+        folder = spec.get("memory", "")
+        if folder and folder not in _held:
             private_path(os.path.dirname(folder), os.path.basename(folder))
-            with open(os.path.join(folder, _OWNER), "w") as file:
-                file.write(str(os.getpid()))
+            fresh = os.path.join(folder, "%s-%d" % (_LOCK, os.getpid()))
+            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.replace(
+                fresh, os.path.join(folder, _LOCK)
+            )  # an earlier agent of the run has lost the folder to this one
+            _held[folder] = descriptor
     except OSError:
         return
 
@@ -43,13 +46,31 @@ def make_memory(spec: Spec) -> None:
 def end_memory(spec: Spec) -> None:
     """Remove the run's folder when its agent ends, unless another agent of the run has taken it over."""
     folder = spec.get("memory", "")
-    try:
-        with open(os.path.join(folder, _OWNER)) as file:
-            is_mine = bool(folder) and file.read() == str(os.getpid())
-    except OSError:
+    if folder not in _held:
         return
+    descriptor = _held.pop(folder)
+    try:
+        is_mine = os.path.samestat(os.fstat(descriptor), os.stat(os.path.join(folder, _LOCK)))
+    except OSError:
+        is_mine = False
     if is_mine:
         remove_memory(folder)
+    os.close(descriptor)
+
+
+def has_agent(folder: str) -> bool:
+    """Return whether an agent holds a folder in /dev/shm."""
+    try:
+        descriptor = os.open(os.path.join(folder, _LOCK), os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def memory_folders() -> Iterator[Tuple[str, str]]:
@@ -87,23 +108,6 @@ def measure(folder: str) -> Tuple[int, float]:
             size += status.st_size
             newest = max(newest, status.st_mtime)
     return size, newest
-
-
-def runs_with_agent() -> Set[str]:
-    """Return the ids of all users' runs with an agent or relay here, known by a command line that ends with `run RUN`.
-
-    Agents in other containers are not visible here; the caller has named their runs.
-    """
-    runs = set(os.environ.get(ENV_RUNS_ALIVE, "").split())
-    for pid in all_pids():
-        try:
-            with open("/proc/%d/cmdline" % pid, "rb") as file:
-                words = file.read().rstrip(b"\0").split(b"\0")
-            if len(words) > 3 and words[-2] == b"run" and words[-3].endswith(b".pyz") and stat_fields(pid)[0] != b"Z":
-                runs.add(words[-1].decode(errors="replace"))
-        except OSError:
-            continue
-    return runs
 
 
 def _names(folder: str) -> List[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,39 @@ def run() -> Iterator[str]:
         remove_memory(folder)
 
 
+AGENT = """
+import json, sys
+from podrun.launcher.agent.run.run_memory import end_memory, make_memory
+spec = json.loads(sys.argv[1])
+make_memory(spec)
+print(flush=True)
+sys.stdin.readline()
+end_memory(spec)
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+@contextmanager
+def other_agent(spec: Any) -> Iterator[Callable[[], None]]:
+    """Another process that holds the folder of a run, and is killed in the end. Yields a function that ends its run."""
+    command = [sys.executable, "-c", AGENT, json.dumps(spec)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+
+        def release() -> None:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+
+        yield release
+        process.kill()
+
+
 def folders(run: str) -> list[str]:
     return [folder for of, folder in memory_folders() if of.startswith(run)]
 
@@ -50,11 +85,11 @@ def test_the_agent_of_the_last_attempt_removes_the_folder(run: str) -> None:
 
 def test_an_agent_that_another_one_has_replaced_removes_nothing(run: str) -> None:
     make_memory(spec(run))
-    Path(memory_folder(run, "host-0"), "agent").write_text(str(os.getpid() + 1))
-    end_memory(spec(run))
-    assert len(folders(run)) == 1
-    make_memory(spec(run))
-    end_memory(spec(run))
+    with other_agent(spec(run)) as release:
+        end_memory(spec(run))
+        assert len(folders(run)) == 1
+        release()
+    assert folders(run) == []
 
 
 def test_a_job_without_memory_makes_none(run: str) -> None:
@@ -64,40 +99,35 @@ def test_a_job_without_memory_makes_none(run: str) -> None:
     assert folders(run) == []
 
 
-@pytest.mark.parametrize("exclusive", [True, False])
-def test_the_next_run_removes_what_a_killed_agent_has_left(run: str, exclusive: bool) -> None:
-    """On a host of its own at once. Simulated hosts are those of several runs, one of which may be between two attempts."""
+def test_the_next_run_removes_what_a_killed_agent_has_left(run: str) -> None:
     left, after = f"{run}-left", f"{run}-after"
-    make_memory(spec(left))
-    make_memory(spec(after, exclusive=exclusive))
-    folder = Path(memory_folder(left, "host-0"))
-    assert folder.exists() is not exclusive
-    for path in (folder, folder / "agent") if folder.exists() else ():
-        os.utime(path, (0, 0))
-    make_memory(spec(after, exclusive=exclusive))
+    with other_agent(spec(left)):
+        make_memory(spec(after))
+        assert memory_folder(left, "host-0") in folders(run)
+        assert FinishedRuns("/nowhere", "host-0", 0.0, left).folders() == []
+    assert memory_folder(left, "host-0") in folders(run)  # it was killed
+    make_memory(spec(after))
     assert folders(run) == [memory_folder(after, "host-0")]
     end_memory(spec(after))
 
 
-def test_memory_of_a_run_that_has_an_agent_is_not_removed(run: str, tmp_path: Path) -> None:
-    alive, after = f"{run}-alive", f"{run}-after"
-    agent = tmp_path / "agent.pyz"
-    agent.write_text("import sys\nprint(flush=True)\nsys.stdin.read()")
-    command = [sys.executable, str(agent), "run", alive]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        make_memory(spec(alive))
-        make_memory(spec(after))
-        assert memory_folder(alive, "host-0") in folders(run)
-        assert FinishedRuns("/nowhere", "host-0", 0.0, alive).folders() == []
+def test_on_a_shared_host_a_run_may_be_between_two_attempts(run: str) -> None:
+    left, after = f"{run}-left", f"{run}-after"
+    with other_agent(spec(left)):
+        pass
+    make_memory(spec(after, exclusive=False))
+    folder = Path(memory_folder(left, "host-0"))
+    assert folder.exists()
+    for path in (folder, folder / "agent"):
+        os.utime(path, (0, 0))
+    make_memory(spec(after, exclusive=False))
+    assert folders(run) == [memory_folder(after, "host-0")]
     end_memory(spec(after))
-    end_memory(spec(alive))
 
 
 def test_clean_lists_and_removes_it_for_its_host(run: str) -> None:
-    make_memory(spec(run))
-    Path(memory_folder(run, "host-0"), "5.0.0.data").write_bytes(bytes(1000))
+    with other_agent(spec(run)):
+        Path(memory_folder(run, "host-0"), "5.0.0.data").write_bytes(bytes(1000))
     assert FinishedRuns("/nowhere", "host-1", 0.0, run).folders() == []
     assert FinishedRuns("/nowhere", "host-0", 3600.0, run).folders() == []
     finished = FinishedRuns("/nowhere", "host-0", 0.0, run)
