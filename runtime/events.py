@@ -144,8 +144,9 @@ class ReplayedEvent(OfWorker):
     """One digest of the state for each device."""
     sums: list[str]
     """One digest of all gradients for each device."""
-    unsteady: list[Count]
-    """Numbers of the devices that compute other gradients each time from the same state and examples."""
+    odd: list[Count]
+    """How often each device computed other gradients than most, of several times from the same state and examples; none if
+    each device repeats its own result."""
     differing: list[str]
     """Names of the first arrays in which devices differ."""
     names: list[str]

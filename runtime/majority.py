@@ -1,10 +1,13 @@
-"""Find the devices that differ from the majority. Standard library only: launcher and runtime share it. PURE."""
+"""Find the devices that differ from the majority or from themselves. Standard library only: all programs share it. PURE."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
+_CHANCE = 1e-4  # of blaming a host for a program that is not deterministic
 
 
 @dataclass(frozen=True)
@@ -33,3 +36,42 @@ def odd_devices(groups: Sequence[int], values: Sequence[Hashable]) -> Verdict:
         is_certain &= has_majority
         odd += [device for device in members if not has_majority or values[device] != common]
     return Verdict(tuple(sorted(odd)), is_certain)
+
+
+def odd_results(values: Sequence[Sequence[Hashable]]) -> list[int]:
+    """Return for each device how often its value is not the most common of all; empty if each device repeats its own.
+
+    `values`: the value of each device, in several computations of the same.
+    """
+    by_device = list(zip(*values, strict=True))
+    if all(len(set(its)) == 1 for its in by_device):
+        return []
+    common = Counter(value for its in by_device for value in its).most_common(1)[0][0]
+    return [sum(value != common for value in its) for its in by_device]
+
+
+def by_place(odd: Sequence[int], processes: Sequence[int]) -> list[int]:
+    """Return the most odd results of a device of each process; of each device, if there is only one process.
+
+    `processes`: the process of each device.
+    """
+    if len(set(processes)) == 1:
+        return list(odd)
+    return [max(odd[n] for n, its in enumerate(processes) if its == one) for one in sorted(set(processes))]
+
+
+def faulty(odd: Sequence[int]) -> tuple[int, ...]:
+    """Return the places whose odd results are so many that they compute wrongly; none if the program may give odd results.
+
+    A program that is not deterministic gives odd results in any place. The probability that all of its r results fall on m of
+    n places is at most C(n, m) (m / n)^r.
+
+    Args:
+        odd: the number of odd results in each place, a host or a device.
+    """
+    places = tuple(place for place, results in enumerate(odd) if results)
+    n, m = len(odd), len(places)
+    if m in (0, n):
+        return ()
+    choices = math.lgamma(n + 1) - math.lgamma(m + 1) - math.lgamma(n - m + 1)
+    return places if choices + sum(odd) * math.log(m / n) < math.log(_CHANCE) else ()

@@ -28,6 +28,7 @@ from .events import EventKind
 from .executables.pod_executables import Executables
 from .feed import open_feed
 from .job_counts import JobCounts
+from .majority import odd_results
 from .models.attention import resolve
 from .models.pretrained import with_architecture
 from .optim import make_optimizer
@@ -40,7 +41,7 @@ from .storage.bucket_data import load_data
 from .storage.process_disk import ProcessDisk
 from .storage.shared_folder import SHARED_FOLDER
 from .tasks import make_task
-from .verification import Verifier, unsteady_devices
+from .verification import Verifier
 from .worker.blocked import pod_store
 from .worker.fault_injection import WRONG_FACTOR, inject_faults
 from .worker.progress import Reporter
@@ -183,9 +184,9 @@ class Replayer:
         return self._wrong
 
     def _report(self, verifier: Verifier, repetition: int, step: int, state: TrainState) -> None:
-        """Report the digests after a step, and which devices do not repeat their gradients if devices differ in them."""
+        """Report the digests after a step, and how often devices do not repeat their gradients if devices differ in them."""
         digests = verifier.digests(state, self._batch)
-        unsteady = unsteady_devices(verifier.repeated(state, self._batch, digests))
+        odd = odd_results([one.sums for one in verifier.repeated(state, self._batch, digests)])
         differing = verifier.differing_names(state, digests)
         if not self._leads:
             return
@@ -204,7 +205,7 @@ class Replayer:
                 "groups": verifier.groups,
                 "states": [bytes(row.tobytes()).hex() for row in digests.summary[:, :2]],
                 "sums": [bytes(row.tobytes()).hex() for row in digests.summary[:, 2:]],
-                "unsteady": unsteady,
+                "odd": odd,
                 "differing": differing,
                 "names": names,
             }

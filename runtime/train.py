@@ -442,7 +442,7 @@ class Trainer:
         self._reporter.record.part()
         with self._clock.paused("verification"):
             jax.block_until_ready(self._state)
-            record = self._verifier.check(self._state, self._batch, step)
+            record = self._verifier.check(self._state, self._batch, step, self._note)
         if self._leads:
             self._reporter.event(record)
         self._compared = step

@@ -12,7 +12,7 @@ differs, so that the message can name the arrays.
 from __future__ import annotations
 
 import base64
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from .contract import DivergedError, RefusedError, UserError, WrongHostError
 from .distributed import gather
 from .events import EventKind, VerifiedEvent
 from .executables.pod_executables import Executables
-from .majority import Verdict, odd_devices
+from .majority import Verdict, by_place, faulty, odd_devices, odd_results
 from .parallel.base import Strategy
 from .parallel.single import Single
 from .state import Batch, TrainState
@@ -37,7 +37,7 @@ from .wording import counted, first_names
 
 _AXIS = "device"
 _SPLIT, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
-_REPEATED = 2  # further computations of the gradients, once they have differed
+_REPEATED = 15  # further computations of the gradients, once they have differed
 _NAMED, _SHOWN = 2, 8  # most arrays and processes that a message names
 _GRADIENTS = "gradients of the same examples"
 _RECORDED = 50_000
@@ -51,8 +51,8 @@ class Difference:
     verdict: Verdict
     what: str
     """`values of the state`."""
-    is_unsteady: bool = False
-    """True if the devices differ from themselves, each time that they compute."""
+    times: tuple[int, int] | None = None
+    """How many of how many computations were odd; None if the devices repeat their own results."""
 
 
 def digest(x: jax.Array) -> jax.Array:
@@ -159,25 +159,30 @@ class Verifier:
         self._program: Any = None
         self._groups: list[int] = []
         self._agreed = agreed
+        self._odd: list[int] = []
+        """Odd results in each place since the start, if there were any."""
 
     def can_compare(self, state: TrainState) -> bool:
         """Return whether at least two devices hold the same part of the state."""
         self._groups = self._groups or self._groups_of(state)
         return len(set(self._groups)) < len(self._groups)
 
-    def check(self, state: TrainState, batch: Batch, step: int) -> VerifiedEvent:
+    def check(
+        self, state: TrainState, batch: Batch, step: int, note: Callable[[str], None] = lambda _: None
+    ) -> VerifiedEvent:
         """Compare the devices after a step, wait for the result, and return the record of it.
 
         Args:
             state: the state after the step. It must have been computed.
             batch: the batch of the step, a result of `Strategy.shard`.
             step: number of the step.
+            note: tells the user of gradients that differed too seldom to say why.
 
         Raises:
             WrongHostError: on the processes that differ from the majority.
             DivergedError: on the processes that differ, if there is no majority.
             RefusedError: on the other processes.
-            UserError: the program computes something else each time.
+            UserError: the program is not deterministic.
         """
         digests = self.digests(state, batch)
         verdict = odd_devices(self._groups, digests.states)
@@ -185,7 +190,7 @@ class Verifier:
             self._refuse(Difference(verdict, "values of the state"), _names(state), [digests.state], step)
         computed = self.repeated(state, batch, digests)
         if len(computed) > 1:
-            self._judge_gradients(odd_devices([0] * len(self.devices), digests.sums), computed, state, step)
+            self._judge_gradients(computed, state, step, note)
         self._agreed = step
         return self.record(state, digests, step)
 
@@ -236,21 +241,39 @@ class Verifier:
             f"{counted(jax.process_count(), 'process')}",
         }
 
-    def _judge_gradients(self, verdict: Verdict, found: list[Digests], state: TrainState, step: int) -> None:
+    def _judge_gradients(self, found: list[Digests], state: TrainState, step: int, note: Callable[[str], None]) -> None:
         """Raise the error of gradients that differ, by whether the devices repeat their own result."""
         names = _names(self._alone.trained(state.params))
-        unsteady = unsteady_devices(found)
         tables = [one.gradients for one in found]
-        if not unsteady:
+        odd = odd_results([one.sums for one in found])
+        if not odd:
+            verdict = odd_devices([0] * len(self.devices), found[0].sums)
             self._refuse(Difference(verdict, _GRADIENTS), names, tables[:1], step)
-        if 2 * len(unsteady) > len(self.devices):
+        processes = [device.process_index for device in self.devices]
+        now = by_place(odd, processes)
+        self._odd = [before + more for before, more in zip(self._odd or [0] * len(now), now, strict=True)]
+        places_wrong = faulty(self._odd)
+        place = list(range(len(self.devices))) if len(set(processes)) == 1 else processes
+        wrong = tuple(device for device, results in enumerate(odd) if results and place[device] in places_wrong)
+        if wrong:
+            times = max(now), len(found)
+            self._refuse(Difference(Verdict(wrong, True), _GRADIENTS, times), names, tables, step)
+        devices = [device for device, results in enumerate(odd) if results]
+        many = sum(map(bool, now)) > 1
+        who = f"{len(devices)} of {len(self.devices)} devices" if many else self._blamed(devices)[0]
+        what = (
+            f"launch.verify_every: {who} computed other gradients in {sum(now)} of "
+            f"{len(found) * len(now) if many else len(found)} computations from the same state and examples after step {step}"
+        )
+        if many:
             raise UserError(
-                f"launch.verify_every: {len(unsteady)} of {len(self.devices)} devices computed other gradients each time "
-                f"from the same state and examples after step {step}, so this program is not deterministic, and no host can "
-                "be called wrong; on GPUs give launch.xla=deterministic, look for random numbers or callbacks in your own "
-                "code, or leave launch.verify_every out"
+                f"{what}, so this program is not deterministic, and no host can be called wrong; on GPUs give "
+                "launch.xla=deterministic, look for random numbers or callbacks in your own code, or leave "
+                "launch.verify_every out"
             )
-        self._refuse(Difference(Verdict(tuple(unsteady), True), _GRADIENTS, is_unsteady=True), names, tables, step)
+        note(
+            f"{what}, too seldom to say whether it or the program is at fault; podrun goes on, and counts what follows"
+        )
 
     # --- the program ---
 
@@ -332,16 +355,20 @@ class Verifier:
         """
         verdict = found.verdict
         arrays = [names[number] for number in self._differing(verdict, tables)]
-        hosts = [text.decode() for text in gather_texts(self._host.encode())]
-        wrong = sorted({self.devices[device].process_index for device in verdict.odd})
-        blamed = [f"{hosts[process]} (process {process})" for process in wrong]
-        if len(self.devices) > len(hosts):  # a process has several
-            each = len(self.devices) // len(hosts)
-            blamed = [f"{hosts[n // each]} (process {n // each}, its device {n % each})" for n in verdict.odd]
+        blamed = self._blamed(verdict.odd)
         message = describe(found, arrays, blamed, len(self.devices) - len(verdict.odd), step, self._agreed)
-        if self._strategy.pod.process not in wrong:
+        if self._strategy.pod.process not in {self.devices[device].process_index for device in verdict.odd}:
             raise RefusedError(f"{first_names(blamed, _SHOWN)} computed something else")
         raise (WrongHostError if verdict.is_certain else DivergedError)(message)
+
+    def _blamed(self, devices: Sequence[int]) -> list[str]:
+        """Return the processes of devices: `host-1 (process 1)`, with `, its device 0` if a process has several."""
+        hosts = [text.decode() for text in gather_texts(self._host.encode())]
+        if len(self.devices) > len(hosts):
+            each = len(self.devices) // len(hosts)
+            return [f"{hosts[n // each]} (process {n // each}, its device {n % each})" for n in devices]
+        wrong = sorted({self.devices[device].process_index for device in devices})
+        return [f"{hosts[process]} (process {process})" for process in wrong]
 
     def _differing(self, verdict: Verdict, tables: list[jax.Array]) -> list[int]:
         """Return the numbers of the arrays in which odd devices differ from others of their group, or from themselves."""
@@ -376,7 +403,12 @@ def describe(
     named = first_names(arrays, _NAMED)
     where = f"after step {step}, in {named}"
     if found.verdict.is_certain:
-        how = "again each time it computes them" if found.is_unsteady else f"while {counted(agree, 'device')} agree"
+        others = f"while {counted(agree, 'device')} agree"
+        how = (
+            others
+            if found.times is None
+            else f"in {found.times[0]} of {found.times[1]} computations of the same, {others}"
+        )
         rows = [f"its {found.what} differ {where}, {how}"]
         rows.append(f"this is so on {first_names(blamed, _SHOWN)}")
         rows.append("its memory, processor or a link may be faulty: do without this host (docs/replay.md)")
@@ -406,11 +438,6 @@ def _why_state_only(config: Config, task: Task, strategy: Strategy) -> str:
     if isinstance(config.parallel, Plugin):
         return "the strategy is your own"
     return ""
-
-
-def unsteady_devices(found: Sequence[Digests]) -> list[int]:
-    """Return the numbers of the devices whose gradients differ between computations."""
-    return [device for device, _ in enumerate(found[0].sums) if len({one.sums[device] for one in found}) > 1]
 
 
 def _digest_of(digests: np.ndarray) -> np.ndarray:

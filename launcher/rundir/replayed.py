@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from podrun.runtime.contract import ExitCode
 from podrun.runtime.events import EventKind, ReplayedEvent, VerifiedEvent
-from podrun.runtime.majority import Verdict, odd_devices
+from podrun.runtime.majority import Verdict, by_place, faulty, odd_devices
 from podrun.runtime.wording import counted, first_names
 
 from .events import Event, parse_event
@@ -122,18 +122,19 @@ def _of_devices(events: Sequence[ReplayedEvent], record: Record, hosts: Sequence
     processes = events[0]["processes"]
     for event in events:
         verdict, what = odd_devices(event["groups"], event["states"]), "state differs"
-        unsteady = [n for n in verdict.odd if len({each["states"][n] for each in events}) > 1]
+        unsteady: list[int] | None = [n for n in verdict.odd if len({each["states"][n] for each in events}) > 1]
         likeness = "the majority"
         if not verdict.odd:
             verdict, what = odd_devices([0] * len(processes), event["sums"]), "gradients of the same examples differ"
-            unsteady = event["unsteady"]
+            unsteady = _unsteady(event)
         if not verdict.odd:
             continue
         arrays = tuple(event["differing"])
         where = f"after step {step}" + (f", in {first_names(arrays, 2)}" if arrays else "")
-        if 2 * len(unsteady) > len(processes):
+        if unsteady is None or 2 * len(unsteady) > len(processes):
+            many = sum(map(bool, event["odd"])) if unsteady is None else len(unsteady)
             return _not_deterministic(
-                step, arrays, f"{len(unsteady)} of {counted(len(processes), 'device')} compute something else each time"
+                step, arrays, f"{many} of {counted(len(processes), 'device')} do not repeat their results"
             )
         right = _recorded(event, record)
         if unsteady:
@@ -154,6 +155,16 @@ def _of_devices(events: Sequence[ReplayedEvent], record: Record, hosts: Sequence
             )
         return Result(Found.HOST, sentence, named, arrays, step)
     return None
+
+
+def _unsteady(event: ReplayedEvent) -> list[int] | None:
+    """Return the devices that do not repeat their gradients and compute wrongly; None if the program may be the reason."""
+    odd, processes = event["odd"], event["processes"]
+    if not any(odd):
+        return []
+    wrong = faulty(by_place(odd, processes))
+    place = list(range(len(processes))) if len(set(processes)) == 1 else processes
+    return [device for device, results in enumerate(odd) if results and place[device] in wrong] if wrong else None
 
 
 def _how(count: int, what: str, where: str, likeness: str | None) -> str:
@@ -329,8 +340,7 @@ def _is_consistent(event: ReplayedEvent, processes: int) -> bool:
     return (
         count == len(event["groups"]) == len(event["states"]) == len(event["sums"])
         and {*event["processes"]} == {*range(processes)}
-        and {*event["unsteady"]} <= {*range(count)}
-        and len({*event["unsteady"]}) == len(event["unsteady"])
+        and len(event["odd"]) in (0, count)
     )
 
 

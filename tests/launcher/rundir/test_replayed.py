@@ -40,7 +40,7 @@ def event(
         "groups": [0] * len(states),
         "states": [*states],
         "sums": [*sums],
-        "unsteady": [],
+        "odd": [],
         "differing": [] if len({*states}) == len({*sums}) == 1 else ["params.b"],
         "names": NAMES if repetition == 1 else [],
         "time": 1.0,
@@ -96,7 +96,7 @@ def test_the_same_everywhere() -> None:
             "itself, but differs from the majority",
         ),
         (
-            {"sums": "ggxg", "unsteady": [2]},
+            {"sums": "ggxg", "odd": [0, 0, 9, 0]},
             (),
             "host-2 computes wrongly: the gradients of the same examples differ after step 20, in params.b; it does not "
             "repeat itself",
@@ -163,7 +163,8 @@ def test_a_device_of_a_process_with_several() -> None:
 @pytest.mark.parametrize(
     ("replayed", "said"),
     [
-        (thrice(sums="abcd", unsteady=[0, 1, 2, 3]), "4 of 4 devices compute something else each time"),
+        (thrice(sums="abcd", odd=[15, 16, 16, 16]), "4 of 4 devices do not repeat their results"),
+        (thrice(sums="ggxg", odd=[0, 0, 1, 0]), "1 of 4 devices do not repeat their results"),
         ([event(repetition=n, state=digests(1, n, 3)) for n in (1, 2, 3)], "the repetitions differ on all hosts alike"),
         ([event(repetition=n, state=digests(1, n // 3, 3)) for n in (1, 2, 3)], "2 of 3 repetitions agree"),
         (
@@ -275,8 +276,8 @@ def test_what_a_replay_has_recorded() -> None:
         {"processes": [0, 7]},
         {"processes": []},
         {"groups": [0]},
-        {"unsteady": [2]},
-        {"unsteady": [1, 1]},
+        {"odd": [2]},
+        {"odd": [1, 1, 1]},
     ):
         assert replayed_of([parse(START), parse({**two, **lie})])[0] == []
     assert Record.of_lines([line(process=1)], 1, 100) == Record({})
