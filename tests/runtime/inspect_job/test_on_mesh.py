@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -170,19 +168,14 @@ def test_all_arrays_that_are_wrong_are_told_at_once() -> None:
     ]
 
 
-def inspect(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "podrun.launcher.cli", "inspect", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_the_command() -> None:
+def test_the_command(in_process: Podrun) -> None:
     """Pictures and layouts as text and as JSON; more devices than this process has."""
-    done = inspect("--mesh", "data=4,model=2", "--array", "16@data,32@model", "--array", "32@model,8")
+    done = in_process("inspect", "--mesh", "data=4,model=2", "--array", "16@data,32@model", "--array", "32@model,8")
     assert done.returncode == 0, done.stderr
     assert "split over data in 4 parts of [4, 8], each on 2 devices" in done.stdout
     assert "CPU 0,1" in done.stdout
     words = ("--mesh", "x=2,y=4", "--array", "A=16@x,32@y", "--expr", "2*sin(A).sum(axis=0)**2 + 1", "--json")
-    report = json.loads(inspect(*words).stdout)
+    report = json.loads(in_process("inspect", *words).stdout)
     assert (report["arrays"][0]["layout"]["part"], report["result"]["value"]["layout"]["part"]) == ([8, 8], [8])
     assert report["result"]["collectives"] == [{"kind": "all-reduce", "array": "f32[8]", "bytes": 32, "count": 1}]
 

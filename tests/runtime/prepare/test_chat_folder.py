@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from podrun.runtime.data.tokenizers import BytePairs
 from podrun.runtime.prepare.chat import Conversations, load_template
 from podrun.runtime.prepare.show import show
 
+from ...conftest import here
 from .chats import CHAT, GOLDEN, TOKENIZER, lines, model_folder, said, source
 from .conftest import files_of, run_prepare
 
@@ -181,12 +180,14 @@ def test_another_template_is_refused_for_the_same_folder(tmp_path: Path, model: 
         run_prepare(tmp_path / "tokens", tmp_path / "a.jsonl", tokenizer=str(model), chat=True)
 
 
-def test_the_command_writes_and_shows_conversations(tmp_path: Path, model: Path) -> None:
+def test_the_command_writes_and_shows_conversations(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "chat.jsonl").write_text(lines([said("Hello", "Hi.", "Bye", "Bye!"), said("nobody answers")]))
 
     def podrun(*arguments: str) -> str:
-        command = [sys.executable, "-m", "podrun", "prepare", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = here(capfd)("prepare", *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
