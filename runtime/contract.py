@@ -304,7 +304,7 @@ class Replay:
     first: int
     last: int
     times: int
-    """How often."""
+    """Number of repetitions."""
 
 
 def bind_address(coordinator: str) -> str:

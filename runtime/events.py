@@ -121,9 +121,9 @@ class VerifiedEvent(OfWorker):
     state: str
     """Digests of 8 bytes in base64: of each parameter, then of the rest of the state."""
     gradients: str
-    """The same of the gradients of the same examples, of each parameter that is trained; empty if they are not compared."""
+    """Digests of the gradients of the same examples, of each parameter that is trained; empty if they are not compared."""
     setting: str
-    """What may change how numbers are rounded: version of JAX, devices, number of processes."""
+    """Version of JAX, devices and number of processes: with others, numbers may be rounded in another way."""
 
 
 class ReplayedEvent(OfWorker):

@@ -109,7 +109,7 @@ class Digests:
     gradients: jax.Array
     """Of each gradient, likewise; of no arrays if gradients are not compared."""
     whole: np.ndarray
-    """Of each array of the state, whatever parts of it the devices hold, and of each gradient, uint32[arrays, 2]. All
+    """Digests of each array of the state, whatever parts of it the devices hold, and of each gradient, uint32[arrays, 2]. All
     processes have the same."""
 
     @property

@@ -70,6 +70,8 @@ class Record:
     """By step; those of the last attempt that has computed it."""
     pod: tuple[int, int] | None = None
     """Number of devices, and of processes, of the run's last attempt; None if that is unknown."""
+    near: tuple[int, ...] = ()
+    """The last recorded step before these, and the first one after them."""
     damaged: int = 0
     """Number of lines about digests of these steps, or of unknown steps, that cannot be read."""
 
@@ -77,6 +79,7 @@ class Record:
     def of_lines(cls, lines: Iterable[bytes], first: int, last: int) -> Record:
         """Return the record of steps `first` to `last` in the lines of events.jsonl."""
         verified: dict[int, VerifiedEvent] = {}
+        others: set[int] = set()
         pod: tuple[int, int] | None = None
         damaged = 0
         for line in lines:
@@ -88,9 +91,13 @@ class Record:
             if event is None or event["event"] != EventKind.VERIFIED or not _is_whole(event):
                 named = _STEP.search(line)
                 damaged += named is None or first <= int(named[1]) <= last
-            elif first <= event["step"] <= last and event["process"] == 0:
+            elif event["process"] == 0 and first <= event["step"] <= last:
                 verified[event["step"]] = event
-        return cls(verified, pod, damaged)
+            elif event["process"] == 0:
+                others.add(event["step"])
+        before = max((step for step in others if step < first), default=None)
+        after = min((step for step in others if step > last), default=None)
+        return cls(verified, pod, tuple(step for step in (before, after) if step is not None), damaged)
 
 
 def judge(
@@ -271,7 +278,8 @@ def _with_record(
             compared=tuple(compared),
         )
     if not others:
-        compared.append("the run has recorded no digests of these steps (launch.verify_every)")
+        near = f"; the nearest are of step {' and '.join(map(str, record.near))}" if record.near else ""
+        compared.append(f"the run has recorded no digests of these steps (launch.verify_every){near}")
     return Result(Found.SAME, f"the same everywhere in {_size(replayed)}, bit for bit", compared=tuple(compared))
 
 

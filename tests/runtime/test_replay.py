@@ -67,10 +67,10 @@ def recorded(line: bytes) -> bytes:
     return json.dumps({**json.loads(line), "host": "host-0", "process": 0}).encode()
 
 
-def judged(trained: Path, path: Path, first: int, last: int) -> Any:
+def judged(trained: Path, path: Path, first: int, last: int, config: Config = CONFIG) -> Any:
     """The verdict on a replay."""
     env = env_of(path, first, last)
-    replay(CONFIG, env, Workdir(trained), None, Reporter(path / "0.events"))
+    replay(config, env, Workdir(trained), None, Reporter(path / "0.events"))
     events = [parse_event(recorded(line)) for line in (START, *(path / "0.events").read_bytes().splitlines())]
     replayed, saved, _ = replayed_of(event for event in events if event is not None)
     assert len(replayed) == 2 * (last - first + 1)
@@ -110,6 +110,34 @@ def test_a_checkpoint_of_other_numbers_is_not_the_same(trained: Path, tmp_path: 
     result = judged(tmp_path / "work", tmp_path / "replay", 3, 4)
     assert (result.verdict, result.step) == (Found.RECORD, 4)
     assert "but the run's checkpoint after step 4 differs in params." in result.sentence
+
+
+NOISY = """\
+import jax, jax.numpy as jnp, numpy as np, optax
+
+random = np.random.default_rng()
+
+
+def noisy(options, steps):
+    def update(updates, state, params=None, **rest):
+        noise = jax.pure_callback(lambda: np.float32(random.random()), jax.ShapeDtypeStruct((), jnp.float32))
+        return jax.tree.map(lambda x: x + noise, updates), state
+
+    return optax.chain(optax.sgd(0.1), optax.GradientTransformation(lambda params: (), update)), lambda step: 0.1
+"""
+
+
+@pytest.mark.parametrize("parallel", ["pmap", "jit"])
+def test_a_program_that_is_not_deterministic(parallel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of each device, and noise that is the same on all of them: no host is blamed."""
+    (tmp_path / "noise_of_a_test.py").write_text(NOISY)
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = {**KEYS, "parallel": parallel, "launch": {}, "optimizer": "noise_of_a_test:noisy", "steps": 4}
+    train(tmp_path / "work", **keys)
+    config = Config.model_validate({**JOB, **OTHERS, **keys})
+    result = judged(tmp_path / "work", tmp_path / "replay", 3, 4, config)
+    assert (result.verdict, result.step, result.hosts) == (Found.PROGRAM, 3, ())
+    assert "launch.xla=deterministic" in result.sentence and result.arrays
 
 
 def test_steps_that_cannot_be_computed(trained: Path, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def verdict(
     pod: tuple[int, int] | None = None,
     damaged: int = 0,
 ) -> Result:
-    record = Record({each["step"]: each for each in before}, pod, damaged)
+    record = Record({each["step"]: each for each in before}, pod, damaged=damaged)
     return judge(replayed, record, saved, HOSTS[: len({*replayed[0]["processes"]})])
 
 
@@ -246,7 +246,7 @@ def line(**fields: Any) -> bytes:
 )
 def test_a_record_that_cannot_be_read_is_said(damaged: bytes) -> None:
     record = Record.of_lines([line(step=3), damaged], 20, 20)
-    assert record == Record({}, None, 1)
+    assert record == Record({}, None, (3,), 1)
     result = judge(thrice(), record, None, HOSTS)
     assert (result.verdict, result.verdict.code) == (Found.UNREADABLE, 2)
     assert "the record of digests could not be read: 1 line of events.jsonl about digests is damaged" in result.sentence
@@ -257,6 +257,16 @@ def test_a_record_that_cannot_be_read_is_said(damaged: bytes) -> None:
 def test_a_damaged_line_about_another_step_does_not_matter() -> None:
     assert Record.of_lines([line(step=3, state="?")], 20, 20) == Record({})
     assert Record.of_lines([line(), line(state="?")], 20, 20).damaged == 1
+
+
+def test_the_nearest_recorded_steps_are_named() -> None:
+    lines = [line(step=step) for step in (5, 10, 30, 40)]
+    record = Record.of_lines(lines, 20, 20)
+    assert record.near == (10, 30)
+    assert judge(thrice(), record, None, HOSTS).compared == (
+        "the run has recorded no digests of these steps (launch.verify_every); the nearest are of step 10 and 30",
+    )
+    assert Record.of_lines(lines, 41, 50).near == (40,)
 
 
 def test_random_bytes_in_the_record() -> None:
