@@ -109,15 +109,16 @@ def test_evaluation() -> None:
 def test_predictions_are_probabilities() -> None:
     """And their score is the evaluation, so that it is one of averages as well; a probability of 0 is no infinite loss."""
     of = task()
-    probabilities = np.asarray(of.predict(params(of), batch()))
+    probabilities = np.asarray(jax.jit(of.predict)(params(of), batch()))
     np.testing.assert_allclose(probabilities, by_hand()[2], rtol=1e-4)
     weighted = batch(np.arange(8))
-    scored, evaluated = of.score(probabilities, weighted), of.evaluate(params(of), weighted)
+    score = jax.jit(of.score)
+    scored, evaluated = score(probabilities, weighted), jax.jit(of.evaluate)(params(of), weighted)
     assert {k: float(v) for k, v in scored.items()} == pytest.approx(
         {k: float(v) for k, v in evaluated.items()}, rel=1e-5
     )
     certain = np.eye(CLASSES, dtype=np.float32)[(batch()["y"] + 1) % CLASSES]
-    assert 80 < float(of.score(certain, batch(np.ones(8)))["loss"]) / 8 < 90
+    assert 80 < float(score(certain, batch(np.ones(8)))["loss"]) / 8 < 90
 
 
 def test_equal_classes_are_no_answer() -> None:
@@ -217,4 +218,5 @@ def test_examples_of_other_integer_types() -> None:
     data = Dataset(ArrayExamples(x, y), ArrayExamples(x, y, weighted=True), b"", shape=(2,), outputs=2)
     of = make_task(job("classification", "digits", model="linear"), data)
     given = data.train.gather(np.arange(4), np.zeros(4, np.int64))
-    assert float(of.loss(of.init(jax.random.key(0)), given, jax.random.key(0))[0]) == pytest.approx(np.log(2))
+    key = jax.random.key(0)
+    assert float(jax.jit(of.loss)(jax.jit(of.init)(key), given, key)[0]) == pytest.approx(np.log(2))
