@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,7 @@ class Sweep:
     files: Files
     """Access to the trials' workdirs."""
     steps: int | None
-    """Number of steps of a trial; None if it is not known, or varies."""
+    """Number of steps of the job with the first values of the space; None if it is not known."""
     job: dict[str, Any]
     """The job with the first values of the space, or the words of the program, for the journal."""
     code: Code | None = None
@@ -64,6 +66,12 @@ class Sweep:
             return spec
         data = find_data(spec.job, lambda text: None)
         return replace(spec, data=data, job=data.on_hosts(spec.job, spec.pod.home))
+
+    @property
+    def most_steps(self) -> int | None:
+        """Return the largest number of steps that a trial may have; None if it is not known."""
+        every = [self.steps_of(values) for values in corners(self.file)]
+        return max((steps for steps in every if steps is not None), default=None)
 
     def steps_of(self, values: Values) -> int | None:
         """Return the number of steps of a trial with these values; None if it is not known."""
@@ -85,6 +93,11 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
         HostError: a host's folders cannot be read.
     """
     file = read_sweep(path)
+    if file.learns and find_spec("optuna") is None:
+        raise UserError(
+            f"{path}: search: optuna needs the package optuna, which is not installed for {sys.executable}: "
+            "pip install 'optuna>=4,<5', or use search: random"
+        )
     name = path.stem
     where = replace(where, train=file.job)
     request = Request(file.job, (), where, workdir, program=file.program, label=Label(name), command=tuple(command))

@@ -15,7 +15,10 @@ from .planned import Sweep
 from .state import SweepState, state_of
 
 _MAY_CHANGE = ("budget", "retries", "side_by_side")
-"""Keys of sweep.yaml that change no trial. The size of the pod's parts is compared on its own."""
+"""Keys of sweep.yaml that change no trial, but for `side_by_side` in a search that learns from results.
+
+The size of the pod's parts is compared on its own.
+"""
 _SHOWN = 5  # differences that a message lists
 
 
@@ -84,7 +87,7 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
 def _differences(sweep: Sweep, first: SweepEvent) -> Iterator[str]:
     now = as_json(sweep)
     for key in [*first["file"], *(key for key in now if key not in first["file"])]:
-        if key not in _MAY_CHANGE and key != "job":
+        if (key not in _MAY_CHANGE or (key == "side_by_side" and sweep.file.learns)) and key != "job":
             yield from _between(key, first["file"].get(key), now.get(key))
     yield from _between("the job's", first["job"], sweep.job)
     yield from _between("the slice of a trial", first["slice"], sweep.parts[0].slice.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -21,8 +21,8 @@ from ..rundir.runs import RunDirectory
 from .events import EndEvent, Event, FailEvent, Kind, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
+from .space import Values, variant_of
 from .space import values_of as values_of_trial
-from .space import variant_of
 from .state import SweepState, Trial, TrialState
 from .trial_process import TrialProcess, settle, supervise, wait_for_any
 
@@ -72,7 +72,7 @@ class SweepRun:
     @property
     def is_complete(self) -> bool:
         """Return whether no trial is left."""
-        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and self._new() is None
+        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and not self._may_have_more()
 
     def end_event(self, code: int, message: str) -> EndEvent:
         best = self.state.best
@@ -120,30 +120,47 @@ class SweepRun:
 
     def _choose(self) -> Trial | None:
         """Record the values of a new trial, and return it; None if the sweep may have no more."""
-        values = self._new()
-        if values is None:
-            return None
         number = len(self.state.trials)
+        if not self._may_have_more() or not self._can_choose(number):
+            return None
+        values = self._values_of(number)
         self.record({"event": Kind.TRIAL, "time": time.time(), "trial": number, "values": dict(values)})
         return self.state.trials[number]
 
-    def _new(self) -> Mapping[str, object] | None:
-        """Return the values of a new trial; None if the budget is spent or all combinations were tried."""
+    def _may_have_more(self) -> bool:
+        """Return False if the budget is spent or all combinations were tried."""
         file, number = self._sweep.file, len(self.state.trials)
         budget = file.budget
         hours = (self._spent + time.monotonic() - self._began) / _HOUR
         if file.search == "grid" and number >= file.combinations():
-            return None
+            return False
         if (budget.trials is not None and number >= budget.trials) or (
             budget.hours is not None and hours >= budget.hours
         ):
-            return None
-        values = values_of_trial(file, number)
-        if budget.steps is not None:
-            every = [*(trial.values for trial in self.state.trials.values()), values]
-            if sum(self._sweep.steps_of(one) or 0 for one in every) > budget.steps:
-                return None
-        return values
+            return False
+        if budget.steps is None:
+            return True
+        spent = sum(self._sweep.steps_of(trial.values) or 0 for trial in self.state.trials.values())
+        return spent + (self._sweep.most_steps or 0) <= budget.steps
+
+    def _can_choose(self, number: int) -> bool:
+        """Return whether all results have arrived that the values of a trial depend on."""
+        return not self._sweep.file.learns or all(trial.has_ended for trial in self._earlier(number))
+
+    def _earlier(self, number: int) -> list[Trial]:
+        """Return the trials whose results the values of a trial may depend on.
+
+        They are all that have ended before it starts if trials end in the order of their starts. Others are not used even if
+        they have ended: so the order in which trials end changes nothing.
+        """
+        return [self.state.trials[earlier] for earlier in range(number - len(self._sweep.parts) + 1)]
+
+    def _values_of(self, number: int) -> Values:
+        if not self._sweep.file.learns:
+            return values_of_trial(self._sweep.file, number)
+        from .optuna_search import suggested
+
+        return suggested(self._sweep.file, number, self._earlier(number))
 
     # --- a trial -----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Choose the values of each trial, as a function of the seed and the trial's number alone. PURE."""
+"""Choose the values of a trial of a grid or a random search, from the seed and its number alone. PURE."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ def drawn(parameter: Parameter, share: float) -> JsonValue:
     if parameter.whole:
         number = math.floor(number) if parameter.log else math.floor(number + 0.5)
         return int(min(max(number, parameter.min), parameter.max))
+    return rounded(parameter, number)
+
+
+def rounded(parameter: Parameter, number: float) -> float:
+    """Return a number of a range with few digits, within the range."""
+    assert parameter.min is not None and parameter.max is not None
     return min(max(float(f"{number:.{_DIGITS}g}"), parameter.min), parameter.max)
 
 

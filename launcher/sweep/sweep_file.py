@@ -88,8 +88,8 @@ class SweepFile(Section):
         (), description="The words of a program of your own; {KEY} in them is replaced, other keys become --KEY=VALUE."
     )
     space: dict[str, Parameter] = Field(description="The keys to search, and the values of each.")
-    search: Literal["grid", "random"] = Field(
-        "random", description="How trials are chosen: all combinations in order, or at random."
+    search: Literal["grid", "random", "optuna"] = Field(
+        "random", description="How trials are chosen: all combinations in order, at random, or by Optuna's TPE."
     )
     seed: int = Field(0, ge=0, description="Seed of the search: the same seed gives the same trials.")
     metric: Annotated[str, AfterValidator(_metric)] = Field(
@@ -114,6 +114,11 @@ class SweepFile(Section):
     def ranking(self) -> Ranking:
         """Return the order of the trials."""
         return Ranking.parse(self.metric)
+
+    @property
+    def learns(self) -> bool:
+        """Return True if the values of a trial depend on the results of earlier ones."""
+        return self.search == "optuna"
 
     def combinations(self) -> int:
         """Return the number of combinations of the listed values. A range counts as one."""

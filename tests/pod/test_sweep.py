@@ -105,6 +105,26 @@ def test_a_killed_sweep_goes_on_with_the_same_trials_and_results(sweep: Sandbox)
     assert [json.loads(line)["event"] for line in again.stdout.splitlines()] == ["resume", "end"]
 
 
+def test_a_killed_sweep_that_learns_from_results_goes_on_with_the_same_trials(sweep: Sandbox) -> None:
+    """Side by side as well, where trials end in another order than they started."""
+    pytest.importorskip("optuna", reason="the extra optuna is not installed")
+    (sweep.path / "sweep.yaml").write_text(FILE + "search: optuna\n")
+    undisturbed = sweep.podrun(*SWEEP, "-w", "runs/other")
+    assert undisturbed.returncode in (0, 1), undisturbed.stderr
+    (sweep.path / "wait-trial-0002").touch()
+    process = start(sweep)
+    read_until(process, lambda event: event["event"] == "start" and event["trial"] == 2)
+    wait_until(folder(sweep, 2).joinpath("begun").exists, "trial 2 begins")
+    process.kill()
+    process.wait()
+    (sweep.path / "wait-trial-0002").unlink()
+    assert sweep.podrun(*SWEEP).returncode == undisturbed.returncode
+    assert results(sweep) == results(sweep, "other")
+    (sweep.path / "sweep.yaml").write_text(FILE.replace("side_by_side: 2", "side_by_side: 1") + "search: optuna\n")
+    refused = sweep.podrun("sweep", "--slice", "cpu-1x1", *SWEEP[3:])
+    assert refused.returncode == 2 and "side_by_side was 2, and is 1 now" in refused.stderr
+
+
 def test_a_trial_that_fails_is_retried_and_counted_and_ends_nothing(sweep: Sandbox) -> None:
     """All trials fail: the exit code is 1. Each was started twice."""
     (sweep.path / "sweep.yaml").write_text(

@@ -29,7 +29,7 @@ SWEEPS = [
         "several mistakes of a sweep",
         "2 mistakes",
         "line 2: search:",
-        "must be 'grid' or 'random'",
+        "must be 'grid', 'random' or 'optuna'",
         f"job: train.yaml\nsearch: best\n{_SPACE}metric: low loss\n",
         also=("line 4: metric: must be min or max", "sweep.yaml"),
     ),
