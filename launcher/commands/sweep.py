@@ -48,7 +48,7 @@ def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, comma
 
 def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
     state = resumed(planned, journal.events) if journal.events else SweepState(planned.file.ranking)
-    lines = Lines(planned.file.ranking)
+    lines = Lines()
     lines.know(state)
     run = SweepRun(planned, journal, state, JsonLines() if json else lines)
     if journal.events:

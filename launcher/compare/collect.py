@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable
 
 from podrun.runtime.config import Config
@@ -61,16 +60,19 @@ def collect(variant: Variant, spec: RunSpec, directory: RunDirectory, files: Fil
 def steps(records: Iterable[Row]) -> tuple[Step, ...]:
     """Return the steps in order. If a step has several records, the last value of each metric counts.
 
-    A program may report a step in parts, and a step is repeated after a restart.
+    A program may report a step in parts. After a restart it repeats steps, perhaps from the first one and not as many:
+    a record of an earlier step replaces those of later steps.
     For a program that does not report step times, the time between two of its reports is divided by the steps between
     them.
     """
-    by_number: dict[int, Row] = {}
+    in_order: list[Row] = []
     for record in records:
         if record.get("kind") == "train":
-            earlier = by_number.get(record["step"])
-            by_number[record["step"]] = record if earlier is None else earlier | record
-    in_order = [by_number[step] for step in sorted(by_number)]
+            while in_order and in_order[-1]["step"] > record["step"]:
+                in_order.pop()
+            if in_order and in_order[-1]["step"] == record["step"]:
+                record = in_order.pop() | record
+            in_order.append(record)
     before = [None, *in_order]
     return tuple(
         Step(
@@ -92,34 +94,39 @@ def _between(earlier: Row | None, later: Row) -> float | None:
     return (times[1] - times[0]) / (later["step"] - earlier["step"])
 
 
-def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[tuple[int, float], ...]]:
-    """Return the values (step, value) of each further metric, by its name and in order.
+def metrics(records: Iterable[Row], others: Collection[str]) -> dict[str, tuple[tuple[int, float | None], ...]]:
+    """Return the values (step, value) of each further metric, by its name and in order. One that is not finite is None.
 
-    If a step was repeated after a restart, its last record counts.
+    If steps were repeated after a restart, their last records count.
 
     Args:
         records: lines of metrics.jsonl.
         others: metrics that the table has in other columns, or that are left out.
     """
-    by_name: dict[str, dict[int, float]] = {}
+    by_name: dict[str, list[tuple[int, float | None]]] = {}
     for record in records:
         kind = record.get("kind")
         for name, value in metrics_of(record).items():
-            if not math.isfinite(value) or name in (others if kind == "train" else _VALIDATION_LOSSES):
+            if name in (others if kind == "train" else _VALIDATION_LOSSES):
                 continue
             shown = name if kind == "train" or "/" in name else f"validation {name}"
-            by_name.setdefault(shown, {})[record["step"]] = value
-    return {name: tuple(sorted(values.items())) for name, values in by_name.items()}
+            _add(by_name.setdefault(shown, []), record["step"], finite(value))
+    return {name: tuple(values) for name, values in by_name.items()}
 
 
 def evaluations(records: Iterable[Row]) -> tuple[tuple[int, float | None], ...]:
     """Return (step, loss) of each evaluation that has one, in order. For one repeated after a restart, the last counts."""
-    by_number = {
-        record["step"]: finite(values[name])
-        for record in records
-        if record.get("kind") == "eval"
-        for values in [metrics_of(record)]
-        for name in _VALIDATION_LOSSES
-        if name in values
-    }
-    return tuple(sorted(by_number.items()))
+    losses: list[tuple[int, float | None]] = []
+    for record in records:
+        values = metrics_of(record) if record.get("kind") == "eval" else {}
+        for name in _VALIDATION_LOSSES:
+            if name in values:
+                _add(losses, record["step"], finite(values[name]))
+    return tuple(losses)
+
+
+def _add(values: list[tuple[int, float | None]], step: int, value: float | None) -> None:
+    """Append a value. Training that reports an earlier step again has begun again from there: later values are removed."""
+    while values and values[-1][0] >= step:
+        values.pop()
+    values.append((step, value))

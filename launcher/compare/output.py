@@ -12,7 +12,17 @@ from podrun.runtime.ranking import Ranking
 from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table, wrap
 from .folder import TABLE
-from .table import Measurement, Row, Step, VariantState, compare_variants, step_times
+from .table import (
+    TRAINING_LOSS,
+    VALIDATION_LOSS,
+    Measurement,
+    Row,
+    Step,
+    VariantState,
+    compare_variants,
+    full_name,
+    step_times,
+)
 
 _DECIMALS = 5  # maximum decimals in the table; smaller numbers get an exponent
 _FEW = 5  # with fewer step times, one that dominates the total is no reason for a warning
@@ -116,7 +126,9 @@ def best_variant(rows: Sequence[Row], ranking: Ranking, table: str = TABLE) -> s
     by_variant = values_of(ranking.metric, rows)
     if not by_variant:
         where = f" {table} has the values of all metrics." if table else ""
-        return f"Best by {ranking}: no variant has {ranking.metric}; there are {names_of_metrics(rows)}.{where}"
+        return (
+            f"Best by {ranking}: no variant has a finite {ranking.metric}; there are {names_of_metrics(rows)}.{where}"
+        )
     name = (max if ranking.is_max else min)(by_variant, key=by_variant.__getitem__)
     of_training = (
         " of training" if ranking.metric == "loss" and all(row.validation_loss is None for row in rows) else ""
@@ -130,26 +142,21 @@ def lacks_metric(one: Measurement, ranking: Ranking) -> str | None:
     if one.state is not VariantState.DONE or values_of(ranking.metric, rows):
         return None
     return (
-        f"{one.variant.label} has reported no metric {ranking.metric}, which --best names; it has reported "
+        f"{one.variant.label} has reported no finite {ranking.metric}, which --best names; it has reported "
         f"{names_of_metrics(rows)}. The table and {TABLE} will have the values of all metrics, so no run has to be repeated "
         "for another --best."
     )
 
 
 def values_of(metric: str, rows: Sequence[Row]) -> dict[str, float]:
-    """Return the value of a metric by variant.
-
-    A metric of the job's evaluations may be named with or without the word `validation`. Without evaluations `loss` is the
-    loss of training.
-    """
-    names = (f"validation {metric}", metric.removeprefix("validation "), metric, f"training {metric}")
+    """Return the value of a metric by variant, without variants whose last value is not finite."""
+    name = full_name(metric, {name for row in rows for run in row.runs for name in run.last_values})
     every = {row.measured.variant.name: _values(row) for row in rows}
-    by_name = [{variant: values[name] for variant, values in every.items() if name in values} for name in names]
-    return next(filter(None, by_name), {})
+    return {variant: values[name] for variant, values in every.items() if name is not None and name in values}
 
 
 def _values(row: Row) -> dict[str, float]:
-    every = {"loss": row.validation_loss, "training loss": row.train_loss, **row.metrics}
+    every = {VALIDATION_LOSS: row.validation_loss, TRAINING_LOSS: row.train_loss, **row.metrics}
     return {name: value for name, value in every.items() if value is not None}
 
 

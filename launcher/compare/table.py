@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 
 from .variants import Variant
+
+VALIDATION_LOSS, TRAINING_LOSS = "validation loss", "training loss"
 
 
 class VariantState(StrEnum):
@@ -52,8 +54,8 @@ class Measurement:
     """(step, loss) of each evaluation; a loss that is not finite is None."""
     models: int = 1
     """Number of models trained per step: an ensemble trains one on each device."""
-    metrics: Mapping[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """Values (step, value) of each further metric, by its name.
+    metrics: Mapping[str, tuple[tuple[int, float | None], ...]] = field(default_factory=dict)
+    """Values (step, value) of each further metric, by its name; one that is not finite is None.
 
     Metrics of evaluations have a slash in their names, or begin with `validation`.
     """
@@ -81,18 +83,40 @@ class Measurement:
     @property
     def train_loss_is_nan(self) -> bool:
         """Return True if the last step with a loss has one that is not finite."""
-        with_loss = (step for step in reversed(self.steps) if step.loss is not None or not step.is_finite)
-        return not next(with_loss, Step(0)).is_finite
+        losses = self._train_losses()
+        return bool(losses) and losses[-1][1] is None
 
     @property
     def validation_loss_is_nan(self) -> bool:
         """Return True if the loss of the last evaluation is not finite."""
         return bool(self.evaluations) and self.evaluations[-1][1] is None
 
-    def metric(self, name: str) -> float:
-        """Return the last value of a metric; for the training of a program, the mean over its last reports."""
+    def metric(self, name: str) -> float | None:
+        """Return the last value of a metric; for the training of a program, the mean over its last reports.
+
+        None if the last value is not finite.
+        """
         values = [value for _, value in self.metrics[name]]
-        return mean_of_last(values) if self.is_program and name not in self.of_evaluations else values[-1]
+        if values[-1] is None or not self.is_program or name in self.of_evaluations:
+            return values[-1]
+        return mean_of_last([value for value in values if value is not None])
+
+    @property
+    def last_values(self) -> dict[str, float | None]:
+        """Return the last value of each metric, losses included, by its full name; one that is not finite is None."""
+        losses = {VALIDATION_LOSS: self.evaluations, TRAINING_LOSS: self._train_losses()}
+        return {name: values[-1][1] for name, values in {**losses, **self.metrics}.items() if values}
+
+    def _train_losses(self) -> list[tuple[int, float | None]]:
+        return [(one.step, one.loss) for one in self.steps if one.loss is not None or not one.is_finite]
+
+
+def full_name(metric: str, names: Collection[str]) -> str | None:
+    """Return which of the metrics `metric` names; None if there is none.
+
+    A metric of the evaluations may be named without the word `validation`. Without evaluations `loss` is that of training.
+    """
+    return next((name for name in (f"validation {metric}", metric, f"training {metric}") if name in names), None)
 
 
 def mean_of_last(values: Sequence[float]) -> float:

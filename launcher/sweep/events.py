@@ -87,8 +87,10 @@ class DoneEvent(_Event):
     event: Literal[Kind.DONE]
     trial: Count
     run: str
+    metric: str
+    """Full name of the metric: `min loss` is about the validation loss, or without evaluations about the training loss."""
     value: float
-    """Last value of the sweep's metric."""
+    """Its last value."""
     is_best: bool
     """True if it is the best of all trials so far."""
 

@@ -6,7 +6,6 @@ import csv
 import json
 from pathlib import Path
 
-from podrun.runtime.ranking import Ranking
 from podrun.runtime.wording import counted
 
 from ..view.printable import in_one_line
@@ -22,8 +21,7 @@ _REASON = 60  # characters of a reason in the table
 class Lines:
     """Prints a line for each event, for people."""
 
-    def __init__(self, ranking: Ranking) -> None:
-        self._ranking = ranking
+    def __init__(self) -> None:
         self._values: dict[int, Values] = {}
 
     def __call__(self, event: Event) -> None:
@@ -43,7 +41,7 @@ class Lines:
                 return f"trial {event['trial']} starts: {name} (run {event['run']} on {', '.join(event['hosts'])})"
             case Kind.DONE:
                 best = ", the best so far" if event["is_best"] else ""
-                return f"trial {event['trial']}: {self._ranking.metric} {event['value']:.5g}{best}"
+                return f"trial {event['trial']}: {event['metric']} {event['value']:.5g}{best}"
             case Kind.FAIL:
                 again = "; it is started again" if event["retry"] else ""
                 return f"trial {event['trial']} failed: {in_one_line(event['reason'])}{again}"

@@ -10,8 +10,6 @@ from functools import partial
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..compare.collect import collect
-from ..compare.output import names_of_metrics, values_of
-from ..compare.table import compare_variants
 from ..pod.home import podrun_home
 from ..report.verdict import cause_of
 from ..request.request import make_workdir
@@ -21,6 +19,7 @@ from ..rundir.runs import RunDirectory
 from .events import EndEvent, Event, FailEvent, Kind, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
+from .result import NoResult, result_of
 from .space import Values, variant_of
 from .space import values_of as values_of_trial
 from .state import SweepState, Trial, TrialState
@@ -219,16 +218,14 @@ class SweepRun:
 
     def _record_result(self, trial: Trial, directory: RunDirectory) -> None:
         """Record the metric of a run that is done."""
-        metric = self._sweep.file.ranking.metric
         spec = directory.spec()
         measured = collect(variant_of(trial.number, trial.values), spec, directory, self._sweep.files)
-        rows = compare_variants([measured])
-        value = values_of(metric, rows).get(measured.variant.name)
-        if value is None:
-            unread, has = measured.reason, names_of_metrics(rows)
-            reason = unread or f"it has reported no finite {metric}, but {has}"
+        try:
+            name, value = result_of(measured, self._sweep.file.ranking.metric, self.state.metric)
+        except NoResult as why:
+            unread = measured.reason
             retry = bool(unread) and trial.failures < self._sweep.file.retries
-            self.record(_failed(trial.number, directory.run_id, ExitCode.DONE, reason, retry=retry))
+            self.record(_failed(trial.number, directory.run_id, ExitCode.DONE, unread or str(why), retry=retry))
             return
         self.record(
             {
@@ -236,6 +233,7 @@ class SweepRun:
                 "time": time.time(),
                 "trial": trial.number,
                 "run": directory.run_id,
+                "metric": name,
                 "value": value,
                 "is_best": self.state.is_better(value),
             }

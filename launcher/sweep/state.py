@@ -52,6 +52,8 @@ class SweepState:
 
     ranking: Ranking
     trials: dict[int, Trial] = field(default_factory=dict)
+    metric: str | None = None
+    """Full name of the metric of the trials that are done; None if there are none."""
     seconds: float = 0.0
     """Time that the sweep was running, without the time between its calls."""
     _last: float | None = None
@@ -75,6 +77,7 @@ class SweepState:
             case Kind.DONE:
                 trial = self._open(event["trial"])
                 trial.state, trial.value, trial.reason = TrialState.DONE, event["value"], ""
+                self.metric = event["metric"]
             case Kind.FAIL:
                 trial = self._open(event["trial"])
                 trial.failures += 1

@@ -84,7 +84,7 @@ def test_a_program_with_other_arguments_and_variables(sandbox: Sandbox) -> None:
     steps = [row for row in rows_of(sandbox, "runs/own-compare/steps.csv") if row["variant"] == one["variant"]]
     assert [row["metrics.train/loss"] for row in steps] == ["0.5", "1.0", "1.5", "2.0", "2.5"]
     assert steps[-1]["metrics.validation accuracy"] == "3.5"
-    told = done.stderr.index(f"podrun: {one['variant']} has reported no metric accuracyy, which --best names")
+    told = done.stderr.index(f"podrun: {one['variant']} has reported no finite accuracyy, which --best names")
     assert told < done.stderr.index(f"--- 2 of 4: {two['variant']}")
     status = json.loads(sandbox.podrun("status", "lr=0.25,MODE=7,depth=3-run2", "--json").stdout)
     assert status["job"] == "python own.py --lr 0.25 --depth=3"

@@ -179,4 +179,4 @@ def test_a_metric_that_is_missing_is_named_with_those_that_there_are(sweep: Sand
     (sweep.path / "sweep.yaml").write_text(text)
     done = sweep.podrun(*SWEEP[:-1])
     assert done.returncode == 1, done.stderr
-    assert "trial 0 failed: it has reported no finite skore, but validation score" in done.stdout
+    assert "trial 0 failed: it has reported no skore, but validation score" in done.stdout

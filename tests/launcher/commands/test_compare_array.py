@@ -48,7 +48,7 @@ def test_a_row_for_each_task(podrun: Podrun, task: Callable[..., Made]) -> None:
     assert done.out.splitlines()[-1] == "Best by min loss of training: 2 LR=2, 0.25."
     assert by_end["array"] == ARRAY and [one["state"] for one in by_end["tasks"]] == ["done", "failed", "running"]
     assert by_end["tasks"][0]["train_loss"] == 0.5
-    assert by_end["best"].startswith("Best by max nothing: no variant has nothing; there are ")
+    assert by_end["best"].startswith("Best by max nothing: no variant has a finite nothing; there are ")
 
 
 def test_what_cannot_be_compared(podrun: Podrun, make: Make, task: Callable[..., Made]) -> None:

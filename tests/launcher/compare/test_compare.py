@@ -298,7 +298,7 @@ def test_columns_that_no_variant_has_are_left_out() -> None:
 
 
 def test_metrics_of_any_name() -> None:
-    """An evaluation's plain name is told from that of training; the last value counts; NaN is none."""
+    """An evaluation's plain name is told from that of training; the last value counts; NaN is None."""
     rows = [
         {"kind": "train", "step": 1, "time": 0.0, "loss": 2.0, "f1": 0.5, "val/auc": 0.1},
         {"kind": "eval", "step": 1, "time": 0.0, "loss": 2.0, "f1": 0.4},
@@ -306,7 +306,7 @@ def test_metrics_of_any_name() -> None:
     ]
     assert metrics(rows, {"loss"}) == {
         "f1": ((1, 0.5), (2, 0.6)),
-        "val/auc": ((1, 0.1),),
+        "val/auc": ((1, 0.1), (2, None)),
         "validation f1": ((1, 0.4),),
     }
 
@@ -346,7 +346,7 @@ def test_a_metric_that_best_names_and_a_run_has_not_is_told_when_the_run_ends() 
     """Not only after all runs. A run that failed says why itself."""
     one = measured("1", [None, 0.1], metrics={"my/score": ((1, 0.5),)})
     told = lacks_metric(one, Ranking.parse("max my/scroe")) or ""
-    assert "a=1 has reported no metric my/scroe, which --best names; it has reported training loss, my/score." in told
+    assert "a=1 has reported no finite my/scroe, which --best names; it has reported training loss, my/score." in told
     assert "compare.csv will have the values of all metrics" in told
     assert lacks_metric(one, Ranking.parse("max my/score")) is None
     assert lacks_metric(replace(one, state=VariantState.FAILED), Ranking.parse("max my/scroe")) is None

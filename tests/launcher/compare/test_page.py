@@ -89,7 +89,7 @@ def test_the_fastest_steps_are_named_only_if_runs_show_it(times: dict[str, list[
         ("min training loss", "Best by min training loss: a, 0.025."),
         (
             "max f1",
-            "Best by max f1: no variant has f1; there are loss, training loss, val/top 1. "
+            "Best by max f1: no variant has a finite f1; there are validation loss, training loss, val/top 1. "
             "compare.csv has the values of all metrics.",
         ),
     ],
@@ -102,6 +102,21 @@ def test_the_best_variant_by_a_metric_of_a_program(order: str, line: str) -> Non
     best = best_variant(rows(a, b), Ranking.parse(order))
     assert best == line
     assert line in page_of(rows(a, b), replace(ABOUT, best=best))
+
+
+@pytest.mark.parametrize(
+    ("order", "line"),
+    [
+        ("max f1", "Best by max f1: b, 0.5."),
+        ("max validation accuracy", "Best by max validation accuracy: b, 0.6."),
+    ],
+)
+def test_the_best_variant_is_one_whose_last_value_is_finite_and_of_the_metric_itself(order: str, line: str) -> None:
+    """Neither a value before NaN counts, nor the accuracy of training in place of that of validation."""
+    a = {"f1": ((1, 0.9), (2, None)), "accuracy": ((2, 1.0),), "validation accuracy": ((2, 0.2),)}
+    b = {"f1": ((1, 0.1), (2, 0.5)), "accuracy": ((2, 0.6),), "validation accuracy": ((2, 0.6),)}
+    measured = rows(*(replace(variant(name, 0.1), metrics=values) for name, values in (("a", a), ("b", b))))
+    assert best_variant(measured, Ranking.parse(order)) == line
 
 
 def test_the_best_variant_by_the_loss_of_training() -> None:

@@ -31,7 +31,7 @@ def start(number: int, run: str = "run", at: float = 0.0) -> Event:
 
 
 def done(number: int, value: float, at: float = 0.0) -> Event:
-    return event("done", at, trial=number, run="run", value=value, is_best=False)
+    return event("done", at, trial=number, run="run", metric="score", value=value, is_best=False)
 
 
 def fail(number: int, retry: bool) -> Event:
