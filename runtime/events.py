@@ -4,6 +4,7 @@ Standard library only: the launcher imports this module where JAX is not install
 declarations, so the annotations of this file must not be strings.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from enum import StrEnum
@@ -276,10 +277,18 @@ E = TypeVar("E")
 def metrics_of(fields: Mapping[str, object]) -> dict[str, float]:
     """Return the metrics of an event, or of a record in metrics.jsonl: all numbers that are not among its standard fields."""
     return {
-        name: float(value)
+        name: as_float(value)
         for name, value in fields.items()
         if name not in FIELDS | _COUNTS and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
+
+
+def as_float(number: int | float) -> float:
+    """Return a number as a float: infinity for a whole number that is larger than any float."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def stamped(event: E) -> E:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from podrun.runtime.events import EventKind, StepEvent
+from podrun.runtime.events import EventKind, StepEvent, as_float
 
 from ..rundir.events import Event, Row, parse_event, parse_row
 from ..rundir.runs import RunDirectory
@@ -76,9 +76,10 @@ class Thinner:
 
 def finite(value: object) -> float | None:
     """Return the value as a float if it is a finite number, otherwise None."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return float(value)
+    number = as_float(value)
+    return number if math.isfinite(number) else None
 
 
 class Reading:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config.sections import Log
 from ..contract import UserError, Workdir
-from ..events import Metrics
+from ..events import Metrics, as_float
 from ..worker.workdir import check_folder, damaged_name, open_file, replace_text
 from .samples import Sample
 from .tracker import Ending, TrackerThread
@@ -130,7 +130,7 @@ def _evaluation(record: Mapping[str, object]) -> tuple[object, frozenset[str]]:
 def _elapsed(line: str) -> float:
     """Return the seconds of training up to a record; 0 if it has no `elapsed`, which older versions did not write."""
     seconds = json.loads(line).get("elapsed", 0.0)
-    return float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(seconds) else 0.0
+    return as_float(seconds) if isinstance(seconds, (int, float)) and math.isfinite(as_float(seconds)) else 0.0
 
 
 class TensorBoard(Writer):
