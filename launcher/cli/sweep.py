@@ -32,8 +32,8 @@ def sweep(ctx: click.Context, /, file: Path, workdir: Path | None, as_json: bool
     command goes on with a sweep that was stopped or killed; it starts no trial anew that is done.
 
     \b
-    Exit code: 0 the sweep is complete and has a best trial, 1 no trial was successful or the journal could not be
-    written, 2 bad input, 69 a host cannot be reached, 130 Ctrl-C.
+    Exit code: 0 the sweep is complete and has a best trial, 1 no trial was successful or the machine stopped the sweep
+    (as a full disk does), 2 bad input, 69 a host cannot be reached, 130 Ctrl-C.
 
     \b
     Examples:

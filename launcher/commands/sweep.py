@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode
@@ -20,7 +21,7 @@ from ..sweep.output import JsonLines, Lines, summary, trial_table, write_csv
 from ..sweep.page import About, page_of
 from ..sweep.planned import Sweep, plan_sweep
 from ..sweep.resume import as_json, begun, resumed
-from ..sweep.run_sweep import SweepRun
+from ..sweep.run_sweep import SweepError, SweepRun
 from ..sweep.state import SweepState
 from ..view.times import date_and_time
 
@@ -37,13 +38,17 @@ def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, comma
         json: print events as JSON lines.
         command: arguments of podrun, as typed.
     """
+    again = shlex.join(["podrun", *command])
     try:
         planned = plan_sweep(path, where, workdir, command)
         with Journal.open(planned.folders.results) as journal:
-            return _run(planned, journal, json, shlex.join(["podrun", *command]))
-    except (HostError, JournalError) as error:
+            return _run(planned, journal, json, again)
+    except HostError as error:
         print(f"podrun: {error}", file=sys.stderr)
-        return ExitCode.UNAVAILABLE if isinstance(error, HostError) else ExitCode.FAILED
+        return ExitCode.UNAVAILABLE
+    except (JournalError, SweepError) as error:
+        print(f"podrun: {error}; go on with: {again}", file=sys.stderr)
+        return ExitCode.FAILED
 
 
 def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
@@ -70,8 +75,10 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
         planned.file.space,
     )
     try:
-        write_csv(results / TABLE, state)
-        (results / PAGE).write_text(page_of(state, about, text), encoding="utf-8")
+        with _replaced(results / TABLE) as file:
+            write_csv(file, state)
+        with _replaced(results / PAGE) as file:
+            file.write_text(page_of(state, about, text), encoding="utf-8")
     except OSError as error:
         print(f"podrun: cannot write the results to {results}: {error.strerror}", file=sys.stderr)
         code = code or ExitCode.FAILED
@@ -80,6 +87,19 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
         print(f"{results / PAGE}\n{results / TABLE}")
         print(text if run.is_complete else f"podrun: {text}", flush=True)
     return code
+
+
+@contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Give the path of a new file that replaces `path` if it could be written. Raises OSError."""
+    new = path.with_name(f"{path.name}.tmp")
+    try:
+        yield new
+        new.replace(path)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+        raise
 
 
 def _headline(planned: Sweep, state: SweepState) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..compare.collect import collect
 from ..pod.home import podrun_home
+from ..pod.pod import Pod
 from ..report.verdict import cause_of
 from ..request.request import make_workdir
 from ..run.signals import Signals
@@ -20,7 +23,7 @@ from .events import EndEvent, Event, FailEvent, Kind, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
 from .result import NoResult, result_of
-from .space import Values, variant_of
+from .space import Values, corners, variant_of
 from .space import values_of as values_of_trial
 from .state import SweepState, Trial, TrialState
 from .trial_process import TrialProcess, settle, supervise, wait_for_any
@@ -28,6 +31,11 @@ from .trial_process import TrialProcess, settle, supervise, wait_for_any
 _POLL = 0.5  # seconds after which a signal is noticed
 _HOUR = 3600.0
 _CUT = 300  # characters of a reason
+_DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+class SweepError(Exception):
+    """The sweep cannot go on now for a reason that is no trial's fault, such as a full disk. Later it can."""
 
 
 class SweepRun:
@@ -55,13 +63,13 @@ class SweepRun:
         self._spent = state.seconds
 
     def run(self) -> int:
-        """Run the trials, and return the exit code. Raises JournalError after it has stopped them."""
+        """Run the trials, and return the exit code. Raises JournalError or SweepError after it has stopped them."""
         with Signals() as signals:
             try:
                 self._settle_orphans()
                 while self._step(signals):
                     pass
-            except JournalError:
+            except (JournalError, SweepError):
                 self._stop_all(signals)
                 raise
         if signals.received:
@@ -164,22 +172,34 @@ class SweepRun:
     # --- a trial -----------------------------------------------------------------------------------------------------
 
     def _start(self, trial: Trial, part: int) -> None:
-        """Start a run of a trial, or record why it cannot start."""
+        """Start a run of a trial, or record that its values are refused. Raises SweepError if no run can start."""
         pod = self._sweep.parts[part]
         try:
             spec = self._sweep.spec_of(variant_of(trial.number, trial.values), pod)
+        except UserError as error:
+            self._check_job(pod)
+            self.record(_failed(trial.number, "", ExitCode.BAD_CONFIG, _in_one_line(error), retry=False))
+            return
+        try:
             if pod.traits.files_are_here:
                 make_workdir(spec.workdir)
             directory = RunDirectory.create(spec)
         except UserError as error:
-            reason = "; ".join(str(error).splitlines())
-            self.record(_failed(trial.number, "", ExitCode.BAD_CONFIG, reason, retry=False))
-            return
+            raise SweepError(f"trial {trial.number} cannot start: {_in_one_line(error)}") from None
         hosts = [host.name for host in pod.hosts]
         self.record(
             {"event": Kind.START, "time": time.time(), "trial": trial.number, "run": spec.run_id, "hosts": hosts}
         )
         self._fork(trial.number, part, directory, partial(supervise, spec, directory, self._sweep.bundles))
+
+    def _check_job(self, pod: Pod) -> None:
+        """Raise SweepError if the job is refused with the values that it had been accepted with."""
+        try:
+            self._sweep.spec_of(variant_of(0, corners(self._sweep.file)[0]), pod)
+        except UserError as error:
+            raise SweepError(
+                f"the job was accepted when the sweep began, and is refused now: {_in_one_line(error)}"
+            ) from None
 
     def _fork(self, number: int, part: int, directory: RunDirectory, action: Callable[[], int]) -> None:
         self._running[number] = TrialProcess(directory, action, self._journal.close_here), part
@@ -200,7 +220,8 @@ class SweepRun:
         number, run = trial.number, directory.run_id
         status, end, _ = status_of(directory)
         assert end is not None
-        if number in self._orphans:
+        was_left = number in self._orphans
+        if was_left:
             self._orphans.remove(number)
             is_stopped = True
             if end["code"] == ExitCode.UNAVAILABLE:  # its processes had ended before it was taken over
@@ -210,6 +231,10 @@ class SweepRun:
             self._record_result(trial, directory)
         elif is_stopped and status is RunStatus.INTERRUPTED:
             self.record(_stopped(number, run, reason))
+        elif _is_full_disk(reason) and not _is_full_disk(trial.reason):  # the same again may be the trial's own doing
+            self.record(_stopped(number, run, reason))
+            if not was_left:
+                raise SweepError(f"trial {number} was stopped: {reason}")
         elif status is RunStatus.INTERRUPTED:  # `podrun stop RUN`
             self.record(_failed(number, run, end["code"], reason, retry=False))
         else:
@@ -273,6 +298,14 @@ class SweepRun:
             for process in wait_for_any([process for process, _ in self._running.values()], _POLL):
                 number = next(number for number, (one, _) in self._running.items() if one is process)
                 self._running.pop(number)[0].close()
+
+
+def _in_one_line(error: UserError) -> str:
+    return "; ".join(str(error).splitlines())
+
+
+def _is_full_disk(reason: str) -> bool:
+    return any(text in reason for text in _DISK)
 
 
 def _failed(number: int, run: str, code: int, reason: str, *, retry: bool) -> FailEvent:

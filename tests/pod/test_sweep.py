@@ -180,3 +180,25 @@ def test_a_metric_that_is_missing_is_named_with_those_that_there_are(sweep: Sand
     done = sweep.podrun(*SWEEP[:-1])
     assert done.returncode == 1, done.stderr
     assert "trial 0 failed: it has reported no skore, but validation score" in done.stdout
+
+
+def test_a_full_disk_stops_the_sweep_and_costs_no_trial(sweep: Sandbox) -> None:
+    """The same command goes on when there is room."""
+    full = sweep.path / "full"
+    (sweep.path / "trial.py").write_text(
+        f"import os\nif os.path.exists({str(full)!r}): raise OSError(28, os.strerror(28))\n{TRIAL}"
+    )
+    text = (
+        FILE.replace("trials: 6", "trials: 1").replace('"yes"', '"not"').replace("side_by_side: 2", "side_by_side: 1")
+    )
+    (sweep.path / "sweep.yaml").write_text(text)
+    full.touch()
+    stopped = sweep.podrun(*SWEEP)
+    assert stopped.returncode == 1
+    assert "podrun: trial 0 was stopped: " in stopped.stderr and "No space left on device" in stopped.stderr
+    assert "; go on with: podrun sweep" in stopped.stderr
+    assert [event["event"] for event in journal(sweep)] == ["sweep", "trial", "start", "stop"]
+    full.unlink()
+    done = sweep.podrun(*SWEEP)
+    assert done.returncode == 0, done.stderr
+    assert [event["event"] for event in journal(sweep)[4:]] == ["resume", "start", "done", "end"]
