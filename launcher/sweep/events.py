@@ -79,6 +79,10 @@ class StartEvent(_Event):
     """Id of the run, for `podrun status`, `logs`, `report` and `pull`."""
     hosts: list[str]
     """The hosts that it runs on."""
+    home: str
+    """The folder of podrun's files that has its record, as PODRUN_HOME says."""
+    machine: str
+    """Name of the machine whose podrun supervises it."""
 
 
 class DoneEvent(_Event):

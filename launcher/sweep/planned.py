@@ -99,6 +99,10 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
             "pip install 'optuna>=4,<5', or use search: random"
         )
     name = path.stem
+    if not name.strip("."):
+        raise UserError(
+            f"{path}: the sweep would be called {name!r}, which is no folder of its own; name the file otherwise"
+        )
     where = replace(where, train=file.job)
     request = Request(file.job, (), where, workdir, program=file.program, label=Label(name), command=tuple(command))
     if queue := queue_name(request):

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from podrun.runtime.contract import UserError
 
+from ..rundir.runs import RunDirectory
 from .events import VERSION, Event, Kind, SweepEvent
 from .journal import JOURNAL
 from .planned import Sweep
-from .state import SweepState, state_of
+from .space import values_of
+from .state import SweepState, Trial, TrialState, state_of
+from .sweep_file import SweepFile
 
 _MAY_CHANGE = ("budget", "retries", "side_by_side")
 """Keys of sweep.yaml that change no trial, but for `side_by_side` in a search that learns from results.
@@ -71,11 +76,42 @@ def resumed(sweep: Sweep, events: Sequence[Event]) -> SweepState:
             )
         )
     try:
-        return state_of(events, sweep.file.ranking)
+        state = state_of(events, sweep.file.ranking)
+        for trial in state.trials.values():
+            _check_values(sweep.file, trial)
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{journal} contradicts itself: {error.args[0]}; restore it, or choose another folder with --workdir DIR"
         ) from None
+    _check_left(state, journal)
+    return state
+
+
+def _check_values(file: SweepFile, trial: Trial) -> None:
+    """Raise ValueError if a trial has values that the sweep would not have chosen."""
+    if file.learns:  # another release of Optuna may suggest others
+        if [*trial.values] != [*file.space] or not all(
+            parameter.has(trial.values[key]) for key, parameter in file.space.items()
+        ):
+            raise ValueError(f"trial {trial.number} has {json.dumps(trial.values)}, which is not in the space")
+    elif json.dumps(trial.values) != json.dumps(chosen := values_of(file, trial.number)):
+        raise ValueError(f"trial {trial.number} has {json.dumps(trial.values)} in place of {json.dumps(chosen)}")
+
+
+def record_of(trial: Trial) -> RunDirectory:
+    """Return the run directory of a trial's last run, where the podrun that started it has made it."""
+    return RunDirectory(Path(trial.home) / "runs" / trial.runs[-1])
+
+
+def _check_left(state: SweepState, journal: Path) -> None:
+    """Raise UserError if a trial may still run on a machine where nobody here can see it, so that it would run twice."""
+    for trial in state.in_state(TrialState.RUNNING):
+        if trial.machine != socket.gethostname() and not record_of(trial).path.exists():
+            raise UserError(
+                f"trial {trial.number} may still run: {trial.machine} has started its run {trial.runs[-1]}, whose record "
+                f"{record_of(trial).path} is not here. Go on with the sweep on {trial.machine}; or, if that machine is gone "
+                f"for good and nothing runs on {', '.join(trial.hosts)}, remove the last line of {journal.name} with this run"
+            )
 
 
 def as_json(sweep: Sweep) -> dict[str, Any]:

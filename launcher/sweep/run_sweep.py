@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from functools import partial
 
 from podrun.runtime.contract import ExitCode, UserError
 
+from ..agent.base.disk import free_space
 from ..compare.collect import collect
 from ..pod.home import podrun_home
 from ..pod.pod import Pod
@@ -23,14 +25,17 @@ from .events import EndEvent, Event, FailEvent, Kind, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
 from .result import NoResult, result_of
+from .resume import record_of
 from .space import Values, corners, variant_of
 from .space import values_of as values_of_trial
 from .state import SweepState, Trial, TrialState
+from .sweep_file import MAX_TRIALS
 from .trial_process import TrialProcess, settle, supervise, wait_for_any
 
 _POLL = 0.5  # seconds after which a signal is noticed
 _HOUR = 3600.0
 _CUT = 300  # characters of a reason
+_LITTLE = 1 << 20  # bytes of free space with which a disk counts as full
 _DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
@@ -54,10 +59,12 @@ class SweepRun:
         self._journal = journal
         self.state = state
         self._tell = tell
-        self._running: dict[int, tuple[TrialProcess, int]] = {}
-        """The process of each running trial, and the number of its part of the pod."""
+        self._running: dict[int, tuple[TrialProcess, Set[str]]] = {}
+        """The process of each running trial, and the names of its hosts."""
         self._orphans: set[int] = set()
         """Running trials that an earlier call has started."""
+        self._settling: set[int] = set()
+        """Running trials whose supervisor is gone, so that their runs are brought to an end."""
         self._signalled = 0  # number of the user's signals that were passed on
         self._began = time.monotonic()
         self._spent = state.seconds
@@ -106,10 +113,8 @@ class SweepRun:
     def _step(self, signals: Signals) -> bool:
         """Start what can start, wait a moment, and record what has ended. Returns False if nothing is left to do."""
         self._pass_on(signals)
-        free = [part for part in range(len(self._sweep.parts)) if part not in self._busy()]
-        while free and not signals.received and (trial := self._next()):
-            self._start(trial, free[0])
-            free = [part for part in range(len(self._sweep.parts)) if part not in self._busy()]
+        while not signals.received and (part := self._free()) and (trial := self._next()):
+            self._start(trial, part)
         if not self._running:
             return False
         for process in wait_for_any([process for process, _ in self._running.values()], _POLL):
@@ -117,8 +122,10 @@ class SweepRun:
             self._ended(number, is_stopped=bool(signals.received))
         return True
 
-    def _busy(self) -> set[int]:
-        return {part for _, part in self._running.values()}
+    def _free(self) -> Pod | None:
+        """Return a part of the pod on whose hosts nothing runs; None if there is none."""
+        busy = {host for _, hosts in self._running.values() for host in hosts}
+        return next((part for part in self._sweep.parts if not busy & _names(part)), None)
 
     def _next(self) -> Trial | None:
         """Return the trial to start next: one that has begun before a new one; None if there is none."""
@@ -139,7 +146,7 @@ class SweepRun:
         file, number = self._sweep.file, len(self.state.trials)
         budget = file.budget
         hours = (self._spent + time.monotonic() - self._began) / _HOUR
-        if file.search == "grid" and number >= file.combinations():
+        if number >= (file.combinations() if file.search == "grid" else MAX_TRIALS):
             return False
         if (budget.trials is not None and number >= budget.trials) or (
             budget.hours is not None and hours >= budget.hours
@@ -171,9 +178,8 @@ class SweepRun:
 
     # --- a trial -----------------------------------------------------------------------------------------------------
 
-    def _start(self, trial: Trial, part: int) -> None:
+    def _start(self, trial: Trial, pod: Pod) -> None:
         """Start a run of a trial, or record that its values are refused. Raises SweepError if no run can start."""
-        pod = self._sweep.parts[part]
         try:
             spec = self._sweep.spec_of(variant_of(trial.number, trial.values), pod)
         except UserError as error:
@@ -186,11 +192,18 @@ class SweepRun:
             directory = RunDirectory.create(spec)
         except UserError as error:
             raise SweepError(f"trial {trial.number} cannot start: {_in_one_line(error)}") from None
-        hosts = [host.name for host in pod.hosts]
         self.record(
-            {"event": Kind.START, "time": time.time(), "trial": trial.number, "run": spec.run_id, "hosts": hosts}
+            {
+                "event": Kind.START,
+                "time": time.time(),
+                "trial": trial.number,
+                "run": spec.run_id,
+                "hosts": [host.name for host in pod.hosts],
+                "home": str(podrun_home()),
+                "machine": socket.gethostname(),
+            }
         )
-        self._fork(trial.number, part, directory, partial(supervise, spec, directory, self._sweep.bundles))
+        self._fork(trial.number, _names(pod), directory, partial(supervise, spec, directory, self._sweep.bundles))
 
     def _check_job(self, pod: Pod) -> None:
         """Raise SweepError if the job is refused with the values that it had been accepted with."""
@@ -201,19 +214,28 @@ class SweepRun:
                 f"the job was accepted when the sweep began, and is refused now: {_in_one_line(error)}"
             ) from None
 
-    def _fork(self, number: int, part: int, directory: RunDirectory, action: Callable[[], int]) -> None:
-        self._running[number] = TrialProcess(directory, action, self._journal.close_here), part
+    def _fork(self, number: int, hosts: Set[str], directory: RunDirectory, action: Callable[[], int]) -> None:
+        self._running[number] = TrialProcess(directory, action, self._journal.close_here), hosts
+
+    def _settle(self, number: int, hosts: Set[str], directory: RunDirectory) -> None:
+        self._settling.add(number)
+        self._fork(number, hosts, directory, partial(settle, directory))
 
     def _ended(self, number: int, *, is_stopped: bool) -> None:
-        """Record how a run has ended."""
-        process, part = self._running.pop(number)
+        """Record how a run has ended. Raises SweepError if it cannot be brought to an end."""
+        process, hosts = self._running.pop(number)
         process.close()
         directory = process.directory
-        end = directory.end()
-        if end is None:
-            if not is_stopped:  # its supervisor was killed, as by the kernel's OOM killer
-                self._fork(number, part, directory, partial(settle, directory))
-            return  # the next call of the command brings it to its end
+        if directory.end() is None:
+            if is_stopped:
+                return  # the next call of the command brings it to its end
+            if number in self._settling:
+                raise SweepError(
+                    f"run {directory.run_id} of trial {number} cannot be brought to an end: {_why_without_end(directory)}"
+                )
+            self._settle(number, hosts, directory)  # its supervisor was killed, as by the kernel's OOM killer
+            return
+        self._settling.discard(number)
         self._record_end(self.state.trials[number], directory, is_stopped)
 
     def _record_end(self, trial: Trial, directory: RunDirectory, is_stopped: bool) -> None:
@@ -268,18 +290,13 @@ class SweepRun:
 
     def _settle_orphans(self) -> None:
         """Bring the runs to their end that an earlier call of the command has left."""
-        free = [*range(len(self._sweep.parts))]
         for trial in self.state.in_state(TrialState.RUNNING):
-            directory = RunDirectory(podrun_home() / "runs" / trial.runs[-1])
+            directory = record_of(trial)
             if not directory.path.exists():
-                reason = f"{directory.path} is gone, or of another machine"
-                self.record(_stopped(trial.number, directory.run_id, reason))
+                self.record(_stopped(trial.number, directory.run_id, f"{directory.path} is gone"))
                 continue
-            hosts = [[host.name for host in part.hosts] for part in self._sweep.parts]
-            part = next((number for number in free if hosts[number] == trial.hosts), free[0])
-            free.remove(part)
             self._orphans.add(trial.number)
-            self._fork(trial.number, part, directory, partial(settle, directory))
+            self._settle(trial.number, {*trial.hosts}, directory)
 
     def _pass_on(self, signals: Signals) -> None:
         """Pass new signals on to the trials: after the first they end with a checkpoint, after the second at once."""
@@ -298,6 +315,19 @@ class SweepRun:
             for process in wait_for_any([process for process, _ in self._running.values()], _POLL):
                 number = next(number for number, (one, _) in self._running.items() if one is process)
                 self._running.pop(number)[0].close()
+
+
+def _names(part: Pod) -> set[str]:
+    return {host.name for host in part.hosts}
+
+
+def _why_without_end(directory: RunDirectory) -> str:
+    try:
+        if free_space(str(directory.path)) < _LITTLE:
+            return f"the disk of {directory.path} is full; make room"
+        return f"see {directory.supervisor_log}"
+    except OSError as error:
+        return f"{directory.path}: {error.strerror}"
 
 
 def _in_one_line(error: UserError) -> str:

@@ -16,6 +16,7 @@ from .sweep_file import Parameter, SweepFile
 
 Values = Mapping[str, JsonValue]
 """The value of each key of the space."""
+_BETWEEN = 0.618  # place in a range; from 3 to 9 it is no whole number, as most of the range are none
 _DIGITS = 6  # significant digits of a number from a range, so that it is short in tables and read back exactly
 
 
@@ -63,7 +64,7 @@ def rounded(parameter: Parameter, number: float) -> float:
 
 
 def corners(sweep: SweepFile) -> list[Values]:
-    """Return trials that have each listed value, and both ends of each range, at least once.
+    """Return trials that have each listed value, and of each range both ends and a number between, at least once.
 
     A value that the job does not accept is found by them before anything starts.
     """
@@ -76,7 +77,8 @@ def _ends(parameter: Parameter) -> Sequence[JsonValue]:
     if parameter.values is not None:
         return parameter.values
     ends: list[JsonValue] = [parameter.min, parameter.max]
-    return [int(end) if parameter.whole and isinstance(end, float) else end for end in ends]
+    ends = [int(end) if parameter.whole and isinstance(end, float) else end for end in ends]
+    return [*ends, drawn(parameter, _BETWEEN)]
 
 
 def variant_of(number: int, values: Values) -> Variant:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,6 +11,8 @@ from podrun.runtime.ranking import Ranking
 
 from .events import Event, Kind
 from .space import Values
+
+_RUN = re.compile(r"[\w-]+")  # stays in the folder of the runs
 
 
 class TrialState(StrEnum):
@@ -30,6 +33,10 @@ class Trial:
     state: TrialState = TrialState.WAITING
     hosts: list[str] = field(default_factory=list)
     """Hosts of its last run."""
+    home: str = ""
+    """Folder of podrun's files with the record of its last run."""
+    machine: str = ""
+    """Machine whose podrun supervises its last run."""
     runs: list[str] = field(default_factory=list)
     """Ids of its runs, the last one last."""
     failures: int = 0
@@ -65,35 +72,52 @@ class SweepState:
         self.seconds += max(0.0, event["time"] - self._last) if self._last is not None else 0.0
         self._last = event["time"]
         match event["event"]:
+            case Kind.SWEEP:
+                if self.trials:
+                    raise ValueError("a sweep begins twice")
             case Kind.TRIAL:
-                if event["trial"] in self.trials:
-                    raise ValueError(f"trial {event['trial']} is chosen twice")
+                if event["trial"] != len(self.trials):
+                    raise ValueError(f"trial {event['trial']} is chosen in place of trial {len(self.trials)}")
                 self.trials[event["trial"]] = Trial(event["trial"], event["values"])
             case Kind.START:
-                trial = self._open(event["trial"])
+                trial = self._in_state(event["trial"], TrialState.WAITING)
+                if not _RUN.fullmatch(event["run"]):
+                    raise ValueError(f"{event['run']!r} is not the id of a run")
                 trial.state = TrialState.RUNNING
                 trial.runs.append(event["run"])
-                trial.hosts = event["hosts"]
+                trial.hosts, trial.home, trial.machine = event["hosts"], event["home"], event["machine"]
             case Kind.DONE:
-                trial = self._open(event["trial"])
+                trial = self._with_run(event["trial"], event["run"])
                 trial.state, trial.value, trial.reason = TrialState.DONE, event["value"], ""
                 self.metric = event["metric"]
             case Kind.FAIL:
-                trial = self._open(event["trial"])
+                trial = (
+                    self._with_run(event["trial"], event["run"])
+                    if event["run"]
+                    else self._in_state(event["trial"], TrialState.WAITING)
+                )
                 trial.failures += 1
                 trial.state = TrialState.WAITING if event["retry"] else TrialState.FAILED
                 trial.reason, trial.code = event["reason"], event["code"]
             case Kind.STOP:
-                trial = self._open(event["trial"])
+                trial = self._with_run(event["trial"], event["run"])
                 trial.state, trial.reason = TrialState.WAITING, event["reason"]
 
-    def _open(self, number: int) -> Trial:
-        """Return a trial that has not ended. Raises KeyError, ValueError."""
+    def _in_state(self, number: int, state: TrialState) -> Trial:
+        """Return a trial that is in this state. Raises KeyError, ValueError."""
         if number not in self.trials:
             raise KeyError(f"trial {number} was not chosen before")
-        if self.trials[number].has_ended:
-            raise ValueError(f"trial {number} has ended before")
-        return self.trials[number]
+        trial = self.trials[number]
+        if trial.state is not state:
+            raise ValueError(f"trial {number} is {trial.state}, not {state}")
+        return trial
+
+    def _with_run(self, number: int, run: str) -> Trial:
+        """Return a trial that this run is running. Raises KeyError, ValueError."""
+        trial = self._in_state(number, TrialState.RUNNING)
+        if trial.runs[-1] != run:
+            raise ValueError(f"run {run} of trial {number} ends, and {trial.runs[-1]} is the one that runs")
+        return trial
 
     def in_state(self, *states: TrialState) -> list[Trial]:
         """Return the trials in one of the states, in the order of their numbers."""

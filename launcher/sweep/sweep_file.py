@@ -62,6 +62,13 @@ class Parameter(Section):
         if self.whole and (self.min != math.floor(self.min) or self.max != math.floor(self.max)):
             raise ValueError("min and max must be whole numbers, because int is true")
 
+    def has(self, value: JsonValue) -> bool:
+        """Return whether a value is one of these."""
+        if self.values is not None:
+            return value in self.values
+        assert self.min is not None and self.max is not None
+        return isinstance(value, int if self.whole else float) and self.min <= value <= self.max
+
 
 class Budget(Section):
     """The limits of a sweep. The first limit that is reached counts."""

@@ -89,6 +89,14 @@ def settle(directory: RunDirectory) -> int:
     return end["code"] if end else ExitCode.FAILED
 
 
+def _log(directory: RunDirectory) -> int:
+    """Open the log of what a process prints. The sweep says if its run could not be brought to an end, so none is needed."""
+    try:
+        return os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError:  # the run directory is gone, or its disk is full
+        return os.open(os.devnull, os.O_WRONLY)
+
+
 def _run(parent: int, directory: RunDirectory, action: Callable[[], int], in_child: Callable[[], None]) -> NoReturn:
     """Run the action in this forked process, and exit."""
     code = int(ExitCode.FAILED)
@@ -98,7 +106,7 @@ def _run(parent: int, directory: RunDirectory, action: Callable[[], int], in_chi
         for number in NUMBERS:
             signal.signal(number, signal.SIG_DFL)
         in_child()
-        log = os.open(directory.supervisor_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log = _log(directory)
         for descriptor in (1, 2):
             os.dup2(log, descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from errno import ENOSPC
+import shutil
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ...conftest import Sandbox
-from .conftest import Podrun
+from .conftest import Make, Podrun
 
 SWEEP = ("sweep", "--slice", "cpu-1x1", "--simulate", "sweep.yaml")
 FILE = """
@@ -20,7 +21,6 @@ space: {x: {values: [1, 2]}}
 search: grid
 metric: max score
 """
-FULL = os.strerror(ENOSPC)
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +46,110 @@ def test_a_machine_on_which_no_run_can_start_stops_the_sweep_and_costs_no_trial(
     assert "trial 0 cannot start: cannot make the run directory" in done.err
     assert "go on with: podrun sweep" in done.err
     assert [event["event"] for event in journal(folder)] == ["sweep", "trial"]
+
+
+RUN = "20261128-151707-c47a9f"
+
+
+@pytest.fixture
+def killed(podrun: Podrun, folder: Path, home: Path) -> Callable[..., None]:
+    """Leaves a sweep that was killed while its first trial ran."""
+
+    def left(**start: Any) -> None:
+        (home / "runs").write_text("so that nothing starts")
+        podrun(*SWEEP)
+        (home / "runs").unlink()
+        started = {"event": "start", "time": 1.0, "trial": 0, "run": RUN, "hosts": ["host-0"]}
+        where = {"home": str(home), "machine": socket.gethostname()}
+        with (folder / "runs" / "sweep" / "sweep.jsonl").open("a") as file:
+            print(json.dumps({**started, **where, **start}), file=file)
+
+    home.mkdir(mode=0o700, exist_ok=True)
+    return left
+
+
+def test_a_run_that_cannot_be_brought_to_an_end_stops_the_sweep(
+    podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make
+) -> None:
+    """Once, with one sentence, and without a process that tries it again for ever."""
+    killed()
+    run = make(RUN, begin=False).directory
+    run.events.unlink(missing_ok=True)
+    run.events.mkdir()
+    done = podrun(*SWEEP)
+    assert done.code == 1
+    message = f"podrun: run {RUN} of trial 0 cannot be brought to an end: see {run.supervisor_log}; go on with: podrun"
+    assert done.err.splitlines()[-1].startswith(message) and done.err.count("cannot be brought") == 1
+    assert journal(folder)[-1]["event"] == "resume"
+
+
+def test_a_run_of_another_home_is_looked_for_there(
+    podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial never runs twice at once, although the run's record is not among the runs of this podrun."""
+    killed()
+    make(RUN, begin=False).end(0, message="done")
+    other = folder / "other"
+    other.mkdir(mode=0o700)
+    (other / "runs").write_text("so that nothing starts")
+    monkeypatch.setenv("PODRUN_HOME", str(other))
+    done = podrun(*SWEEP)
+    assert "trial 1 cannot start" in done.err
+    assert [(event["event"], event.get("trial")) for event in journal(folder)[-3:]] == [
+        *(("resume", None), ("fail", 0), ("trial", 1))
+    ]
+
+
+def test_a_run_of_another_machine_that_may_go_on_is_refused(
+    podrun: Podrun, folder: Path, killed: Callable[..., None]
+) -> None:
+    killed(machine="login7")
+    before = journal(folder)
+    done = podrun(*SWEEP)
+    assert done.code == 2 and done.out == ""
+    assert f"trial 0 may still run: login7 has started its run {RUN}" in done.err and "on host-0, remove" in done.err
+    assert journal(folder) == before
+
+
+def test_fewer_trials_at_once_than_were_running(
+    podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make
+) -> None:
+    """Their runs are brought to an end first, on whatever hosts they are."""
+    killed()
+    make(RUN, begin=False).end(0, message="done")
+    second = "20261128-151707-c47aa0"
+    shutil.copytree(make(RUN, begin=False).directory.path, make(second, begin=False).directory.path, dirs_exist_ok=True)
+    started = journal(folder)[-1]
+    with (folder / "runs" / "sweep" / "sweep.jsonl").open("a") as file:
+        print(json.dumps({"event": "trial", "time": 1.0, "trial": 1, "values": {"x": 2}}), file=file)
+        print(json.dumps({**started, "trial": 1, "run": second}), file=file)
+    done = podrun(*SWEEP)
+    assert done.code == 1, done.err
+    assert {event["trial"] for event in journal(folder) if event["event"] == "fail"} == {0, 1}
+    assert journal(folder)[-1]["is_complete"]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ({"event": "trial", "trial": 0, "values": {"x": 9}}, 'trial 0 has {"x": 9} in place of {"x": 1}'),
+        ({"event": "trial", "trial": 0, "values": {}}, 'trial 0 has {} in place of {"x": 1}'),
+        ({"event": "trial", "trial": 1, "values": {"x": 2}}, "trial 1 is chosen in place of trial 0"),
+    ],
+)
+def test_a_journal_with_a_trial_of_another_sweep_is_refused(
+    podrun: Podrun, folder: Path, killed: Callable[..., None], line: dict[str, Any], why: str
+) -> None:
+    killed()
+    path = folder / "runs" / "sweep" / "sweep.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (journal(folder)[0], {"time": 1.0, **line})))
+    done = podrun(*SWEEP)
+    assert done.code == 2 and f"contradicts itself: {why}; restore it" in done.err
+
+
+@pytest.mark.parametrize("name", ["..yaml", "...yaml"])
+def test_a_sweep_has_a_folder_of_its_own(podrun: Podrun, folder: Path, name: str) -> None:
+    (folder / "sweep.yaml").rename(folder / name)
+    done = podrun(*SWEEP[:-1], name)
+    assert done.code == 2 and "name the file otherwise" in done.err
+    assert not (folder / "sweep.jsonl").exists() and not (folder / "runs").exists()

@@ -22,17 +22,21 @@ def event(kind: str, at: float = 0.0, **fields: Any) -> Event:
     return parse(json.dumps({"event": kind, "time": at, **fields}).encode())
 
 
+def begin() -> Event:
+    return event("sweep", version=1, name="s", file={}, job={}, slice="cpu-1x1", parts=[["host-0"]], folder="/runs/s")
+
+
 def trial(number: int, at: float = 0.0) -> Event:
     return event("trial", at, trial=number, values={"lr": 0.1 * number})
 
 
 def start(number: int, run: str = "run", at: float = 0.0) -> Event:
-    return event("start", at, trial=number, run=run, hosts=["host-0"])
+    return event("start", at, trial=number, run=run, hosts=["host-0"], home="/home", machine="login")
 
 
-def done(number: int, value: float, at: float = 0.0) -> Event:
-    return event("done", at, trial=number, run="run", metric="score", value=value, is_best=False)
+def done(number: int, value: float, at: float = 0.0, run: str = "run") -> Event:
+    return event("done", at, trial=number, run=run, metric="score", value=value, is_best=False)
 
 
-def fail(number: int, retry: bool) -> Event:
-    return event("fail", trial=number, run="run", code=1, reason="boom", retry=retry)
+def fail(number: int, retry: bool, run: str = "run") -> Event:
+    return event("fail", trial=number, run=run, code=1, reason="boom", retry=retry)

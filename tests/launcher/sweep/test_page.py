@@ -26,7 +26,7 @@ def searched(count: int) -> SweepState:
     for number in range(count):
         name = ["</script><b>", "sgd"][number % 2]
         values = {"lr": 10 ** (-4 + 3 * number / count), "layers": 2 + 2 * (number % 2), "name": name}
-        events += [event("trial", trial=number, values=values), start(number, f"run-{number}")]
+        events += [event("trial", trial=number, values=values), start(number)]
         events.append(fail(number, retry=False) if number == 3 else done(number, -((number - count / 4) ** 2)))
     return state_of(events, Ranking("score", is_max=True))
 

@@ -45,9 +45,9 @@ def test_the_ends_of_a_range_are_not_exceeded_by_rounding() -> None:
     assert 0.12345678 <= float(str(drawn(parameter, 0.0))) <= 0.12345679
 
 
-def test_corners_have_each_listed_value_and_both_ends() -> None:
+def test_corners_have_each_listed_value_both_ends_and_a_number_between() -> None:
     found = corners(made())
-    assert [one["layers"] for one in found] == [2, 4, 8] and [one["lr"] for one in found] == [1e-4, 1e-1, 1e-1]
+    assert [one["layers"] for one in found] == [2, 4, 8] and [one["lr"] for one in found] == [1e-4, 1e-1, 0.00714496]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from podrun.launcher.sweep.state import TrialState, state_of
 from podrun.runtime.ranking import Ranking
 
-from .made import done, event, fail, start, trial
+from .made import begin, done, event, fail, start, trial
 
 MAX = Ranking("score", is_max=True)
 
@@ -22,7 +22,7 @@ def test_what_a_journal_says() -> None:
         done(1, 0.5),
         fail(0, retry=True),
         start(0, "again"),
-        done(0, 0.5),
+        done(0, 0.5, run="again"),
     ]
     events += [trial(2), start(2), fail(2, retry=False), trial(3), start(3), trial(4)]
     state = state_of(events, MAX)
@@ -50,8 +50,32 @@ def test_the_time_between_two_calls_is_not_counted() -> None:
 
 @pytest.mark.parametrize(
     "events",
-    [[start(0)], [trial(0), trial(0)], [trial(0), start(0), done(0, 1.0), done(0, 2.0)]],
-    ids=["a trial that was not chosen", "a trial that is chosen twice", "a trial that has ended twice"],
+    [
+        [start(0)],
+        [trial(0), trial(0)],
+        [trial(1)],
+        [trial(0), start(0), done(0, 1.0), done(0, 2.0)],
+        [trial(0), done(0, 1.0)],
+        [trial(0), start(0), start(0, "again")],
+        [trial(0), start(0), done(0, 1.0, run="other")],
+        [trial(0), start(0), fail(0, retry=True, run="")],
+        [trial(0), start(0, "")],
+        [trial(0), start(0, "../../etc")],
+        [begin(), trial(0), begin()],
+    ],
+    ids=[
+        "a trial that was not chosen",
+        "a trial that is chosen twice",
+        "a trial without those before it",
+        "a trial that has ended twice",
+        "a trial that is done and was not started",
+        "a trial that is started twice at once",
+        "the end of another run",
+        "values that are refused while the trial runs",
+        "a run without an id",
+        "a run whose id leaves the folder of the runs",
+        "two sweeps",
+    ],
 )
 def test_events_that_contradict_each_other_are_refused(events: list[object]) -> None:
     with pytest.raises((KeyError, ValueError)):

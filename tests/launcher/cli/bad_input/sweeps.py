@@ -119,6 +119,13 @@ SWEEPS = [
         f"job: train.yaml\nspace: {{steps: {{values: [3, many]}}}}\n{_REST}",
     ),
     _case(
+        "a range whose numbers the job does not accept",
+        "must be a whole number",
+        "steps=6.708",
+        "train.yaml",
+        f"job: train.yaml\nspace: {{steps: {{min: 3, max: 9}}}}\n{_REST}",
+    ),
+    _case(
         "a key that the job does not have",
         "there is no such key",
         "optimizer.lr:",
