@@ -25,7 +25,7 @@ metric: max score
 
 @pytest.fixture(autouse=True)
 def folder(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a sweep.yaml."""
+    """Makes a sweep.yaml in the current folder, and returns that."""
     monkeypatch.chdir(sandbox.path)
     (sandbox.path / "trial.py").write_text("")
     (sandbox.path / "sweep.yaml").write_text(FILE)
@@ -71,7 +71,7 @@ def killed(podrun: Podrun, folder: Path, home: Path) -> Callable[..., None]:
 def test_a_run_that_cannot_be_brought_to_an_end_stops_the_sweep(
     podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make
 ) -> None:
-    """Once, with one sentence, and without a process that tries it again for ever."""
+    """Podrun tries it once, and says so in one sentence."""
     killed()
     run = make(RUN, begin=False).directory
     run.events.unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def test_a_run_of_another_machine_that_may_go_on_is_refused(
 def test_fewer_trials_at_once_than_were_running(
     podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make
 ) -> None:
-    """Their runs are brought to an end first, on whatever hosts they are."""
+    """Podrun first brings their runs to an end, on whatever hosts they are."""
     killed()
     make(RUN, begin=False).end(0, message="done")
     second = "20261128-151707-c47aa0"
