@@ -1,4 +1,4 @@
-"""What a person reads who presses Ctrl-C twice: on a simulated pod."""
+"""Ctrl-C twice on a simulated pod, and the lines that the user reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a restart need not do again: agents wait for it, and so do prewarmed workers."""
+"""A restart does not do everything again: agents wait for it, and so do prewarmed workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parameters are, by name and shape: trees as flax, Equinox, haiku and plain JAX make them."""
+"""Parameters are recognized by name and shape: trees as flax, Equinox, haiku and plain JAX make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a submitted job asks a real SLURM for: CPUs with all GPUs of a node, and the end of another job."""
+"""Requests of a submitted job to a real SLURM: CPUs with all GPUs of a node, and the end of another job."""
 
 from __future__ import annotations
 

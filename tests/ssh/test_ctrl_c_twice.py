@@ -1,4 +1,4 @@
-"""What a person reads who presses Ctrl-C twice: on hosts reached by SSH."""
+"""Ctrl-C twice on hosts reached by SSH, and the lines that the user reads."""
 
 from __future__ import annotations
 

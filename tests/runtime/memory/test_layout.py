@@ -1,4 +1,4 @@
-"""Which process keeps which part of the state, and which checkpoint in memory is the newest that is complete: values only."""
+"""Values decide which process keeps which part of the state, and which checkpoint in memory is the newest complete one."""
 
 from __future__ import annotations
 

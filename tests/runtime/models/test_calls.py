@@ -1,4 +1,4 @@
-"""What a model's call gets by name: it knows training from evaluation, whatever it calls the flag; nothing unasked."""
+"""A model's call gets arguments by name: it knows training from evaluation, whatever it calls the flag; nothing unasked."""
 
 from __future__ import annotations
 

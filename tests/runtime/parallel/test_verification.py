@@ -212,7 +212,7 @@ def test_odd_results_are_counted_for_each_place() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_program_that_is_seldom_odd_blames_no_host(seed: int) -> None:
-    """Of 400 comparisons of 4 devices, each odd in 8 % of its computations."""
+    """There are 400 comparisons of 4 devices, each of which is odd in 8 % of its computations."""
     random = np.random.default_rng(seed)
     for _ in range(400):
         values = np.where(random.random((16, 4)) < 0.08, 1, 0).tolist()
