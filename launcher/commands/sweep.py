@@ -57,7 +57,7 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
     lines.know(state)
     run = SweepRun(planned, journal, state, JsonLines() if json else lines)
     if journal.events:
-        run.record({"event": Kind.RESUME, "time": time.time(), "file": as_json(planned)})
+        run.record({"event": Kind.RESUME, "time": time.time(), "file": as_json(planned.file)})
     else:
         run.record(begun(planned))
     if not json:

@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import yaml
+
 from podrun.runtime.contract import UserError
 
 from ..pod.errors import Mistakes
+from ..yamlfile.yaml_file import parse
 
 MAX_VARIANTS = 100
 _FOLDER = 100  # maximum length of a folder's name
@@ -117,8 +120,12 @@ def _place(key: str) -> str:
 
 def _plain(value: str) -> str:
     """Return a value without the quotes around it, as a shell would pass it to a program."""
-    quoted = _QUOTED.fullmatch(value)
-    return value[1:-1].replace("''" if value[0] == "'" else '\\"', value[0]) if quoted else value
+    if not _QUOTED.fullmatch(value):
+        return value
+    try:
+        return str(parse(value)[0])
+    except yaml.YAMLError:  # typed with a backslash that is no escape
+        return value[1:-1].replace('\\"', '"')
 
 
 def _text(key: str, value: str) -> str:

@@ -43,7 +43,7 @@ def begun(sweep: Sweep) -> SweepEvent:
         "time": time.time(),
         "version": VERSION,
         "name": sweep.name,
-        "file": as_json(sweep),
+        "file": as_json(sweep.file),
         "job": sweep.job,
         "slice": sweep.parts[0].slice.name,
         "parts": [[host.name for host in part.hosts] for part in sweep.parts],
@@ -114,19 +114,27 @@ def _check_left(state: SweepState, journal: Path) -> None:
             )
 
 
-def as_json(sweep: Sweep) -> dict[str, Any]:
+def as_json(file: SweepFile) -> dict[str, Any]:
     """Return the content of sweep.yaml as the journal has it."""
-    values: dict[str, Any] = sweep.file.model_dump(mode="json", by_alias=True)
+    values: dict[str, Any] = file.model_dump(mode="json", by_alias=True)
     return values
 
 
 def _differences(sweep: Sweep, first: SweepEvent) -> Iterator[str]:
-    now = as_json(sweep)
-    for key in [*first["file"], *(key for key in now if key not in first["file"])]:
-        if (key not in _MAY_CHANGE or (key == "side_by_side" and sweep.file.learns)) and key != "job":
-            yield from _between(key, first["file"].get(key), now.get(key))
+    yield from file_differences(first["file"], sweep.file)
     yield from _between("the job's", first["job"], sweep.job)
     yield from _between("the slice of a trial", first["slice"], sweep.parts[0].slice.name)
+
+
+def file_differences(before: dict[str, Any], file: SweepFile) -> Iterator[str]:
+    """Yield a text for each difference between the sweep.yaml of a journal and that of now, unless it may differ."""
+    now = as_json(file)
+    for key in [*before, *(key for key in now if key not in before)]:
+        if (key not in _MAY_CHANGE or (key == "side_by_side" and file.learns)) and key != "job":
+            yield from _between(key, before.get(key), now.get(key))
+    old, new = [*before.get("space", {})], [*file.space]
+    if old != new and sorted(old) == sorted(new):
+        yield f"the order of space was {', '.join(old)}, and is {', '.join(new)} now"
 
 
 def _between(name: str, before: Any, now: Any) -> Iterator[str]:
@@ -136,5 +144,5 @@ def _between(name: str, before: Any, now: Any) -> Iterator[str]:
             yield from _between(
                 f"{name}{' ' if name.endswith(chr(39) + 's') else '.'}{key}", before.get(key), now.get(key)
             )
-    elif before != now:
-        yield f"{name} was {json.dumps(before)}, and is {json.dumps(now)} now"
+    elif (old := json.dumps(before, sort_keys=True)) != (new := json.dumps(now, sort_keys=True)):  # 1 == True == 1.0
+        yield f"{name} was {old}, and is {new} now"

@@ -96,5 +96,12 @@ def text_of(value: JsonValue) -> str:
             plain = parse(value)[0] == value and value == value.strip() and not set(value) & set("\"'[]{},:#\n")
         except yaml.YAMLError:
             plain = False
-        return value if plain else json.dumps(value)
-    return json.dumps(value)
+        if plain:
+            return value
+    text = json.dumps(value, ensure_ascii=False)
+    return text if text.isprintable() else "".join(map(_escaped, text))
+
+
+def _escaped(char: str) -> str:
+    """Return a character as YAML has it between double quotes; that reads JSON's surrogate pairs as errors."""
+    return char if char.isprintable() else f"\\U{ord(char):08x}"

@@ -48,6 +48,8 @@ class Parameter(Section):
             raise ValueError("has values and a range; give one of them")
         if not values:
             raise ValueError("values is empty; list the values to try, such as values: [2, 4]")
+        if any(math.isinf(value) or math.isnan(value) for value in values if isinstance(value, float)):
+            raise ValueError("has .inf or .nan; list finite numbers, or for a program the word in quotes: 'inf'")
         texts = [json.dumps(value) for value in values]
         if twice := [text for number, text in enumerate(texts) if text in texts[:number]]:
             raise ValueError(f"has {twice[0]} twice; keep one of them")

@@ -61,3 +61,18 @@ def test_a_trial_is_a_variant_with_short_names() -> None:
     variant = variant_of(12, {"optimizer.learning_rate": 0.01, "model.layers": 2})
     assert (variant.name, variant.folder) == ("learning_rate=0.01 layers=2", "trial-0012")
     assert variant.keys() == ("optimizer.learning_rate=0.01", "model.layers=2")
+
+
+@pytest.mark.parametrize(
+    "value", ["é, b", "C:\\x, y", "two\nlines", "😀, b", "tab\there", "a\u2028b\x85\x7f", 'say "hi"', "it's", " ", ""]
+)
+def test_a_program_gets_a_text_as_it_is_in_the_file(value: str) -> None:
+    """And so does a job: it reads the text as YAML."""
+    variant = variant_of(0, {"v": value})
+    assert variant.program(["prog", "{v}"]) == ("prog", value)
+    assert parse(text_of(value))[0] == value
+
+
+def test_a_list_and_a_section_keep_their_characters() -> None:
+    assert variant_of(0, {"v": [1, "é"]}).program(["{v}"]) == ('[1, "é"]',)
+    assert parse(text_of({"k": "😀\u2028"}))[0] == {"k": "😀\u2028"}

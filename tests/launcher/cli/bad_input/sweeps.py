@@ -84,6 +84,13 @@ SWEEPS = [
         f"job: train.yaml\nspace: {{steps: {{values: [3, 3]}}}}\n{_REST}",
     ),
     _case(
+        "a value that is not finite",
+        "has .inf or .nan",
+        "line 2: space.clip:",
+        "the word in quotes",
+        f"program: [python, text.txt]\nspace: {{clip: {{values: [1.0, .inf]}}}}\n{_REST}",
+    ),
+    _case(
         "a grid with a range",
         "a grid has no ranges",
         "line 2: space.steps:",
