@@ -168,6 +168,8 @@ class ResumeEvent(OfWorker):
     step: Count
     memory: NotRequired[str]
     """Where the checkpoint was, if it was in memory: `the memory of 3 hosts`."""
+    disk: NotRequired[Count]
+    """Step of the newest checkpoint on disk, if there is one and the run goes on from one in memory."""
 
 
 class TextEvent(OfWorker):

@@ -123,7 +123,11 @@ class Results:
         warn_of_missing(self._env, self._storage, self._workdir.checkpoints, known, self._reporter)
         if restored is not None and self._leads:
             resumed: ResumeEvent = {"event": EventKind.RESUME, "step": restored.step}
-            self._reporter.event({**resumed, "memory": where} if where else resumed)
+            if where:
+                resumed["memory"] = where
+                if (on_disk := self._checkpoints.latest()) is not None:
+                    resumed["disk"] = on_disk
+            self._reporter.event(resumed)
             if restored.changes:
                 rows = "\n".join(f"  {row}" for row in restored.changes)
                 self._reporter.note(f"resumed with values that differ from the checkpoint\n{rows}")

@@ -86,9 +86,9 @@ class Outcome:
     stopped_by: str = ""
     """The `podrun stop` that has interrupted it, with its options, user and machine; empty without one."""
     saved_step: int | None = None
-    """Step of the newest reported checkpoint."""
+    """Step of the newest reported checkpoint on disk."""
     no_checkpoint: bool = False
-    """True if the attempt has looked for a checkpoint and found none."""
+    """True if the attempt has looked for a checkpoint on disk and found none."""
     nothing_left: int | None = None
     """Number of steps, if all of them were done before this attempt; otherwise None."""
     left_behind: list[str] = field(default_factory=list)

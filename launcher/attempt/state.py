@@ -21,7 +21,7 @@ from ..plan.program import coordinator_env
 from ..remote.delivery import Delivered, Lost, OutputRead
 from ..remote.session import NO_WORD, REBOOTED
 from ..rundir.adoption import Adoption, Reported
-from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event
+from ..rundir.events import Event, ExitEvent, HostEvent, UsageEvent, parse_worker_event, saved_step
 from . import cause, messages
 from .cause import LAUNCHER, Failure
 from .every import Every
@@ -97,7 +97,7 @@ class JobProgress:
     """How far the job is, by the events of its processes."""
 
     saved_step: int | None = None
-    """Step of the newest checkpoint; None if there is none yet."""
+    """Step of the newest checkpoint on disk; None if there is none yet."""
     resumed_step: int | None = None
     """Step of the checkpoint from which the attempt resumed; None if it resumed from none."""
     nothing_left: int | None = None
@@ -107,7 +107,7 @@ class JobProgress:
 
     @property
     def no_checkpoint(self) -> bool:
-        """Return True if the attempt started without a checkpoint to resume from, and has saved none."""
+        """Return True if the attempt started without a checkpoint on disk, and has saved none."""
         return self.has_compiled and self.saved_step is None
 
     def add(self, event: WorkerEvent) -> None:
@@ -115,10 +115,10 @@ class JobProgress:
             self.has_compiled |= event["phase"] == Phase.COMPILE
         elif event["event"] == EventKind.STEP:
             self.nothing_left = event["step"] if self.resumed_step == event["step"] == event["steps"] else None
-        elif event["event"] == EventKind.CHECKPOINT:
-            self.saved_step = event["step"]
         elif event["event"] == EventKind.RESUME:
-            self.saved_step = self.resumed_step = event["step"]
+            self.resumed_step = event["step"]
+        if (step := saved_step(event)) is not None:
+            self.saved_step = step
 
 
 class AttemptState:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from podrun.runtime.contract import Phase
 from podrun.runtime.events import EventKind, StepEvent
 
-from ..rundir.events import Event
+from ..rundir.events import Event, saved_step
 
 
 def lost_from_of(
@@ -38,7 +38,7 @@ def _kept_step(attempts: list[list[Event]], number: int) -> int | None:
     if number + 1 == len(attempts) and (end is None or end["code"] == 0):
         return None
     mine = (event for attempt in attempts[: number + 1] for event in attempt)
-    return max((e["step"] for e in mine if e["event"] in (EventKind.CHECKPOINT, EventKind.RESUME)), default=0)
+    return max((step for event in mine if (step := saved_step(event)) is not None), default=0)
 
 
 def _first_step(attempt: list[Event]) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from podrun.runtime.contract import UserError, Workdir
-from podrun.runtime.events import EvalEvent, EventKind, metrics_of
+from podrun.runtime.events import EvalEvent, EventKind, ResumeEvent, metrics_of
 from podrun.runtime.lines import out_of
 
 from ..plan.spec import RunSpec
@@ -102,9 +102,7 @@ def _runs_of(workdir: Path) -> list[tuple[RunDirectory, Records]]:
             continue
         records = read_records(directory)
         runs.append((directory, records))
-        kinds = (event["event"] for event in records.events)
-        first = next((kind for kind in kinds if kind in (EventKind.RESUME, EventKind.CHECKPOINT)), None)
-        if records.steps and first != EventKind.RESUME:
+        if records.steps and _resume_of(records.events) is None:
             break  # it began anew, so nothing of earlier runs is left
     return runs[::-1]
 
@@ -172,11 +170,21 @@ def _scope(events: list[Event], workdir: Path, runs: int) -> str:
     """Return which runs of the workdir the page has; empty if there is only one."""
     if runs > 1:
         return f". The curves are those of all {runs} runs of the workdir, all else is of this run"
-    first = next((event for event in events if event["event"] in (EventKind.RESUME, EventKind.CHECKPOINT)), None)
-    if first is None or first["event"] != EventKind.RESUME:
+    first = _resume_of(events)
+    if first is None:
         return ""
     whole = f": podrun report {workdir} has the steps before as well" if Workdir(workdir).metrics.is_file() else ""
     return f". It went on from step {first['step']}{whole}"
+
+
+def _resume_of(events: list[Event]) -> ResumeEvent | None:
+    """Return the event with which a run went on from an earlier run's checkpoint; None if it began anew."""
+    for event in events:
+        if event["event"] == EventKind.RESUME:
+            return None if "memory" in event else event  # that in memory is the run's own
+        if event["event"] == EventKind.CHECKPOINT:
+            return None
+    return None
 
 
 def _of_others(records: Records) -> list[tuple[str, str]]:

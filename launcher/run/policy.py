@@ -50,7 +50,7 @@ class Attempt:
     trained: bool = False
     """True if a process completed a step."""
     saved: int | None = None
-    """Step of the newest complete checkpoint that the attempt knew of."""
+    """Step of the newest complete checkpoint that the attempt knew of, on disk or in memory."""
     seconds: float = 0.0
     """Seconds from the first start to the first exit of a process; 0 if none was started."""
     silent_program: bool = False

@@ -213,6 +213,13 @@ def is_of_worker(event: Event) -> TypeGuard[WorkerEvent]:
     return event["event"] in _REPORTED and "process" in event
 
 
+def saved_step(event: Event | WorkerEvent) -> int | None:
+    """Return the step of the checkpoint on disk that an event is about; None if it is about none."""
+    if event["event"] == EventKind.RESUME and "memory" in event:  # which ends with the run
+        return event.get("disk")
+    return event["step"] if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME) else None
+
+
 def parse_worker_event(line: bytes) -> WorkerEvent:
     """Return the event in a line that a worker wrote. Raises Malformed."""
     event = load_event(line)

@@ -7,13 +7,12 @@ import socket
 from pathlib import Path
 
 from podrun.runtime.contract import ExitCode, UserError, events_stream
-from podrun.runtime.events import EventKind, WorkerEvent
 
 from ..agent.base.places import SOCKET, agent_folder
 from ..agent.base.schema import Malformed
 from ..plan.plan import DETACHED_LEASE, attached_lease
 from .backwards import lines_backwards
-from .events import EndEvent, Event, parse_worker_event
+from .events import EndEvent, parse_worker_event, saved_step
 from .runs import RunDirectory
 
 
@@ -54,7 +53,7 @@ def lease_of(directory: RunDirectory) -> float | None:
 def _message(directory: RunDirectory, folders: list[Path]) -> str:
     saved = _saved_step(folders)
     if saved is None:  # all that process 0 reported had reached the launcher
-        saved = next(filter(None, map(_step_of, directory.newest_events())), None)
+        saved = next(filter(None, map(saved_step, directory.newest_events())), None)
     return f"its launcher is gone; its processes have ended{'' if saved is None else f' and saved step {saved}'}"
 
 
@@ -66,15 +65,8 @@ def _saved_step(folders: list[Path]) -> int | None:
                 event = parse_worker_event(line)
             except Malformed:
                 continue
-            if (step := _step_of(event)) is not None:
+            if (step := saved_step(event)) is not None:
                 return step
-    return None
-
-
-def _step_of(event: Event | WorkerEvent) -> int | None:
-    """Return the step of the checkpoint that an event is about; None if it is about none."""
-    if event["event"] in (EventKind.CHECKPOINT, EventKind.RESUME):
-        return event["step"]
     return None
 
 

@@ -352,6 +352,16 @@ def test_a_fresh_start_is_no_resume(attempt: Attempt) -> None:
     assert not attempt.ends().no_checkpoint
 
 
+@pytest.mark.parametrize(("disk", "saved"), [({}, None), ({"disk": 2}, 2)])
+def test_a_checkpoint_in_memory_is_not_promised(attempt: Attempt, disk: dict[str, int], saved: int | None) -> None:
+    """It ends with the run."""
+    attempt.report(0, event=EventKind.PHASE, phase=Phase.COMPILE)
+    attempt.report(0, event=EventKind.RESUME, step=4, memory="the memory of 2 hosts", **disk)
+    outcome = attempt.ends()
+    assert (outcome.saved_step, outcome.no_checkpoint) == (saved, saved is None)
+    assert attempt.state.job.resumed_step == 4
+
+
 def test_prewarmed_workers_start_after_the_first_step_of_all() -> None:
     """On hosts that share a machine, each gets as many as the pod has processes."""
     attempt = Attempt(prewarms=True)

@@ -198,6 +198,15 @@ def test_a_run_without_agents_on_this_machine_has_ended(podrun: Podrun, make: Ma
     assert podrun("stop", run.id).out == f"podrun: {run.id} has ended already: {message}\n"
 
 
+def test_a_checkpoint_in_memory_is_gone_with_the_run(podrun: Podrun, make: Make) -> None:
+    run = left(make)
+    folder = run.directory.path / "hosts" / "host-0.0"
+    folder.mkdir(parents=True)
+    row = {"event": "resume", "time": 2.0, "step": 9, "memory": "the memory of 2 hosts", "disk": 7}
+    (folder / "0.events").write_text(f"{json.dumps(row)}\n")
+    assert "its processes have ended and saved step 7 [" in podrun("status").out
+
+
 def test_a_run_with_an_agent_may_go_on(podrun: Podrun, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the last agent that counts; its folder may have a long path."""
     run = left(make)

@@ -190,6 +190,27 @@ def test_a_workdir_has_the_marks_of_the_runs_that_made_it(tmp_path: Path) -> Non
     ]
 
 
+def test_a_run_that_resumed_from_its_own_memory_alone_began_anew(tmp_path: Path) -> None:
+    workdir = str(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1, "kind": "train", "loss": 1.0}))
+    resumed = event("resume", 0, time=BEGIN + 10, step=2, memory="the memory of 2 hosts")
+    record(
+        make("20260101-000001-abcd"),
+        start(0, 0, workdir=workdir),
+        *steps(1, 5, 2),
+        event("checkpoint", 0, time=BEGIN + 20, step=5),
+    )
+    record(
+        make("20260101-000002-abcd"),
+        start(0, 0, workdir=workdir),
+        *steps(1, 3, 2),
+        start(1, 5, workdir=workdir),
+        resumed,
+    )
+    page, last = page_of_workdir(Path(workdir)), page_of_run(all_runs()[0])
+    assert "runs of the workdir" not in page.subtitle and "It went on from step" not in last.subtitle
+
+
 def test_a_long_file_is_thinned_out_and_no_peak_is_lost(tmp_path: Path) -> None:
     count = 10 * MAX_STEPS
     peaks = {777: 50.0, count - 3: 0.001}
