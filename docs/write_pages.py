@@ -156,7 +156,7 @@ Of `podrun sweep`:
 | 0 | the sweep is complete, and at least one trial was successful |
 | 1 | complete, and no trial was successful; or the results could not be written; or, without `end`, as on a full disk |
 | 2 | bad input, or other settings than those that the sweep was begun with: nothing was started |
-| 69 | a host could not be reached before the first trial |
+| 69 | a host could not be reached before the first trial, or no part of the pod is left: the same command goes on |
 | 130 | Ctrl-C (128 + signal for others): the same command goes on with the sweep |
 """
 

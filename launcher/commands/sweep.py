@@ -48,7 +48,7 @@ def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, comma
         return ExitCode.UNAVAILABLE
     except (JournalError, SweepError) as error:
         print(f"podrun: {error}; go on with: {again}", file=sys.stderr)
-        return ExitCode.FAILED
+        return error.code if isinstance(error, SweepError) else ExitCode.FAILED
 
 
 def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:

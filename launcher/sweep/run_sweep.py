@@ -35,12 +35,18 @@ from .trial_process import TrialProcess, settle, supervise, wait_for_any
 _POLL = 0.5  # seconds after which a signal is noticed
 _HOUR = 3600.0
 _CUT = 300  # characters of a reason
+_SET_ASIDE = "no more trials start on"
 _LITTLE = 1 << 20  # bytes of free space with which a disk counts as full
 _DISK = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 
 
 class SweepError(Exception):
     """The sweep cannot go on now for a reason that is no trial's fault, such as a full disk. Later it can."""
+
+    def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+        """Exit code of the command."""
 
 
 class SweepRun:
@@ -65,6 +71,8 @@ class SweepRun:
         """Running trials that an earlier call has started."""
         self._settling: set[int] = set()
         """Running trials whose supervisor is gone, so that their runs are brought to an end."""
+        self._set_aside: set[str] = set()
+        """Hosts that were lost, which would fail one trial after another."""
         self._signalled = 0  # number of the user's signals that were passed on
         self._began = time.monotonic()
         self._spent = state.seconds
@@ -124,7 +132,7 @@ class SweepRun:
 
     def _free(self) -> Pod | None:
         """Return a part of the pod on whose hosts nothing runs; None if there is none."""
-        busy = {host for _, hosts in self._running.values() for host in hosts}
+        busy = self._set_aside.union(*(hosts for _, hosts in self._running.values()))
         return next((part for part in self._sweep.parts if not busy & _names(part)), None)
 
     def _next(self) -> Trial | None:
@@ -235,14 +243,14 @@ class SweepRun:
                 )
             self._settle(number, hosts, directory)  # its supervisor was killed, as by the kernel's OOM killer
             return
-        self._settling.discard(number)
         self._record_end(self.state.trials[number], directory, is_stopped)
 
     def _record_end(self, trial: Trial, directory: RunDirectory, is_stopped: bool) -> None:
         number, run = trial.number, directory.run_id
         status, end, _ = status_of(directory)
         assert end is not None
-        was_left = number in self._orphans
+        was_left, was_settled = number in self._orphans, number in self._settling
+        self._settling.discard(number)
         if was_left:
             self._orphans.remove(number)
             is_stopped = True
@@ -257,11 +265,25 @@ class SweepRun:
             self.record(_stopped(number, run, reason))
             if not was_left:
                 raise SweepError(f"trial {number} was stopped: {reason}")
+        elif end["code"] == ExitCode.UNAVAILABLE and end["process"] is None and not was_settled:
+            self._record_lost(trial, run, reason)
         elif status is RunStatus.INTERRUPTED:  # `podrun stop RUN`
             self.record(_failed(number, run, end["code"], reason, retry=False))
         else:
             may = end["code"] != ExitCode.BAD_CONFIG and trial.failures < self._sweep.file.retries
             self.record(_failed(number, run, end["code"], reason, retry=may))
+
+    def _record_lost(self, trial: Trial, run: str, reason: str) -> None:
+        """Record that a trial has lost hosts, and use them no more. Raises SweepError if there are no others."""
+        self._set_aside |= {*trial.hosts}
+        text = f"{reason}; {_SET_ASIDE} {', '.join(trial.hosts)}"
+        if _SET_ASIDE in trial.reason:  # it has lost others just before, so it may be its own doing
+            may = trial.failures < self._sweep.file.retries
+            self.record(_failed(trial.number, run, ExitCode.UNAVAILABLE, text, retry=may))
+        else:
+            self.record(_stopped(trial.number, run, text))
+        if all(self._set_aside & _names(part) for part in self._sweep.parts):
+            raise SweepError(f"no part of the pod is left: {text}", ExitCode.UNAVAILABLE)
 
     def _record_result(self, trial: Trial, directory: RunDirectory) -> None:
         """Record the metric of a run that is done."""

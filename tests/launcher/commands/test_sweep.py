@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from podrun.launcher.plan.spec import RunSpec
+from podrun.launcher.rundir.runs import RunDirectory
+
 from ...conftest import Sandbox
 from .conftest import Make, Podrun
 
@@ -153,3 +156,29 @@ def test_a_sweep_has_a_folder_of_its_own(podrun: Podrun, folder: Path, name: str
     done = podrun(*SWEEP[:-1], name)
     assert done.code == 2 and "name the file otherwise" in done.err
     assert not (folder / "sweep.jsonl").exists() and not (folder / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("lost", "code", "stops"), [(["host-1"], 0, 1), (["host-0", "host-1"], 69, 2)], ids=["one of two", "all"]
+)
+def test_a_lost_host_costs_no_trial_and_gets_no_other(
+    podrun: Podrun, folder: Path, monkeypatch: pytest.MonkeyPatch, lost: list[str], code: int, stops: int
+) -> None:
+    """A part of the pod whose trials fail at once would be free first each time, and take all of them."""
+
+    def supervise(spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
+        if spec.pod.hosts[0].name in lost:
+            directory.record_end("did not come back within 5 minutes", 69)
+            return 69
+        (spec.workdir / "metrics.jsonl").write_text('{"kind": "eval", "step": 1, "score": 1}')
+        directory.record_end("done", 0)
+        return 0
+
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", supervise)
+    (folder / "sweep.yaml").write_text(FILE.replace("[1, 2]", "[1, 2, 3, 4]") + "side_by_side: 2\n")
+    done = podrun("sweep", "--slice", "cpu-2x1", "--simulate", "sweep.yaml")
+    assert done.code == code, done.err
+    events = [event["event"] for event in journal(folder)]
+    assert events.count("stop") == stops and "fail" not in events
+    assert f"no more trials start on {lost[0]}" in done.out
+    assert ("no part of the pod is left" in done.err) == (code == 69)
