@@ -63,7 +63,7 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
     if not json:
         print(_headline(planned, state), flush=True)
     code = run.run()
-    text = summary(state, run.is_complete, again)
+    text = summary(state, run.limit() if run.is_complete else None, again)
     run.record(run.end_event(code, text))
     results = planned.folders.results
     about = About(

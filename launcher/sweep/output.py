@@ -90,23 +90,30 @@ def ranked(state: SweepState) -> list[Trial]:
     return sorted(state.trials.values(), key=key)
 
 
-def summary(state: SweepState, is_complete: bool, again: str) -> str:
-    """Return the last line of the command. `again`: the command that goes on with the sweep."""
+def summary(state: SweepState, limit: str | None, again: str) -> str:
+    """Return the last line of the command.
+
+    Args:
+        state: the trials.
+        limit: the limit that has ended the sweep; None if it is not complete.
+        again: the command that goes on with the sweep.
+    """
     done, failed = len(state.in_state(TrialState.DONE)), len(state.in_state(TrialState.FAILED))
     counts = f"{counted(done, 'trial')} done" + (f", {failed} failed" if failed else "")
     name, best = "", state.best
     if best is not None:
         name = f"; best by {state.ranking}: trial {best.number}, {best.value:.5g} ({name_of(best.number, best.values)})"
-    onward = "" if is_complete else f"; go on with: {again}"
-    return f"{counts}{name}{onward}"
+    end = f"; go on with: {again}" if limit is None else f"; complete: {limit}"
+    return f"{counts}{name}{end}"
 
 
 def write_csv(file: Path, state: SweepState) -> None:
-    """Write a row for each trial. Raises OSError."""
+    """Write a row for each trial. The names of its metric and its keys are distinct from other columns. Raises OSError."""
     keys = [*dict.fromkeys(key for trial in state.trials.values() for key in trial.values)]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        writer.writerow(["trial", "state", state.ranking.metric, *keys, "reason", "runs"])
+        columns = [f"metrics.{state.ranking.metric}", *(f"space.{key}" for key in keys)]
+        writer.writerow(["trial", "state", *columns, "reason", "runs"])
         for number in sorted(state.trials):
             trial = state.trials[number]
             texts = dict(variant_of(number, trial.values).values)

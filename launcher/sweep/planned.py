@@ -116,13 +116,13 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
     first = specs[0]
     if bucket := bucket_url.url(first.workdir):
         raise UserError(f"workdir {bucket}: a sweep needs folders for its trials; give one with --workdir DIR")
-    _check_budget(file, first)
     read_secrets(first.pod)
     files = files_of(first.pod)
     folders = folders_of(first.workdir if workdir else first.workdir.with_name(name), first.pod)
     steps = first.job.steps if isinstance(first.job, Config) else None
     job = first.job.model_dump(mode="json") if isinstance(first.job, Config) else {"program": [*first.job.argv]}
     sweep = Sweep(name, file, request, parts, folders, files, steps, job)
+    _check_budget(sweep, first)
     if not first.pod.traits.needs_staging:
         return sweep
     from ..run.pack import with_code
@@ -161,15 +161,16 @@ def _request_of(request: Request, variant: Variant) -> Request:
     return replace(request, overrides=variant.keys(), label=label)
 
 
-def _check_budget(file: SweepFile, first: RunSpec) -> None:
+def _check_budget(sweep: Sweep, first: RunSpec) -> None:
     """Raise UserError if a limit in steps has no meaning for the job."""
-    if file.budget.steps is None:
+    limit = sweep.file.budget.steps
+    if limit is None:
         return
     if not isinstance(first.job, Config):
         raise UserError("budget.steps: podrun does not know the steps of a program; give budget.trials or budget.hours")
     if first.job.steps is None:
         raise UserError("budget.steps: the job gives epochs; give its steps, or budget.trials or budget.hours")
-    if first.job.steps > file.budget.steps:
+    if sweep.most_steps is not None and sweep.most_steps > limit:
         raise UserError(
-            f"budget.steps: {file.budget.steps} is less than the {first.job.steps} steps of one trial; give at least that"
+            f"budget.steps: {limit} is less than the {sweep.most_steps} steps of one trial; give at least that"
         )

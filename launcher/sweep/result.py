@@ -23,6 +23,8 @@ def result_of(measured: Measurement, metric: str, earlier: str | None) -> tuple[
     """
     values = measured.last_values
     name = full_name(metric, values)
+    if not values:
+        raise NoResult("it has reported no metrics")
     if name is None:
         raise NoResult(f"it has reported no {metric}, but {names_of_metrics(compare_variants([measured]))}")
     if earlier is not None and name != earlier:

@@ -94,7 +94,7 @@ class SweepRun:
     @property
     def is_complete(self) -> bool:
         """Return whether no trial is left."""
-        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and not self._may_have_more()
+        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and self.limit() is not None
 
     def end_event(self, code: int, message: str) -> EndEvent:
         best = self.state.best
@@ -143,27 +143,28 @@ class SweepRun:
     def _choose(self) -> Trial | None:
         """Record the values of a new trial, and return it; None if the sweep may have no more."""
         number = len(self.state.trials)
-        if not self._may_have_more() or not self._can_choose(number):
+        if self.limit() is not None or not self._can_choose(number):
             return None
         values = self._values_of(number)
         self.record({"event": Kind.TRIAL, "time": time.time(), "trial": number, "values": dict(values)})
         return self.state.trials[number]
 
-    def _may_have_more(self) -> bool:
-        """Return False if the budget is spent or all combinations were tried."""
+    def limit(self) -> str | None:
+        """Return the limit because of which no trial is chosen any more; None if there may be more."""
         file, number = self._sweep.file, len(self.state.trials)
         budget = file.budget
         hours = (self._spent + time.monotonic() - self._began) / _HOUR
         if number >= (file.combinations() if file.search == "grid" else MAX_TRIALS):
-            return False
-        if (budget.trials is not None and number >= budget.trials) or (
-            budget.hours is not None and hours >= budget.hours
-        ):
-            return False
+            return "all combinations were tried" if file.search == "grid" else f"there are {MAX_TRIALS} trials"
+        if budget.trials is not None and number >= budget.trials:
+            return f"budget.trials is {budget.trials}"
+        if budget.hours is not None and hours >= budget.hours:
+            return f"budget.hours is {budget.hours:g}"
         if budget.steps is None:
-            return True
-        spent = sum(self._sweep.steps_of(trial.values) or 0 for trial in self.state.trials.values())
-        return spent + (self._sweep.most_steps or 0) <= budget.steps
+            return None
+        left = budget.steps - sum(self._sweep.steps_of(trial.values) or 0 for trial in self.state.trials.values())
+        most = self._sweep.most_steps or 0
+        return f"budget.steps has {max(0, left)} left, and a trial may need {most}" if most > left else None
 
     def _can_choose(self, number: int) -> bool:
         """Return whether all results have arrived that the values of a trial depend on."""

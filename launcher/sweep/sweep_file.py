@@ -160,6 +160,8 @@ def _contradictions(sweep: SweepFile, values: Mapping[str, Any], lines: Mapping[
             "as well as program; remove one of them" if sweep.job else "required: the path of a train.yaml; or program"
         )
         yield mistake_row("job", what, lines)
+    if unknown := _unknown_place(sweep):
+        yield mistake_row("program", unknown, lines)
     for key, parameter in sweep.space.items():
         dotted = f"space.{key}"
         if not _KEY.fullmatch(key):
@@ -178,3 +180,16 @@ def _contradictions(sweep: SweepFile, values: Mapping[str, Any], lines: Mapping[
     if sweep.search != "grid" and not sweep.budget.model_fields_set:
         what = f"required, because search: {sweep.search} never ends by itself; such as budget: {{trials: 20}}"
         yield mistake_row("budget", what, lines)
+
+
+def _unknown_place(sweep: SweepFile) -> str | None:
+    """Return the mistake that a word has `{KEY}` of no key of the space, while another key has no place; None without one."""
+    places = re.findall(r"\{([\w-]+(?:\.[\w-]+)*)\}", " ".join(sweep.program))
+    without = [key for key in sweep.space if key not in places and not key.startswith("launch.")]
+    unknown = next((name for name in places if name not in sweep.space), None)
+    if unknown is None or not without:
+        return None
+    return (
+        f"{{{unknown}}} is no key of the space; write {{{without[0]}}}, or, if {{{unknown}}} is meant literally, add a word "
+        f"with {{{without[0]}}}"
+    )

@@ -157,6 +157,20 @@ SWEEPS = [
         f"job: train.yaml\n{_SPACE}metric: min loss\nbudget: {{steps: 3}}\n",
     ),
     _case(
+        "fewer steps than the largest trial has",
+        "is less than the 1000 steps of one trial",
+        "budget.steps: 100",
+        "give at least that",
+        "job: train.yaml\nspace: {steps: {values: [6, 1000]}}\nmetric: min loss\nbudget: {steps: 100}\n",
+    ),
+    _case(
+        "a place in a program for no key of the space",
+        "{lr} is no key of the space",
+        "line 1: program:",
+        "write {a}",
+        f"program: [python, text.txt, '--a={{lr}}']\nspace: {{a: {{values: [1, 2]}}}}\n{_REST}",
+    ),
+    _case(
         "steps of a program",
         "does not know the steps of a program",
         "budget.steps:",

@@ -1,0 +1,45 @@
+"""The last line of a sweep, and its table as CSV."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.sweep.output import summary, write_csv
+from podrun.launcher.sweep.state import SweepState, state_of
+from podrun.runtime.ranking import Ranking
+
+from .made import done, event, start
+
+
+def searched(values: dict[str, object]) -> SweepState:
+    return state_of([event("trial", trial=0, values=values), start(0), done(0, 0.5)], Ranking("score", is_max=True))
+
+
+def test_columns_of_the_table_have_distinct_names(tmp_path: Path) -> None:
+    keys = {"score": 7, "state": "x", "trial": 9, "reason": "none", "runs": 1}
+    write_csv(tmp_path / "trials.csv", searched(keys))
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["metrics.score"] == "0.5" and row["space.score"] == "7"
+    assert row["state"] == "done" and row["space.state"] == "x" and row["runs"] == "run"
+    assert len(row) == 2 + 1 + 5 + 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [
+        (
+            "budget.steps has 94 left, and a trial may need 100",
+            "; complete: budget.steps has 94 left, and a trial may need 100",
+        ),
+        (None, "; go on with: podrun sweep a.yaml"),
+    ],
+)
+def test_the_last_line_says_why_there_are_no_more_trials(limit: str | None, end: str) -> None:
+    state = searched({"lr": 0.1})
+    assert (
+        summary(state, limit, "podrun sweep a.yaml") == f"1 trial done; best by max score: trial 0, 0.5 (lr=0.1){end}"
+    )
