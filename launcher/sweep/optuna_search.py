@@ -48,7 +48,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 def _told(trial: Trial, parameters: Mapping[str, Parameter], space: dict[str, BaseDistribution]) -> FrozenTrial:
     params: dict[str, Any] = {
-        key: value if (listed := parameters[key].values) is None else listed.index(value)
+        key: value if parameters[key].values is None else parameters[key].place_of(value)
         for key, value in trial.values.items()
     }
     return create_trial(state=OptunaState.COMPLETE, params=params, distributions=space, value=trial.value)

@@ -22,6 +22,7 @@ from ..yamlfile.yaml_file import read_mapping
 
 MAX_TRIALS = 10_000
 """Maximum number of trials of a sweep."""
+_EXACT = 2**53  # from here a float no longer has all whole numbers
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
 _START = "docs/sweeps.md has examples"
 
@@ -61,13 +62,22 @@ class Parameter(Section):
             raise ValueError(f"min {self.min:g} is not less than max {self.max:g}; swap them")
         if self.log and self.min <= 0:
             raise ValueError(f"min {self.min:g} has no logarithm; give a min above 0, or leave log out")
+        if self.whole and max(-self.min, self.max) >= _EXACT:
+            raise ValueError(
+                "has whole numbers of more than 15 digits, which would be rounded; list some of them in values"
+            )
         if self.whole and (self.min != math.floor(self.min) or self.max != math.floor(self.max)):
             raise ValueError("min and max must be whole numbers, because int is true")
+
+    def place_of(self, value: JsonValue) -> int | None:
+        """Return the place of a value in the list, from 0; None if it is not there. 1, 1.0 and true are distinct."""
+        text = json.dumps(value)
+        return next((place for place, one in enumerate(self.values or ()) if json.dumps(one) == text), None)
 
     def has(self, value: JsonValue) -> bool:
         """Return whether a value is one of these."""
         if self.values is not None:
-            return value in self.values
+            return self.place_of(value) is not None
         assert self.min is not None and self.max is not None
         return isinstance(value, int if self.whole else float) and self.min <= value <= self.max
 

@@ -76,3 +76,21 @@ def test_a_program_gets_a_text_as_it_is_in_the_file(value: str) -> None:
 def test_a_list_and_a_section_keep_their_characters() -> None:
     assert variant_of(0, {"v": [1, "é"]}).program(["{v}"]) == ('[1, "é"]',)
     assert parse(text_of({"k": "😀\u2028"}))[0] == {"k": "😀\u2028"}
+
+
+def test_numbers_of_different_types_are_different_values() -> None:
+    parameter = Parameter.model_validate({"values": [1, True, 2.0, [1]]})
+    assert [parameter.place_of(value) for value in (1, True, 2.0, [1], 2, False, [True])] == [
+        0,
+        1,
+        2,
+        3,
+        None,
+        None,
+        None,
+    ]
+
+
+def test_whole_numbers_that_would_be_rounded_are_refused() -> None:
+    with pytest.raises(ValueError, match="would be rounded"):
+        Parameter.model_validate({"min": 1, "max": 2**53 + 1, "int": True})
