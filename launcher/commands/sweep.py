@@ -15,12 +15,12 @@ from podrun.runtime.wording import counted
 from ..inventory.pod_request import PodRequest
 from ..pod.errors import HostError
 from ..report.what_was_run import typed_command
-from ..sweep.events import Kind
+from ..sweep.events import Kind, ResumeEvent
 from ..sweep.journal import JOURNAL, Journal, JournalError
 from ..sweep.output import JsonLines, Lines, summary, trial_table, write_csv
 from ..sweep.page import About, page_of
 from ..sweep.planned import Sweep, plan_sweep
-from ..sweep.resume import as_json, begun, resumed
+from ..sweep.resume import as_json, begun, last_seen, resumed
 from ..sweep.run_sweep import SweepError, SweepRun
 from ..sweep.state import SweepState
 from ..view.times import date_and_time
@@ -57,14 +57,29 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
     lines.know(state)
     run = SweepRun(planned, journal, state, JsonLines() if json else lines)
     if journal.events:
-        run.record({"event": Kind.RESUME, "time": time.time(), "file": as_json(planned.file)})
+        resume: ResumeEvent = {"event": Kind.RESUME, "time": time.time(), "file": as_json(planned.file)}
+        if (last := last_seen(state)) is not None:
+            resume["last"] = last
+        run.record(resume)
     else:
         run.record(begun(planned))
     if not json:
         print(_headline(planned, state), flush=True)
     code = run.run()
     text = summary(state, run.limit() if run.is_complete else None, again)
+    results = planned.folders.results
+    if not _write_results(planned, state, text):
+        code = code or ExitCode.FAILED
     run.record(run.end_event(code, text))
+    if not json:
+        print(f"\n{trial_table(state)}\n" if state.trials else "")
+        print(f"{results / PAGE}\n{results / TABLE}")
+        print(text if run.is_complete else f"podrun: {text}", flush=True)
+    return code
+
+
+def _write_results(planned: Sweep, state: SweepState, text: str) -> bool:
+    """Write the table and the page; print why and return False if that fails."""
     results = planned.folders.results
     about = About(
         planned.name,
@@ -81,12 +96,8 @@ def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:
             file.write_text(page_of(state, about, text), encoding="utf-8")
     except OSError as error:
         print(f"podrun: cannot write the results to {results}: {error.strerror}", file=sys.stderr)
-        code = code or ExitCode.FAILED
-    if not json:
-        print(f"\n{trial_table(state)}\n" if state.trials else "")
-        print(f"{results / PAGE}\n{results / TABLE}")
-        print(text if run.is_complete else f"podrun: {text}", flush=True)
-    return code
+        return False
+    return True
 
 
 @contextmanager

@@ -58,6 +58,8 @@ class ResumeEvent(_Event):
     event: Literal[Kind.RESUME]
     file: dict[str, Any]
     """The content of sweep.yaml now: budget and retries may have changed."""
+    last: NotRequired[Moment]
+    """Time of the last event of the runs that the call before has left; absent if it left none."""
 
 
 class TrialEvent(_Event):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,6 +50,8 @@ class Journal:
                 f"cannot write the sweep's journal {path}: {error.strerror}; choose another folder with --workdir DIR"
             ) from None
         try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise UserError(f"{path} is not a plain file; choose another folder with --workdir DIR")
             _lock(file, path)
             data = path.read_bytes()
             complete = data[: data.rfind(b"\n") + 1]

@@ -103,6 +103,12 @@ def record_of(trial: Trial) -> RunDirectory:
     return RunDirectory(Path(trial.home) / "runs" / trial.runs[-1])
 
 
+def last_seen(state: SweepState) -> float | None:
+    """Return the time of the last event of the runs that a killed sweep has left; None without one."""
+    events = (next(record_of(trial).newest_events(), None) for trial in state.in_state(TrialState.RUNNING))
+    return max((event["time"] for event in events if event), default=None)
+
+
 def _check_left(state: SweepState, journal: Path) -> None:
     """Raise UserError if a trial may still run on a machine where nobody here can see it, so that it would run twice."""
     for trial in state.in_state(TrialState.RUNNING):

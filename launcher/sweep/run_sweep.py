@@ -79,6 +79,7 @@ class SweepRun:
 
     def run(self) -> int:
         """Run the trials, and return the exit code. Raises JournalError or SweepError after it has stopped them."""
+        self._began, self._spent = time.monotonic(), self.state.seconds
         with Signals() as signals:
             try:
                 self._settle_orphans()

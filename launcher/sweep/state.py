@@ -67,9 +67,9 @@ class SweepState:
 
     def apply(self, event: Event) -> None:
         """Change the state as the event says. Raises KeyError or ValueError if the event cannot follow the earlier ones."""
-        if event["event"] in (Kind.SWEEP, Kind.RESUME):
-            self._last = None
-        self.seconds += max(0.0, event["time"] - self._last) if self._last is not None else 0.0
+        until = event.get("last", self._last) if event["event"] == Kind.RESUME else event["time"]
+        if self._last is not None and until is not None:
+            self.seconds += max(0.0, until - self._last)
         self._last = event["time"]
         match event["event"]:
             case Kind.SWEEP:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,12 @@ def test_a_run_that_cannot_be_brought_to_an_end_stops_the_sweep(
 
 
 def test_a_run_of_another_home_is_looked_for_there(
-    podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make, monkeypatch: pytest.MonkeyPatch
+    podrun: Podrun,
+    folder: Path,
+    home: Path,
+    killed: Callable[..., None],
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A trial never runs twice at once, although the run's record is not among the runs of this podrun."""
     killed()
@@ -98,6 +104,8 @@ def test_a_run_of_another_home_is_looked_for_there(
     monkeypatch.setenv("PODRUN_HOME", str(other))
     done = podrun(*SWEEP)
     assert "trial 1 cannot start" in done.err
+    resume = next(event for event in journal(folder) if event["event"] == "resume")
+    assert resume["last"] == next(RunDirectory(home / "runs" / RUN).newest_events())["time"]
     assert [(event["event"], event.get("trial")) for event in journal(folder)[-3:]] == [
         *(("resume", None), ("fail", 0), ("trial", 1))
     ]
@@ -158,6 +166,16 @@ def test_a_sweep_has_a_folder_of_its_own(podrun: Podrun, folder: Path, name: str
     assert not (folder / "sweep.jsonl").exists() and not (folder / "runs").exists()
 
 
+def supervised(lost: Collection[str], spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
+    """Take the place of a run's supervisor: the run is done at once, or has lost its hosts."""
+    if spec.pod.hosts[0].name in lost:
+        directory.record_end("did not come back within 5 minutes", 69)
+        return 69
+    (spec.workdir / "metrics.jsonl").write_text('{"kind": "eval", "step": 1, "score": 1}')
+    directory.record_end("done", 0)
+    return 0
+
+
 @pytest.mark.parametrize(
     ("lost", "code", "stops"), [(["host-1"], 0, 1), (["host-0", "host-1"], 69, 2)], ids=["one of two", "all"]
 )
@@ -166,15 +184,7 @@ def test_a_lost_host_costs_no_trial_and_gets_no_other(
 ) -> None:
     """A part of the pod whose trials fail at once would be free first each time, and take all of them."""
 
-    def supervise(spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
-        if spec.pod.hosts[0].name in lost:
-            directory.record_end("did not come back within 5 minutes", 69)
-            return 69
-        (spec.workdir / "metrics.jsonl").write_text('{"kind": "eval", "step": 1, "score": 1}')
-        directory.record_end("done", 0)
-        return 0
-
-    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", supervise)
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", partial(supervised, lost))
     (folder / "sweep.yaml").write_text(FILE.replace("[1, 2]", "[1, 2, 3, 4]") + "side_by_side: 2\n")
     done = podrun("sweep", "--slice", "cpu-2x1", "--simulate", "sweep.yaml")
     assert done.code == code, done.err
@@ -182,3 +192,15 @@ def test_a_lost_host_costs_no_trial_and_gets_no_other(
     assert events.count("stop") == stops and "fail" not in events
     assert f"no more trials start on {lost[0]}" in done.out
     assert ("no part of the pod is left" in done.err) == (code == 69)
+
+
+def test_results_that_cannot_be_written_are_in_the_code_of_the_event_end(
+    podrun: Podrun, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", partial(supervised, ()))
+    (folder / "runs" / "sweep" / "trials.csv").mkdir(parents=True)
+    done = podrun(*SWEEP)
+    assert done.code == 1 and "cannot write the results" in done.err
+    assert (
+        journal(folder)[-1]["event"] == "end" and journal(folder)[-1]["code"] == 1 and journal(folder)[-1]["done"] == 2
+    )

@@ -91,3 +91,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Journal.open(tmp_path / "file"),
     ):
         pass
+
+
+def test_a_pipe_in_place_of_the_journal_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / JOURNAL)
+    with pytest.raises(UserError, match="is not a plain file"), Journal.open(tmp_path):
+        pass

@@ -46,6 +46,8 @@ def test_a_stopped_trial_goes_on_and_is_not_counted_as_failed() -> None:
 def test_the_time_between_two_calls_is_not_counted() -> None:
     events = [trial(0, 10.0), start(0, at=20.0), event("resume", 1000.0, file={}), done(0, 1.0, at=1005.0)]
     assert state_of(events, MAX).seconds == 15.0
+    events[2] = event("resume", 1000.0, file={}, last=26.0)  # a killed call has left a run, which went on until then
+    assert state_of(events, MAX).seconds == 21.0
 
 
 @pytest.mark.parametrize(
