@@ -1,8 +1,8 @@
 """The files of checkpoints in memory, in a folder of /dev/shm on each host that the agent makes and removes.
 
 STEP.ATTEMPT.PROCESS.data has the blocks of arrays that a process holds, STEP.ATTEMPT.PROCESS.json says what they are, with a
-digest of each. The JSON file is written last: without it, the data is not complete. Space is reserved once, before
-training: a new checkpoint overwrites the file of the one before the last.
+digest of each; its first line is the digest of the rest, which is JSON. It is written last: without it, the data is not
+complete. Space is reserved once, before training: a new checkpoint overwrites the file of the one before the last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
@@ -77,8 +77,17 @@ class Generation(NamedTuple):
         return f"{self.step}.{self.attempt}.{process}"
 
 
-def parse_manifest(text: bytes) -> Manifest:
-    """Parse a JSON file. Raises DamagedMemoryError if it is not one."""
+def manifest_text(manifest: Manifest) -> bytes:
+    """Return the content of a JSON file: the SHA-256 of the JSON, and the JSON."""
+    text = json.dumps(manifest).encode()
+    return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+
+
+def parse_manifest(content: bytes) -> Manifest:
+    """Parse a JSON file. Raises DamagedMemoryError if it is not one, or differs from its digest."""
+    digest, _, text = content.partition(b"\n")
+    if digest != hashlib.sha256(text).hexdigest().encode():
+        raise DamagedMemoryError("the description of a part of a state differs from its digest")
     try:
         manifest: Manifest = json.loads(text)
         end = 0
@@ -103,8 +112,8 @@ def parse_manifest(text: bytes) -> Manifest:
     return manifest
 
 
-def manifests_in(folder: Path) -> list[Manifest]:
-    """Return the manifests of all complete parts in the folder. Damaged ones are left out."""
+def manifests_in(folder: Path, tell: Callable[[str], None] = lambda _: None) -> list[Manifest]:
+    """Return the manifests of all complete parts in the folder. Damaged ones are left out; `tell` is called with why."""
     manifests = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -113,10 +122,11 @@ def manifests_in(folder: Path) -> list[Manifest]:
             manifest = parse_manifest(path.read_bytes())
             generation = Generation(manifest["step"], manifest["attempt"])
             is_named = path.name == f"{generation.name(manifest['process'])}.json"
-            if is_named and path.with_suffix(".data").stat().st_size == manifest["size"]:
-                manifests.append(manifest)
-        except (OSError, DamagedMemoryError):
-            continue
+            if not is_named or path.with_suffix(".data").stat().st_size != manifest["size"]:
+                raise DamagedMemoryError("its description is of another part")
+            manifests.append(manifest)
+        except (OSError, DamagedMemoryError) as error:
+            tell(f"{path.stem} in {folder} cannot be used: {error}")
     return manifests
 
 

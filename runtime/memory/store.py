@@ -26,6 +26,7 @@ from flax.traverse_util import empty_node, flatten_dict, unflatten_dict
 
 from ..array_names import Arrays, Place
 from ..checkpoint.background import Background
+from ..checkpoint.damage import DamagedCheckpointError, no_metadata
 from ..checkpoint.folder import Target
 from ..checkpoint.messages import all_gather, broadcast_text, gather_texts
 from ..checkpoint.metadata import JobMeta
@@ -121,7 +122,8 @@ class MemoryCheckpoints:
             self._server = Server(self._folder, _address(env), self._secret)
         except OSError as error:
             problem = f"checkpoints cannot be kept in {self._folder}: {error.strerror or error}"
-        manifests = [] if problem else files.manifests_in(self._folder)
+        damaged: list[str] = []
+        manifests = [] if problem else files.manifests_in(self._folder, damaged.append)
         mine: _Introduction = {
             "host": env.host,
             "part": part,
@@ -140,6 +142,9 @@ class MemoryCheckpoints:
             not in [other["host"] for other in everyone[:process]]  # processes of a host share its folder
             for step, attempt, writer, host, held_part, parts in each["held"]
         ]
+        if self._is_first:  # the other processes of the host see the same
+            for each in damaged:
+                reporter.note(f"the part {each}")
         self._writes = self._me in layout.writers(self._members)
         keepers = layout.copies(self._members)
         self._copied = [writer for writer, keeper in keepers.items() if keeper == self._me]
@@ -231,7 +236,7 @@ class MemoryCheckpoints:
             try:
                 with large_blocks_returned():
                     value = self._load(checkpoint, target)
-            except (DamagedMemoryError, PeerError, OSError) as error:
+            except (DamagedMemoryError, DamagedCheckpointError, PeerError, OSError) as error:
                 problem = f"{self._env.host} cannot restore step {checkpoint.step} from memory: {error}"
             problems = list(filter(None, (text.decode() for text in gather_texts(problem.encode()))))
             self._close_peers()
@@ -253,7 +258,10 @@ class MemoryCheckpoints:
         meta: JobMeta | None = None
         for part in parts:
             manifest = self._try(checkpoint, part, _Source.manifest)
-            meta = meta or target.parse(manifest["meta"])
+            try:
+                meta = meta or target.parse(manifest["meta"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedMemoryError(no_metadata(error)) from None
             for entry in manifest["blocks"]:
                 saved.setdefault((tuple(entry["array"]), tuple(entry["start"])), (entry, part))
             if all(_covers(saved, place, form) for place, form in self._forms.items() if _is_array(form)):
@@ -396,7 +404,7 @@ class MemoryCheckpoints:
                 }
             finally:
                 os.close(descriptor)
-            self._parts[self._me].complete(generation, json.dumps(manifest).encode())
+            self._parts[self._me].complete(generation, files.manifest_text(manifest))
         for writer in self._copied:
             try:
                 self._copy(generation, writer)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from podrun.runtime.memory.files import (
     Generation,
     Manifest,
     PartFiles,
+    manifest_text,
     manifests_in,
     parse_manifest,
     read_block,
@@ -50,14 +50,14 @@ def save(files: PartFiles, step: int, kept: Generation | None) -> Generation:
             "host": "host-1",
             "part": 5,
             "parts": [5],
-            "meta": {},
+            "meta": {"position": 80},
             "size": SIZE,
             "blocks": with_digests(descriptor, [ENTRY]),
         }
         verify(descriptor, manifest)
     finally:
         os.close(descriptor)
-    files.complete(generation, json.dumps(manifest).encode())
+    files.complete(generation, manifest_text(manifest))
     return generation
 
 
@@ -139,7 +139,20 @@ def test_a_manifest_that_cannot_be_true_is_damaged(tmp_path: Path, change: dict[
     files = PartFiles(tmp_path, 1, SIZE)
     files.reserve(None)
     save(files, 5, None)
-    good = json.loads((tmp_path / "5.0.1.json").read_bytes())
-    parse_manifest(json.dumps(good).encode())
+    good = parse_manifest((tmp_path / "5.0.1.json").read_bytes())
     with pytest.raises(DamagedMemoryError, match="not the description"):
-        parse_manifest(json.dumps({**good, **change}).encode())
+        parse_manifest(manifest_text({**good, **change}))  # type: ignore[typeddict-item]
+
+
+def test_a_manifest_that_was_changed_is_damaged(tmp_path: Path) -> None:
+    """Its metadata says where in the data training goes on, which no digest of an array covers."""
+    files = PartFiles(tmp_path, 1, SIZE)
+    files.reserve(None)
+    save(files, 5, None)
+    path = tmp_path / "5.0.1.json"
+    path.write_bytes(path.read_bytes().replace(b'"position": 80', b'"position": 64'))
+    with pytest.raises(DamagedMemoryError, match="differs from its digest"):
+        parse_manifest(path.read_bytes())
+    told: list[str] = []
+    assert manifests_in(tmp_path, told.append) == []
+    assert told == [f"5.0.1 in {tmp_path} cannot be used: the description of a part of a state differs from its digest"]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.folder import Target
 from podrun.runtime.contract import UserError, WorkerEnv
 from podrun.runtime.memory.store import MemoryCheckpoints
@@ -109,6 +110,29 @@ def test_a_damaged_state_is_passed_over(host: Host) -> None:
     assert any("differs from its digest" in note for note in host.notes)
     save(memory, 10)  # with the space of the damaged one
     assert_restored(host.attempt(2, template()), 10)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("position"), TypeError(), ValueError(), DamagedCheckpointError(10, Path(), "")]
+)
+def test_a_state_with_metadata_that_cannot_be_used_is_passed_over(host: Host, error: Exception) -> None:
+    save(host.attempt(0, template()), 5, 10)
+
+    def parse(meta: dict[str, int]) -> dict[str, int]:
+        if meta["position"] == 10:
+            raise error
+        return meta
+
+    found = host.attempt(1, template()).restore(replace(TARGET, parse=parse), 0)
+    assert found is not None and found[1][0] == 5
+    assert any(note.startswith("host-0 cannot restore step 10 from memory: ") for note in host.notes)
+
+
+def test_a_damaged_description_is_said(host: Host) -> None:
+    save(host.attempt(0, template()), 5, 10)
+    host.damage("10.0.0.json")
+    assert_restored(host.attempt(1, template()), 5)
+    assert any(note.startswith("the part 10.0.0 in ") and "differs from its digest" in note for note in host.notes)
 
 
 def test_without_a_whole_state_in_memory_there_is_none(host: Host) -> None:
