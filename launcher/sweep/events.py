@@ -46,6 +46,8 @@ class SweepEvent(_Event):
     """The job with the first values of the space, or the words of the program."""
     slice: str
     """The slice of a trial: the whole pod, or its part."""
+    transport: str
+    """How its hosts are reached, such as `local` or `ssh`."""
     parts: list[list[str]]
     """The hosts of each part of the pod; as many trials run at once."""
     folder: str

@@ -46,6 +46,7 @@ def begun(sweep: Sweep) -> SweepEvent:
         "file": as_json(sweep.file),
         "job": sweep.job,
         "slice": sweep.parts[0].slice.name,
+        "transport": sweep.parts[0].transport,
         "parts": [[host.name for host in part.hosts] for part in sweep.parts],
         "folder": str(folder),
     }
@@ -130,6 +131,7 @@ def _differences(sweep: Sweep, first: SweepEvent) -> Iterator[str]:
     yield from file_differences(first["file"], sweep.file)
     yield from _between("the job's", first["job"], sweep.job)
     yield from _between("the slice of a trial", first["slice"], sweep.parts[0].slice.name)
+    yield from _between("the transport to its hosts", first["transport"], sweep.parts[0].transport)
 
 
 def file_differences(before: dict[str, Any], file: SweepFile) -> Iterator[str]:

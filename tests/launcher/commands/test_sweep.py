@@ -204,3 +204,15 @@ def test_results_that_cannot_be_written_are_in_the_code_of_the_event_end(
     assert (
         journal(folder)[-1]["event"] == "end" and journal(folder)[-1]["code"] == 1 and journal(folder)[-1]["done"] == 2
     )
+
+
+def test_a_sweep_does_not_go_on_with_hosts_of_another_kind(
+    podrun: Podrun, folder: Path, killed: Callable[..., None]
+) -> None:
+    """Such as a real pod in place of one that was simulated, whose slice has the same name."""
+    killed()
+    begun, *more = journal(folder)
+    lines = [json.dumps(event) + "\n" for event in ({**begun, "transport": "ssh"}, *more)]
+    (folder / "runs" / "sweep" / "sweep.jsonl").write_text("".join(lines))
+    done = podrun(*SWEEP)
+    assert done.code == 2 and 'the transport to its hosts was "ssh", and is "' in done.err

@@ -23,7 +23,8 @@ def event(kind: str, at: float = 0.0, **fields: Any) -> Event:
 
 
 def begin() -> Event:
-    return event("sweep", version=1, name="s", file={}, job={}, slice="cpu-1x1", parts=[["host-0"]], folder="/runs/s")
+    where = {"slice": "cpu-1x1", "transport": "local", "parts": [["host-0"]], "folder": "/runs/s"}
+    return event("sweep", version=1, name="s", file={}, job={}, **where)
 
 
 def trial(number: int, at: float = 0.0) -> Event:
