@@ -79,6 +79,7 @@ class StartEvent(_Event):
 
     event: Literal[Kind.START]
     trial: Count
+    """Number of the trial."""
     run: str
     """Id of the run, for `podrun status`, `logs`, `report` and `pull`."""
     hosts: list[str]
@@ -94,7 +95,9 @@ class DoneEvent(_Event):
 
     event: Literal[Kind.DONE]
     trial: Count
+    """Number of the trial."""
     run: str
+    """Id of the run."""
     metric: str
     """Full name of the metric: `min loss` is about the validation loss, or without evaluations about the training loss."""
     value: float
@@ -108,6 +111,7 @@ class FailEvent(_Event):
 
     event: Literal[Kind.FAIL]
     trial: Count
+    """Number of the trial."""
     run: str
     """Empty if its values were refused before it started."""
     code: Count
@@ -123,7 +127,9 @@ class StopEvent(_Event):
 
     event: Literal[Kind.STOP]
     trial: Count
+    """Number of the trial."""
     run: str
+    """Id of the run."""
     reason: str
     """Reason why the run has ended."""
 
