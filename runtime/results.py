@@ -15,7 +15,7 @@ import yaml
 from .checkpoint.messages import connect
 from .checkpoint.metadata import Counters, JobInputs
 from .checkpoint.missing import warn_of_missing
-from .checkpoint.restore import restore_newest
+from .checkpoint.restore import restore_newest, set_aside_newer
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
 from .contract import Phase, UserError, Workdir, WorkerEnv
@@ -35,7 +35,6 @@ from .worker.progress import Reporter
 from .worker.workdir import replace_text
 
 _POLL = 0.1  # seconds
-_LAST_STEP = 2**31 - 1  # a step is an int32
 
 
 def agree_on_storage(env: WorkerEnv, workdir: Workdir, fingerprint: bytes, bucket: Storage | None) -> Storage:
@@ -113,10 +112,7 @@ class Results:
         """Restore the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""
         if self._leads and (summary := self._storage.summary(self._workdir.path)):
             self._reporter.note(summary, one_disk=self._storage.is_one_disk)
-        restored, where = self._restore_from_memory(template)
-        if restored is None:
-            restored = restore_newest(self._checkpoints, template, self._config, self._fingerprint, self._reporter)
-            self.saved = restored.step if restored else None
+        restored, where = self._newest(template)
         known = restored.step if restored else None
         if self._memory is not None:
             self._memory.forget_after(known or 0)
@@ -124,6 +120,7 @@ class Results:
         if restored is not None and self._leads:
             resumed: ResumeEvent = {"event": EventKind.RESUME, "step": restored.step}
             if where:
+                set_aside_newer(self._checkpoints, restored.step, self._reporter)
                 resumed["memory"] = where
                 if (on_disk := self._checkpoints.latest()) is not None:
                     resumed["disk"] = on_disk
@@ -133,28 +130,32 @@ class Results:
                 self._reporter.note(f"resumed with values that differ from the checkpoint\n{rows}")
         return restored
 
-    def _restore_from_memory(self, template: Callable[[], StateDict]) -> tuple[Restored | None, str]:
-        """Restore the newest checkpoint in memory, unless one on disk is newer. Returns it, and where it was."""
+    def _newest(self, template: Callable[[], StateDict]) -> tuple[Restored | None, str]:
+        """Restore the newest checkpoint that can be read. Returns it, and where it was in memory; empty if it was on disk."""
+
+        def from_disk(newer_than: int | None) -> Restored | None:
+            restored = restore_newest(
+                self._checkpoints, template, self._config, self._fingerprint, self._reporter, newer_than
+            )
+            self.saved = restored.step if restored else None
+            return restored
+
         if not self._config.checkpoint.memory_every:
-            return None, ""
+            return from_disk(None), ""
         if not self._env.memory:
             if self._leads:
                 self._reporter.note(
                     "checkpoint.memory_every has no effect here: only podrun's agents keep memory for a run"
                 )
-            return None, ""
+            return from_disk(None), ""
         self._memory = MemoryCheckpoints(self._env, template(), self._reporter)
-        on_disk = 0
-        if self._leads:
-            self._storage.before_restore(self._workdir.checkpoints)
-            on_disk = min(self._checkpoints.latest() or 0, _LAST_STEP)
-        on_disk = int(gather([on_disk])[0, 0])
         target = self._checkpoints.target(template, self._config, self._fingerprint)
-        in_memory = self._memory.restore(target, on_disk)
-        if in_memory is None:
-            return None, ""
-        checkpoint, restored = in_memory
-        self.saved = restored.step if restored.step == on_disk else None
+        newest = self._memory.restore(target, from_disk)
+        checkpoint, restored = newest
+        if checkpoint is None or restored is None:
+            return restored, ""
+        is_on_disk = self._leads and restored.step in self._checkpoints.steps()
+        self.saved = restored.step if gather([is_on_disk])[0, 0] else None
         return restored, checkpoint.described()
 
     def open(self, step: int) -> None:

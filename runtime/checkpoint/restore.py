@@ -35,6 +35,7 @@ def restore_newest(
     config: Config,
     fingerprint: bytes,
     reporter: Reporter,
+    newer_than: int | None = None,
 ) -> Restored | None:
     """Restore the newest checkpoint that every process can read. Called on all processes.
 
@@ -48,30 +49,42 @@ def restore_newest(
         config: the job, which must match the checkpoint's.
         fingerprint: digest of the job's data, which must match the checkpoint's.
         reporter: gets progress and notes.
+        newer_than: step of a checkpoint elsewhere: older ones are not tried.
 
     Returns:
-        The restored checkpoint; None if there are no checkpoints.
+        The restored checkpoint; None if there are no checkpoints, or with `newer_than` none that can be read.
 
     Raises:
         UserError: none of the checkpoints can be read, or one belongs to another job.
         HostFaultError: this host cannot read at the moment. Nothing is renamed.
     """
-    newest = newest_readable(checkpoints, checkpoints.target(template, config, fingerprint), reporter)
+    newest = newest_readable(checkpoints, checkpoints.target(template, config, fingerprint), reporter, newer_than)
     return None if newest is None else newest[1]
 
 
-def newest_readable(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:
+def newest_readable(
+    checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter, newer_than: int | None = None
+) -> tuple[int, T] | None:
     """Restore the newest checkpoint that every process can read, as `target` describes. Called on all processes.
 
-    Returns step and result; None if there are no checkpoints. Raises as `restore_newest` does.
+    Returns step and result, and None as `restore_newest` does. Raises as `restore_newest` does.
     """
     if jax.process_index() == 0:
         checkpoints.storage.before_restore(checkpoints.directory)
     if not checkpoints.storage.everyone_reads:
         return restore_from_process_zero(
-            checkpoints, lambda read: _newest_here(checkpoints, read, reporter), target, reporter
+            checkpoints, lambda read: _newest_here(checkpoints, read, reporter, newer_than), target, reporter
         )
-    return _newest_of_all(checkpoints, target, reporter)
+    return _newest_of_all(checkpoints, target, reporter, newer_than)
+
+
+def set_aside_newer(checkpoints: CheckpointFolder, step: int, reporter: Reporter) -> None:
+    """Rename the checkpoints newer than `step`, which cannot be read, and from which the run does not continue.
+
+    Called on process 0 only. Raises UserError if one cannot be renamed.
+    """
+    reason = "the checkpoint of step {} on disk cannot be read"
+    _set_aside(checkpoints, {n: reason.format(n) for n in checkpoints.steps() if n > step}, step, reporter)
 
 
 def restore_step(checkpoints: CheckpointFolder, step: int, target: Target[M, T], reporter: Reporter) -> T:
@@ -102,9 +115,11 @@ def restore_step(checkpoints: CheckpointFolder, step: int, target: Target[M, T],
     return value
 
 
-def _newest_of_all(checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter) -> tuple[int, T] | None:
+def _newest_of_all(
+    checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter, newer_than: int | None
+) -> tuple[int, T] | None:
     me = jax.process_index()
-    candidates, damaged = _candidates(checkpoints)
+    candidates, damaged = _candidates(checkpoints, newer_than)
     while (step := int(gather([next(candidates, _NONE)])[0, 0])) != _NONE:
         reporter.phase(Phase.RESTORE)
         problem = restored = None
@@ -120,16 +135,18 @@ def _newest_of_all(checkpoints: CheckpointFolder, target: Target[M, T], reporter
         damaged[step] = str(problem or f"process {unable[0]} cannot read checkpoint {step}")
         if me == unable[0] != 0:  # only this process knows the reason
             reporter.note(damaged[step])
-    if damaged:
+    if damaged and newer_than is None:
         raise UserError(_none_left(checkpoints, damaged))
+    if me == 0:
+        _tell(damaged, reporter)
     return None
 
 
 def _newest_here(
-    checkpoints: CheckpointFolder, read: Read[M], reporter: Reporter
+    checkpoints: CheckpointFolder, read: Read[M], reporter: Reporter, newer_than: int | None
 ) -> tuple[int, tuple[M, Arrays]] | None:
     """Return the step and the contents of the newest checkpoint that `read` can read here; None if there is none."""
-    candidates, damaged = _candidates(checkpoints)
+    candidates, damaged = _candidates(checkpoints, newer_than)
     for step in candidates:
         reporter.phase(Phase.RESTORE)
         try:
@@ -139,14 +156,20 @@ def _newest_here(
             continue
         _set_aside(checkpoints, damaged, step, reporter)
         return step, contents
-    if damaged:
+    if damaged and newer_than is None:
         raise UserError(_none_left(checkpoints, damaged))
+    _tell(damaged, reporter)
     return None
 
 
-def _candidates(checkpoints: CheckpointFolder) -> tuple[Iterator[int], dict[int, str]]:
+def _tell(damaged: dict[int, str], reporter: Reporter) -> None:
+    for reason in damaged.values():
+        reporter.note(reason)
+
+
+def _candidates(checkpoints: CheckpointFolder, newer_than: int | None) -> tuple[Iterator[int], dict[int, str]]:
     """Return the steps to try, the newest first, and for each path that cannot be a checkpoint the reason."""
-    steps = checkpoints.steps()
+    steps = [step for step in checkpoints.steps() if newer_than is None or step > newer_than]
     damaged = {step: f"checkpoint {step} is not valid: steps are below 2^31" for step in steps if step > _LAST_STEP}
     return iter([step for step in steps if step <= _LAST_STEP]), damaged
 

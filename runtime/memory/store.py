@@ -217,14 +217,22 @@ class MemoryCheckpoints:
 
     # --- restore ---
 
-    def restore(self, target: Target[JobMeta, T], on_disk: int | None) -> tuple[InMemory, T] | None:
-        """Restore the newest checkpoint in memory that is complete and not older than step `on_disk`.
+    def restore(
+        self, target: Target[JobMeta, T], from_disk: Callable[[int | None], T | None]
+    ) -> tuple[InMemory | None, T | None]:
+        """Restore the newest checkpoint that can be read, in memory or on disk. Called on all processes.
 
-        Called on all processes, with the same arguments. Returns None if there is none; then process 0 has said why.
+        Args:
+            target: how to restore a checkpoint in memory.
+            from_disk: called with a step, restores the newest checkpoint on disk after it; None if none can be read. Called
+                with None, the newest one on disk, if none in memory can be read.
+
+        Returns:
+            The checkpoint, None if it was on disk, and the result. Process 0 has said why newer ones in memory were left out.
         """
         for checkpoint in self._candidates:
-            if on_disk is not None and checkpoint.step < on_disk:
-                break
+            if (newer := from_disk(checkpoint.step)) is not None:
+                return None, newer
             if checkpoint.lacking:
                 self._note(
                     f"step {checkpoint.step} cannot be restored from memory: no host has {len(checkpoint.lacking)} of its "
@@ -244,7 +252,7 @@ class MemoryCheckpoints:
                 self._kept = Generation(checkpoint.step, checkpoint.attempt)
                 return checkpoint, value
             self._note(problems[0])
-        return None
+        return None, from_disk(None)
 
     def forget_after(self, step: int) -> None:
         """Remove what is newer in memory than the state that training goes on with: its metrics are not on disk any more."""

@@ -28,11 +28,13 @@ def state(step: int) -> StateDict:
     }
 
 
-def restore(folder: Path, checkpoints: Checkpoints, **keys: Any) -> tuple[Restored | None, list[str]]:
+def restore(
+    folder: Path, checkpoints: Checkpoints, newer_than: int | None = None, **keys: Any
+) -> tuple[Restored | None, list[str]]:
     """Return what is restored, and the notes for the user."""
     events = folder / "events"
     events.unlink(missing_ok=True)
-    restored = restore_newest(checkpoints, lambda: state(0), job(**keys), FINGERPRINT, Reporter(events))
+    restored = restore_newest(checkpoints, lambda: state(0), job(**keys), FINGERPRINT, Reporter(events), newer_than)
     return restored, [e["message"] for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "note"]
 
 

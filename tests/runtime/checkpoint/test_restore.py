@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
+from podrun.runtime.checkpoint.restore import set_aside_newer
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
 from podrun.runtime.storage.process_disk import ProcessDisk
+from podrun.runtime.worker.progress import Reporter
 
 from ..strategies import assert_identical
 from .damage import DAMAGE, edit, empty, restore, state
@@ -43,6 +45,20 @@ def test_a_damaged_checkpoint(tmp_path: Path, saved: Path, kind: str) -> None:
         assert restored is not None
         assert (restored.step, notes) == (20, [])
     assert os.path.lexists(f"{newest}.damaged-1")
+
+
+def test_only_newer_ones_are_tried_beside_one_in_memory(tmp_path: Path, saved: Path) -> None:
+    """If none of them can be read, the one in memory is taken, and they are no longer in the way."""
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    with opened(tmp_path) as checkpoints:
+        restored, _ = restore(tmp_path, checkpoints, newer_than=15)
+        assert restored is not None and restored.step == 20
+        empty(tmp_path / "checkpoints" / "20")
+        restored, (note,) = restore(tmp_path, checkpoints, newer_than=15)
+        assert restored is None and "checkpoint 20" in note
+        assert [*checkpoints.steps()] == [20, 10]
+        set_aside_newer(checkpoints, 15, Reporter(tmp_path / "events"))
+        assert [*checkpoints.steps()] == [10]
 
 
 @pytest.mark.parametrize("name", ["9999", "0021", "99999999999", "9" * 40])

@@ -83,11 +83,15 @@ def save(memory: MemoryCheckpoints, *steps: int) -> None:
     assert memory._agree()
 
 
-def assert_restored(memory: MemoryCheckpoints, step: int, on_disk: int | None = None, devices: int = 4) -> None:
-    found = memory.restore(TARGET, on_disk)
-    assert found is not None
-    assert found[1][:2] == (step, {"position": step})
-    state, expected = found[1][2], divided(step, devices)
+def nothing_on_disk(_: int | None) -> None:
+    return None
+
+
+def assert_restored(memory: MemoryCheckpoints, step: int, devices: int = 4) -> None:
+    checkpoint, restored = memory.restore(TARGET, nothing_on_disk)
+    assert checkpoint is not None and restored is not None
+    assert restored[:2] == (step, {"position": step})
+    state, expected = restored[2], divided(step, devices)
     assert jax.tree.structure(state) == jax.tree.structure(expected)
     for one, other in zip(jax.tree.leaves(state), jax.tree.leaves(expected), strict=True):
         assert one.sharding == other.sharding
@@ -123,8 +127,8 @@ def test_a_state_with_metadata_that_cannot_be_used_is_passed_over(host: Host, er
             raise error
         return meta
 
-    found = host.attempt(1, template()).restore(replace(TARGET, parse=parse), 0)
-    assert found is not None and found[1][0] == 5
+    _, restored = host.attempt(1, template()).restore(replace(TARGET, parse=parse), nothing_on_disk)
+    assert restored is not None and restored[0] == 5
     assert any(note.startswith("host-0 cannot restore step 10 from memory: ") for note in host.notes)
 
 
@@ -139,7 +143,7 @@ def test_without_a_whole_state_in_memory_there_is_none(host: Host) -> None:
     save(host.attempt(0, template()), 5, 10)
     for name in ("5.0.0.data", "10.0.0.data"):
         host.damage(name)
-    assert host.attempt(1, template()).restore(TARGET, 0) is None
+    assert host.attempt(1, template()).restore(TARGET, nothing_on_disk) == (None, None)
     assert any(note.startswith("host-0 cannot restore step 10 from memory") for note in host.notes)
 
 
@@ -150,11 +154,33 @@ def test_what_is_newer_than_the_state_that_training_goes_on_with_is_forgotten(ho
     assert_restored(host.attempt(2, template()), 5)
 
 
-def test_a_newer_checkpoint_on_disk_is_taken(host: Host) -> None:
+@pytest.mark.parametrize(
+    ("readable", "damaged", "taken"),
+    [
+        ([10, 4], "", 10),
+        ([11, 4], "", 11),
+        ([4], "", 10),
+        ([4], "10.0.0.data", 5),
+        ([7], "10.0.0.data", 7),
+        ([4], "*", 4),
+    ],
+)
+def test_the_newest_that_can_be_read_is_taken_from_memory_or_disk(
+    host: Host, readable: list[int], damaged: str, taken: int
+) -> None:
+    """Not from the disk alone because of a newer checkpoint there that proves to be damaged."""
     save(host.attempt(0, template()), 5, 10)
-    memory = host.attempt(1, template())
-    assert memory.restore(TARGET, 11) is None
-    assert_restored(memory, 10, on_disk=10)
+    for path in [*host.memory.glob(damaged)] if damaged else []:
+        if path.suffix == ".data":
+            host.damage(path.name)
+
+    def from_disk(newer_than: int | None) -> tuple[int, Any, State] | None:
+        steps = [step for step in readable if newer_than is None or step > newer_than]
+        return (steps[0], {}, {}) if steps else None
+
+    checkpoint, restored = host.attempt(1, template()).restore(TARGET, from_disk)
+    assert restored is not None and restored[0] == taken
+    assert (checkpoint is None) == (taken in readable and taken != 10)
 
 
 def test_a_host_without_the_folder_is_refused_at_first_and_does_without_later(host: Host) -> None:
@@ -162,7 +188,7 @@ def test_a_host_without_the_folder_is_refused_at_first_and_does_without_later(ho
     with pytest.raises(UserError, match=r"checkpoint\.memory_every: host-0: .*No such file.*; take hosts that have it"):
         host.attempt(0, template())
     memory = host.attempt(1, template())
-    assert memory.restore(TARGET, 0) is None
+    assert memory.restore(TARGET, nothing_on_disk) == (None, None)
     memory.save(5, divided(5), {})  # type: ignore[typeddict-item]
     assert not memory.is_on
     (note,) = host.notes
