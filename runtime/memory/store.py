@@ -116,9 +116,10 @@ class MemoryCheckpoints:
         self._secret = bytes.fromhex(broadcast_text(secrets.token_hex(32).encode()).decode())
         problem, self._server = "", None
         try:
-            status = self._folder.lstat()
-            if status.st_uid != os.geteuid() or status.st_mode & 0o022:
-                raise OSError("other users could change what is in there")
+            for folder in (self._folder.parent, self._folder):  # a link has all permissions
+                status = folder.lstat()
+                if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+                    raise OSError("other users could change what is in there")
             self._server = Server(self._folder, _address(env), self._secret)
         except OSError as error:
             problem = f"checkpoints cannot be kept in {self._folder}: {error.strerror or error}"

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Dict, Iterator, List, Tuple
 
 from ..base.places import MEMORY, MEMORY_PREFIX
-from ..base.private import private_path
+from ..base.private import is_private
 
 if TYPE_CHECKING:
     from ..base.to_agent import Spec
@@ -31,7 +31,8 @@ def make_memory(spec: Spec) -> None:
                 remove_memory(folder)
         folder = spec.get("memory", "")
         if folder and folder not in _held:
-            private_path(os.path.dirname(folder), os.path.basename(folder))
+            _make_private(os.path.dirname(folder))
+            _make_private(folder)
             fresh = os.path.join(folder, "%s-%d" % (_LOCK, os.getpid()))
             descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,6 +42,15 @@ def make_memory(spec: Spec) -> None:
             _held[folder] = descriptor
     except OSError:
         return
+
+
+def _make_private(folder: str) -> None:
+    """Make a folder for this user alone. Raises OSError if its name leads elsewhere: anybody can make names in /dev/shm."""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not is_private(folder):
+            raise
 
 
 def end_memory(spec: Spec) -> None:

@@ -135,3 +135,17 @@ def test_clean_lists_and_removes_it_for_its_host(run: str) -> None:
     assert (row["run"], row["path"], row["bytes"] >= 1000) == (run, memory_folder(run, "host-0"), True)
     assert finished.remove({run})[0] == 1
     assert folders(run) == []
+
+
+def test_a_link_in_its_place_is_not_followed(run: str, tmp_path: Path) -> None:
+    """Any user of the host can make one in /dev/shm; the agent would remove the folder behind it."""
+    (tmp_path / "host-0").mkdir()
+    (tmp_path / "host-0" / "thesis").touch()
+    link = Path(spec(run)["memory"]).parent
+    link.symlink_to(tmp_path)
+    try:
+        make_memory(spec(run))
+        end_memory(spec(run))
+        assert [path.name for path in (tmp_path / "host-0").iterdir()] == ["thesis"]
+    finally:
+        link.unlink(missing_ok=True)

@@ -196,6 +196,14 @@ def test_a_host_without_the_folder_is_refused_at_first_and_does_without_later(ho
     assert note.endswith("the run goes on with those on disk")
 
 
+def test_a_link_in_place_of_the_runs_folder_is_not_followed(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    host.memory = tmp_path / "link" / "memory"
+    host._env = replace(host._env, memory=str(host.memory))
+    with pytest.raises(UserError, match="other users could change what is in there"):
+        host.attempt(0, template())
+
+
 def test_a_folder_that_others_can_change_is_not_used(host: Host) -> None:
     host.memory.chmod(0o777)
     with pytest.raises(UserError, match="other users could change"):
