@@ -27,7 +27,7 @@ _NONCE = 32
 _HANDSHAKE = 5.0  # seconds for the whole handshake
 _SILENCE = 30.0  # seconds without a byte after which the other end is given up
 _IDLE = 600.0  # seconds without a request after which a connection is closed
-_MOST = 64  # connections at once
+_MOST = 64  # connections at once that have not yet proved that they know the secret
 _REQUEST = struct.Struct(">64sQQ")  # name of the file, offset, bytes; 0 bytes: all from the offset on
 _SIZE = struct.Struct(">Q")
 _MISSING = (1 << 64) - 1
@@ -45,7 +45,8 @@ class Server:
         """Listen on a port that the system chooses. Raises OSError."""
         self._folder = folder
         self._secret = secret
-        self._places = threading.Semaphore(_MOST)
+        self._strangers: list[socket.socket] = []  # connections that have not yet proved that they know the secret
+        self._changing = threading.Lock()
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -69,22 +70,30 @@ class Server:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            if self._places.acquire(blocking=False):
-                threading.Thread(target=self._serve, args=(connection,), name="memory-peer", daemon=True).start()
-            else:
-                connection.close()
+            with self._changing:
+                self._strangers.append(connection)
+                if len(self._strangers) > _MOST:  # a peer takes milliseconds
+                    with contextlib.suppress(OSError):
+                        self._strangers.pop(0).shutdown(socket.SHUT_RDWR)  # wakes its thread
+            threading.Thread(target=self._serve, args=(connection,), name="memory-peer", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with connection:
-                key = _accepted(connection, self._secret)
+                try:
+                    key = _accepted(connection, self._secret)
+                finally:
+                    self._forget(connection)
                 while True:
                     name, offset, size = _REQUEST.unpack(_receive(connection, _REQUEST.size, _IDLE))
                     self._answer(connection, key, name.rstrip(b"\0").decode(), offset, size)
         except (OSError, PeerError, ValueError):
             pass
-        finally:
-            self._places.release()
+
+    def _forget(self, connection: socket.socket) -> None:
+        with self._changing:
+            if connection in self._strangers:
+                self._strangers.remove(connection)
 
     def _answer(self, connection: socket.socket, key: bytes, name: str, offset: int, size: int) -> None:
         try:

@@ -60,6 +60,14 @@ def test_who_does_not_know_the_secret_gets_nothing(server: Server) -> None:
         Peer(server.address, b"t" * 32)
 
 
+def test_connections_that_say_nothing_keep_no_peer_out(server: Server) -> None:
+    silent = [socket.create_connection(server.address) for _ in range(80)]
+    peer = Peer(server.address, SECRET)
+    assert peer.manifest("5.0.1") == b'{"a": 1}'
+    for connection in (*silent, peer):
+        connection.close()
+
+
 def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
