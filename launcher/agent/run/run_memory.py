@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..base.to_agent import Spec
 
 _LOCK = "agent"  # file in the folder that its agent holds a lock on: seen in all containers that share /dev/shm
+_ATTEMPT = "attempt"  # file with the number of the last attempt that this host was in
 _FORGOTTEN = 600.0  # seconds after the last write for which a run on a shared host may still be between two attempts
 _held: Dict[str, int] = {}  # descriptor of the lock, by folder
 
@@ -40,8 +41,30 @@ def make_memory(spec: Spec) -> None:
                 fresh, os.path.join(folder, _LOCK)
             )  # an earlier agent of the run has lost the folder to this one
             _held[folder] = descriptor
+        if folder:
+            _drop_abandoned(folder, spec["attempt"])
     except OSError:
         return
+
+
+def _drop_abandoned(folder: str, attempt: int) -> None:
+    """Remove what a host has kept that missed the last attempt, and note this one. Raises OSError.
+
+    The others may have gone back to an earlier step meanwhile, and the metrics after it are no longer on record.
+    """
+    noted = os.path.join(folder, _ATTEMPT)
+    try:
+        with open(noted, encoding="ascii") as file:
+            last = int(file.read())
+    except (OSError, ValueError):
+        last = -2
+    if last not in (attempt - 1, attempt):
+        for name in _names(folder):
+            if name != _LOCK:
+                os.remove(os.path.join(folder, name))
+    with open(noted + ".new", "w", encoding="ascii") as file:
+        file.write(str(attempt))
+    os.replace(noted + ".new", noted)
 
 
 def _make_private(folder: str) -> None:

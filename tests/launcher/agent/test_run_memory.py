@@ -19,8 +19,8 @@ from podrun.launcher.agent.run.clean import FinishedRuns
 from podrun.launcher.agent.run.run_memory import end_memory, make_memory, memory_folders, remove_memory
 
 
-def spec(run: str, host: str = "host-0", exclusive: bool = True) -> Any:
-    return {"run": run, "exclusive": exclusive, "memory": memory_folder(run, host)}
+def spec(run: str, host: str = "host-0", exclusive: bool = True, attempt: int = 0) -> Any:
+    return {"run": run, "exclusive": exclusive, "memory": memory_folder(run, host), "attempt": attempt}
 
 
 @pytest.fixture
@@ -75,12 +75,32 @@ def test_the_agent_of_the_last_attempt_removes_the_folder(run: str) -> None:
     folder = Path(memory_folder(run, "host-0"))
     assert folder.stat().st_mode & 0o777 == folder.parent.stat().st_mode & 0o777 == 0o700
     (folder / "5.0.0.data").write_bytes(bytes(10))
-    make_memory(spec(run))  # of the next attempt
+    make_memory(spec(run, attempt=1))
     assert (folder / "5.0.0.data").exists()
     end_memory(spec(run))
     assert folders(run) == [memory_folder(run, "host-1")]
     end_memory(spec(run, "host-1"))
     assert not folder.parent.exists()
+
+
+@pytest.mark.parametrize("noted", ["0", "x", None])
+def test_a_host_that_missed_an_attempt_has_nothing_to_restore(run: str, noted: str | None) -> None:
+    """The other hosts may have gone back to an earlier step meanwhile."""
+    make_memory(spec(run))
+    folder = Path(memory_folder(run, "host-0"))
+    for name in ("10.0.0.data", "10.0.0.json"):
+        (folder / name).write_bytes(bytes(10))
+    if noted is None:
+        (folder / "attempt").unlink()
+    else:
+        (folder / "attempt").write_text(noted)
+    make_memory(spec(run, attempt=2))
+    assert sorted(path.name for path in folder.iterdir()) == ["agent", "attempt"]
+    (folder / "15.2.0.data").write_bytes(bytes(10))
+    make_memory(spec(run, attempt=2))  # sent again
+    make_memory(spec(run, attempt=3))
+    assert (folder / "15.2.0.data").exists() and (folder / "attempt").read_text() == "3"
+    end_memory(spec(run))
 
 
 def test_an_agent_that_another_one_has_replaced_removes_nothing(run: str) -> None:
@@ -118,7 +138,7 @@ def test_on_a_shared_host_a_run_may_be_between_two_attempts(run: str) -> None:
     make_memory(spec(after, exclusive=False))
     folder = Path(memory_folder(left, "host-0"))
     assert folder.exists()
-    for path in (folder, folder / "agent"):
+    for path in (folder, *folder.iterdir()):
         os.utime(path, (0, 0))
     make_memory(spec(after, exclusive=False))
     assert folders(run) == [memory_folder(after, "host-0")]
