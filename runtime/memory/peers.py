@@ -27,6 +27,7 @@ _NONCE = 32
 _HANDSHAKE = 5.0  # seconds for the whole handshake
 _SILENCE = 30.0  # seconds without a byte after which the other end is given up
 _IDLE = 600.0  # seconds without a request after which a connection is closed
+_PAUSE = 0.1  # seconds until connections are accepted again after an error
 _MOST = 64  # connections at once that have not yet proved that they know the secret
 _REQUEST = struct.Struct(">64sQQ")  # name of the file, offset, bytes; 0 bytes: all from the offset on
 _SIZE = struct.Struct(">Q")
@@ -56,10 +57,12 @@ class Server:
             self._listener.close()
             raise
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._is_closed = False
         threading.Thread(target=self._accept, name="memory-server", daemon=True).start()
 
     def close(self) -> None:
         """Accept no more connections."""
+        self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -69,7 +72,10 @@ class Server:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return
+                if self._is_closed:
+                    return
+                time.sleep(_PAUSE)  # of open files there are too many, for example
+                continue
             with self._changing:
                 self._strangers.append(connection)
                 if len(self._strangers) > _MOST:  # a peer takes milliseconds

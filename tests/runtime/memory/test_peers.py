@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -66,6 +68,24 @@ def test_connections_that_say_nothing_keep_no_peer_out(server: Server) -> None:
     assert peer.manifest("5.0.1") == b'{"a": 1}'
     for connection in (*silent, peer):
         connection.close()
+
+
+def test_too_many_open_files_keep_a_peer_waiting_only_as_long_as_they_are_open(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = threading.Event()
+    monkeypatch.setattr("podrun.runtime.memory.peers.time.sleep", lambda seconds: failed.set())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connection = socket.socket()  # made before there are too many
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        connection.connect(server.address)
+        assert failed.wait(10)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        connection.close()
+    with contextlib.closing(Peer(server.address, SECRET)) as peer:
+        assert peer.read("5.0.1", 0, 3).tobytes() == DATA[:3]
 
 
 def test_a_server_that_does_not_know_the_secret_is_not_believed() -> None:
