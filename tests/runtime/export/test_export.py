@@ -203,7 +203,7 @@ def test_arrays_that_no_machine_can_hold(workdir: Path, monkeypatch: pytest.Monk
             pass
 
     monkeypatch.setattr(orbax_files, "ArrayReader", Huge)
-    with pytest.raises(UserError, match=r"the array kernel has 4,?096 PiB, and this machine .* GiB of memory"):
+    with pytest.raises(UserError, match=r"the array kernel has 4096\.0 PiB, and this machine .* GiB of memory"):
         export(workdir, None, "npz")
 
 
