@@ -305,6 +305,8 @@ class Replay:
     last: int
     times: int
     """Number of repetitions."""
+    is_rehearsal: bool = False
+    """True if a fault is injected, with which a process may compile other programs than the others."""
 
 
 def bind_address(coordinator: str) -> str:

@@ -111,7 +111,9 @@ class Replayer:
         self._config = resolve(config, Devices.here())[0]
         self._data = load_data(self._config, reporter.note if self._leads else None, reporter.record.part)
         self._counts = JobCounts.at_start(self._config, self._data)
-        self._executables = Executables(pod_store(), jax.process_index(), cache, reporter.record, None)
+        self._executables: Executables | None = None
+        if not wanted.is_rehearsal:  # a process with a fault compiles other programs, and the others would wait for its
+            self._executables = Executables(pod_store(), jax.process_index(), cache, reporter.record, None)
         self._program = self._make_program()
         self._wrong: _Program | None = None
         """The program with a rehearsed fault, which this process alone compiles."""
@@ -124,10 +126,9 @@ class Replayer:
         optimizer, schedule = make_optimizer(self._config, self._counts.steps, task.stacked)
         strategy = make_strategy(self._config, task, optimizer, schedule)
         strategy.gradient_factor = factor
-        executables = self._executables if factor == 1 else None
-        if executables:
-            strategy.share_executables(executables)
-        return _Program(strategy, Verifier(self._config, task, strategy, self._env.host, executables))
+        if self._executables:
+            strategy.share_executables(self._executables)
+        return _Program(strategy, Verifier(self._config, task, strategy, self._env.host, self._executables))
 
     def repeat(self, repetition: int) -> None:
         """Compute all steps from the checkpoint on, and report the digests of the wanted ones."""

@@ -50,7 +50,7 @@ class Held:
         self.run = start(*JOB, data, *options)
         self.run.wait_for_step(11)
         run_id = next(e["run_id"] for e in self.run.of("start"))
-        self.memory = Path(f"/proc/{self.run.process.pid}/root/dev/shm/podrun-{run_id}")
+        self.memory = Path("/proc", str(self.run.process.pid), "root", "dev/shm", f"podrun-{run_id}")
 
     def wait_for(self, *files: str) -> None:
         wait_until(lambda: all((self.memory / file).exists() for file in files), f"{files} in memory", 120)

@@ -113,7 +113,7 @@ def test_the_plan_of_a_replay(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch)
     request = ReplayRequest(RUN, 8, 9, on=("host-2", "host-0"), inject=("wrong_sum:host=1",))
     spec = replay_spec(request, directory)
     assert [host.name for host in spec.pod.hosts] == ["host-0", "host-2"] and spec.pod.slice.name == "cpu-2x1"
-    assert (spec.job.launch.max_restarts, spec.replay) == (0, Replay(8, 9, 3))
+    assert (spec.job.launch.max_restarts, spec.replay) == (0, Replay(8, 9, 3, is_rehearsal=True))
     assert spec.inject == ("wrong_sum:host=host-2,process=1@step=8",)
     assert spec.run_id != RUN and not spec.trains
     assert RunSpec.from_json(spec.to_json()) == spec
