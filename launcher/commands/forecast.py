@@ -9,7 +9,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.wording import counted
 
 from ..report.goodput_model import Times, best_steps, daly_interval, goodput, young_interval
-from ..report.measured_times import Measured, measure
+from ..report.measured_times import FEW_FAILURES, Measured, measure
 from ..report.records import read_records
 from ..rundir.runs import RunDirectory, find_run
 from ..view.times import duration, parse_duration
@@ -23,7 +23,6 @@ _PARTS = {
     "compile": "the time to compile",
 }
 _LONGEST_MTBF = 1000 * 365 * 86400.0  # seconds
-_FEW = 3  # failures, from which an mtbf is a guess
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def as_lines(made: Forecast) -> list[str]:
         f"forecast for {made.run} on {counted(made.hosts, 'host')}: a host fails every {duration(made.mtbf)} ({source}), "
         f"so the pod every {duration(between)}"
     ]
-    if made.failures is not None and made.failures < _FEW:
+    if made.failures is not None and made.failures < FEW_FAILURES:
         lines.append("  so few failures say little: --mtbf 30d gives the time between two failures of one host")
     if made.goodput_now is not None and made.steps_now is not None:
         lines.append(f"  goodput  {100 * made.goodput_now:.1f} % saving every {made.steps_now:,} steps, as now")

@@ -28,6 +28,8 @@ def report(target: str | None, output: Path | None) -> int:
     if file.is_dir():
         file = file / f"{name}.html"
     write_page(file, html_of(page))
+    if page.expected:
+        print(f"goodput {dict(page.tiles)['goodput']}. {page.expected}")
     return ExitCode.DONE
 
 

@@ -23,6 +23,7 @@ from ..rundir.runs import RunDirectory, all_runs
 from ..rundir.work_tree import read_work_tree
 from ..view.times import date_and_time, duration
 from .curves import curves, usage_charts
+from .expected import expected_of
 from .model import Log, Mark, Page, Share, Table, Verdict
 from .records import Records, StepRecord, finite, read_metrics, read_records
 from .samples import last_samples
@@ -126,6 +127,8 @@ def _page(
     lanes = lanes_of(events, records.by_process, until)
     lags = lags_of(records.by_process, begin, until)
     shares = shares_of(lanes, is_program=records.is_program, is_sampling=samples_text(events)) if lanes else []
+    goodput = _goodput(shares)
+    expected = None if goodput is None else expected_of(summary.run, records, shares, goodput)
     step_times = step_times_of(records, lags, named_late(events, until))
     # Several runs may have made the steps of a workdir.
     since, marks = (begin, marks_of(records.events)) if marks is None else (None, marks)
@@ -145,7 +148,8 @@ def _page(
         verdict=verdict,
         tiles=[
             ("running for" if status is RunStatus.RUNNING else "lasted", duration(until - begin)),
-            *([("goodput", f"{goodput:.1f} %")] if (goodput := _goodput(shares)) is not None else []),
+            *([] if goodput is None else [("goodput", f"{goodput:.1f} %")]),
+            *([("goodput expected", f"{expected.percent:.1f} %")] if expected and expected.percent is not None else []),
             *(
                 step_tiles(steps, evaluations, summary.steps, status is RunStatus.RUNNING)
                 if steps
@@ -163,6 +167,7 @@ def _page(
         logs_note=_left_out(_MOST_LOGS, len(logs), f"`podrun logs {summary.run}` has all"),
         samples=last_samples(events),
         made=date_and_time(time.time()),
+        expected=expected.note if expected else "",
     )
 
 

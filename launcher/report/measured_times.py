@@ -21,6 +21,8 @@ NO_FAILURES = ("done", "stopped", "launcher", "unprepared", "config", "resized",
 _NO_HOST = (ExitCode.DONE, ExitCode.BAD_CONFIG)
 """Codes of runs that end by themselves, or by a mistake of the user."""
 _BETWEEN_STEPS = (Phase.TRAIN, Phase.SAVE, Phase.EVALUATE, Phase.SAMPLE)
+FEW_FAILURES = 3
+"""Number of failures below which the time between them is a guess."""
 DETECTION = 21.0
 """Seconds until podrun gives up a host that has fallen silent: assumed for a run that never failed in training."""
 
@@ -42,6 +44,9 @@ class Measured:
     hosts: int = 0
     """Hosts of the last attempt."""
     host_seconds: float = 0.0
+    """Seconds of all hosts in attempts. From a failure until it is noticed no host can fail again, so this does not count."""
+    first_start: float = 0.0
+    """Seconds from the start of the run until its first attempt trained; 0 if that failed before."""
     failures: int = 0
     checkpoints: int = 0
 
@@ -53,7 +58,7 @@ class Measured:
     @property
     def mtbf(self) -> float | None:
         """Return the seconds between two failures of one host; None if none failed."""
-        return self.host_seconds / self.failures if self.failures else None
+        return self.host_seconds / self.failures if self.failures and self.host_seconds > 0 else None
 
     def times(self) -> tuple[Times, list[str]]:
         """Return the time of each part, and the names of those that are assumed. The run has made steps."""
@@ -88,11 +93,14 @@ def measure(records: Records) -> Measured:
         measured.hosts = len(start["hosts"])
         measured.host_seconds += measured.hosts * max(0.0, end - start["time"])
         steps = [(at, row.values["step"]) for at, row in timed if start["time"] <= at <= end]
+        noticed = len(measured.detect)
         phases = [(e["time"], e["phase"]) for e in attempt if e["event"] == EventKind.PHASE and e["process"] == 0]
         _add_start(first if decided is None else measured, phases, start["time"] if decided is None else decided)
         _add_saves(measured, attempt, phases)
         _add_steps(measured, steps, phases)
         decided = _add_end(measured, attempt, steps) or end
+        measured.host_seconds -= measured.hosts * sum(measured.detect[noticed:])
+    measured.first_start = sum(map(sum, (first.start, first.restore, first.compile)))
     if not measured.start:
         measured.start, measured.compile, measured.restore = first.start, first.compile, first.restore
     return measured

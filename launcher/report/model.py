@@ -181,3 +181,5 @@ class Page:
     """The last samples of each name, the newest first."""
     made: str
     """Time at which the page was made, as text."""
+    expected: str = ""
+    """Says what goodput was to be expected, or why that is not known; empty if the run has no goodput."""

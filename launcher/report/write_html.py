@@ -317,7 +317,13 @@ def _time(page: Page) -> str:
     if not strips or not page.shares:
         return ""
     has_goodput = any(name == "goodput" for name, _ in page.tiles)
-    return section("Time", _shares(page.shares), _quiet(_GOODPUT if has_goodput else ""), *map(_strip, strips))
+    return section(
+        "Time",
+        _shares(page.shares),
+        _quiet(_GOODPUT if has_goodput else ""),
+        _quiet(page.expected),
+        *map(_strip, strips),
+    )
 
 
 def _shares(shares: Sequence[Share]) -> str:
