@@ -620,7 +620,7 @@ def _hosts(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("run", metavar="[RUN]", required=False)
 @click.option(
     "--step", callback=_replayed_steps, required=True, metavar="N|A-B", help="The step to compute again, or the range."
 )
@@ -642,7 +642,7 @@ def _hosts(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 def replay(
     ctx: click.Context,
     /,
-    run: str,
+    run: str | None,
     step: tuple[int, int],
     on: tuple[str, ...],
     times: int,
@@ -655,7 +655,7 @@ def replay(
     The newest checkpoint before the steps is restored in whole, and the steps after it are repeated on all hosts. Digests of
     each parameter and gradient are compared, bit for bit: between repetitions, between hosts, with the digests that the run
     has recorded (launch.verify_every), and with its checkpoint of the last step. Nothing is written to the workdir. Without
-    options that name a pod, the hosts are those of the run.
+    RUN it is the newest run that trains; without options that name a pod, the hosts are those of the run.
 
     \b
     Exit code: 0 the same everywhere, 78 a host computes or has computed wrongly, 2 the program is
@@ -663,7 +663,7 @@ def replay(
 
     \b
     Examples:
-      podrun replay RUN --step 1200
+      podrun replay --step 1200                           # of the newest run
       podrun replay RUN --step 1195-1205 --times 5 --json
       podrun replay RUN --step 1200 --on host-3
       podrun replay RUN --step 1200 --pod other.yaml

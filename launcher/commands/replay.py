@@ -19,9 +19,10 @@ from ..request.injections import resolve_injections
 from ..request.queue_options import queue_name
 from ..request.request import Request, make_spec
 from ..run.attempts import run_attempts
+from ..run.host_failures import record_wrong_results
 from ..rundir.read_state import read_state
 from ..rundir.replayed import Record, Result, judge, replayed_of
-from ..rundir.runs import RunDirectory, find_run
+from ..rundir.runs import RunDirectory, all_runs, find_run
 from ..view.console import QuietConsole
 from ..view.live_console import make_console
 from ..view.printable import in_one_line
@@ -39,7 +40,7 @@ class ReplayRequest:
     """Command line of `podrun replay`.
 
     Attributes:
-        run: the run, as `find_run` takes it.
+        run: the run, as `find_run` takes it; None: the newest that trains.
         first: first step to compare.
         last: last step to compare.
         on: names of hosts of the pod; none: all.
@@ -50,7 +51,7 @@ class ReplayRequest:
         command: arguments of podrun, as typed.
     """
 
-    run: str
+    run: str | None
     first: int
     last: int
     on: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class ReplayRequest:
 
 def replay(request: ReplayRequest) -> int:
     """Print the verdict, and return podrun's exit code. Raises UserError; UnavailableError if a bucket is unreachable."""
-    of_run = find_run(request.run)
+    of_run = _newest_that_trains() if request.run is None else find_run(request.run)
     spec = replay_spec(request, of_run)
     bundles: tuple[Bundle, ...] = ()
     if spec.pod.traits.needs_staging:
@@ -81,8 +82,22 @@ def replay(request: ReplayRequest) -> int:
             f"the record of the replay, {directory.events}, has {len(replayed)} of {expected} results; was the disk full?"
         )
     result = judge(replayed, Record.of_lines(of_run.lines(), request.first, request.last), saved, hosts)
-    print(_json(result, request, of_run) if request.json else _text(result))
+    print(_json(result, request, of_run) if request.json else _text(result, of_run))
+    if (noted := record_wrong_results(spec, result.hosts, in_one_line(result.sentence))) and not request.json:
+        print(f"  {noted}")
     return int(result.verdict.code)
+
+
+def _newest_that_trains() -> RunDirectory:
+    """Return the newest run with steps of its own: a replay or an evaluation is a run as well. Raises UserError."""
+    newest = find_run(None)
+    for directory in all_runs():
+        try:
+            if directory.spec().trains:
+                return directory
+        except UserError:  # of another version
+            continue
+    raise UserError(f"no run in {newest.path.parent} trains, so there are no steps; `podrun ps --all` lists the runs")
 
 
 def replay_spec(request: ReplayRequest, of_run: RunDirectory) -> RunSpec:
@@ -189,8 +204,13 @@ def _injected(request: ReplayRequest, pod: Pod, process_per: str) -> tuple[str, 
     return resolve_injections(texts, pod, process_per, is_program=False)
 
 
-def _text(result: Result) -> str:
-    return "\n".join([f"replay: {in_one_line(result.sentence)}", *(f"  {in_one_line(row)}" for row in result.compared)])
+def _text(result: Result, of_run: RunDirectory) -> str:
+    return "\n".join(
+        [
+            f"replay of {of_run.run_id}: {in_one_line(result.sentence)}",
+            *(f"  {in_one_line(row)}" for row in result.compared),
+        ]
+    )
 
 
 def _json(result: Result, request: ReplayRequest, of_run: RunDirectory) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -17,6 +18,7 @@ from podrun.runtime.events import EventKind
 from ..attempt.cause import LAUNCHER, Failure, FailureKind
 from ..attempt.outcome import Outcome
 from ..plan.plan import LaunchPlan
+from ..plan.spec import RunSpec
 from ..rundir.events import Event, LateEvent
 from ..rundir.host_history import AttemptOfHosts, HostFailure, HostFailureKind
 from ..rundir.host_record import note_attempt, place_of
@@ -75,6 +77,44 @@ def without_common(against: Mapping[str, HostFailure], hosts: int) -> dict[str, 
     if hosts == 1 or counts[HostFailureKind.LOST] >= _SEVERAL:
         common.add(HostFailureKind.LOST)
     return {host: failure for host, failure in against.items() if failure.kind not in common}
+
+
+def record_wrong_results(spec: RunSpec, wrong: Collection[str], what: str) -> str | None:
+    """Record hosts that a replay has found to compute wrongly, as failures of hardware; return a sentence about it.
+
+    Return None if nothing is recorded: the fault was injected, the hosts are this machine, or more than half of them are
+    named, which says nothing about each.
+
+    Args:
+        spec: the replay.
+        wrong: names of the hosts.
+        what: the verdict, one line.
+    """
+    place = place_of(spec.pod)
+    if place is None or spec.inject:
+        return None
+    addresses = {host.name: host.address for host in spec.pod.hosts}
+    failed = {name: HostFailure(HostFailureKind.HARDWARE, what) for name in wrong if name in addresses}
+    failed = without_common(failed, len(addresses))
+    if not failed:
+        return None
+    attempt = AttemptOfHosts(
+        time.time(),
+        spec.run_id,
+        place,
+        {addresses[name]: name for name in failed},
+        {addresses[name]: failure for name, failure in failed.items()},
+    )
+    try:
+        note_attempt(attempt)
+    except (OSError, UserError) as error:
+        return _not_recorded(error)
+    return "podrun hosts counts it as a failure of hardware"
+
+
+def _not_recorded(error: OSError | UserError) -> str:
+    why = getattr(error, "strerror", None) or str(error)
+    return f"the hosts of this run are not in the record that `podrun hosts` shows: {why}"
 
 
 class LateTime:
@@ -140,7 +180,7 @@ class HostFailures:
         """Note what the facts of a host say against it. Called while the hosts of an attempt are prepared."""
         self._suspects.setdefault(host, HostFailure(kind, what))
 
-    def record(self, plan: LaunchPlan, outcome: Outcome, time: float, printed: Printed) -> None:
+    def record(self, plan: LaunchPlan, outcome: Outcome, ended: float, printed: Printed) -> None:
         """Record an attempt that has ended. Faults that the user has injected speak against no host."""
         place = place_of(plan.run.pod)
         if place is None or plan.run.inject:
@@ -160,7 +200,7 @@ class HostFailures:
         if not hosts:
             return
         attempt = AttemptOfHosts(
-            time,
+            ended,
             plan.run.run_id,
             place,
             {address: name for name, address in hosts.items()},
@@ -170,6 +210,5 @@ class HostFailures:
             self.has_recorded |= note_attempt(attempt)
         except (OSError, UserError) as error:
             if not self._is_told:
-                why = getattr(error, "strerror", None) or str(error)
-                self._note(f"the hosts of this run are not in the record that `podrun hosts` shows: {why}")
+                self._note(_not_recorded(error))
                 self._is_told = True

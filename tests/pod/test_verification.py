@@ -50,12 +50,12 @@ def test_the_page_about_hosts_that_compute_wrongly(sandbox: Sandbox) -> None:
     undisturbed, recorded, same, some, named, flipped, wrong = done
     assert re.search(r"all devices agreed bit for bit in \d+ comparisons", undisturbed)
     assert "checkpoint of step 10 complete" in recorded
-    assert "replay: the same everywhere in 3 repetitions of step 20 on 4 devices, bit for bit" in same
+    assert "the same everywhere in 3 repetitions of step 20 on 4 devices, bit for bit" in same
     assert "the record of step 20 is the same" in same and "the checkpoint of step 20 is the same" in same
     verdict = json.loads(some.splitlines()[-1])
     assert verdict["verdict"] == "same" and "2 devices (cpu) of 2 processes, which may round" in verdict["compared"][0]
     assert re.search(
-        r"replay: host-2 computes wrongly: the gradients of the same examples differ after step 20, in", named
+        r"replay of \S+: host-2 computes wrongly: the gradients of the same examples differ after step 20, in", named
     )
     assert re.search(
         r"failed: host-1 \(process 1\): its values of the state differ after step 20, in params\.\S+, while", flipped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,21 @@ def test_runs(
     done = podrun("replay", RUN, "--step", "5", "--on", "host-1")
     assert (done.code, done.out) == (2, "")
     assert said in " ".join(done.err.split())
+
+
+def test_the_newest_run_that_trains(sandbox: Sandbox, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later replay of it does not count, nor does a run whose spec another version has written."""
+    monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
+    directory = make_run(sandbox)
+    again = replace(directory.spec(), run_id="20260102-000000-abcd", replay=Replay(5, 5, 3))
+    RunDirectory.create(again)
+    other = RunDirectory.create(replace(directory.spec(), run_id="20260103-000000-abcd"))
+    (other.path / "spec.json").write_text("{}")
+    done = podrun("replay", "--step", "30")
+    assert done.code == 2 and f"run {RUN} has not done step 30 yet" in " ".join(done.err.split())
+    shutil.rmtree(directory.path)
+    done = podrun("replay", "--step", "30")
+    assert done.code == 2 and "trains, so there are no steps; `podrun ps --all`" in " ".join(done.err.split())
 
 
 def test_a_run_whose_hosts_came_from_a_queue(sandbox: Sandbox, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:

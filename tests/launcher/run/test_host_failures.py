@@ -29,7 +29,13 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.preflight.base import Finding
 from podrun.launcher.remote.session import NO_WORD, REBOOTED
 from podrun.launcher.run import stage
-from podrun.launcher.run.host_failures import HostFailures, LateTime, failures_against, without_common
+from podrun.launcher.run.host_failures import (
+    HostFailures,
+    LateTime,
+    failures_against,
+    record_wrong_results,
+    without_common,
+)
 from podrun.launcher.run.stage import stage_hosts
 from podrun.launcher.rundir.events import Event
 from podrun.launcher.rundir.host_history import HostFailure, HostFailureKind, HostKey
@@ -232,6 +238,29 @@ class TestRecord:
             assert hosts.has_recorded == bool(number)
         assert [one.kind for one in read_hosts()[0][HostKey("ssh", "10.0.0.1")].failures] == ["slow"]
 
+    def test_a_host_that_a_replay_names(self) -> None:
+        """It counts once for each replay, next to what the replay's own attempt records."""
+        spec, what = self.plan("replay-1").run, "h1 computes wrongly: the state differs after step 3"
+        assert record_wrong_results(spec, ("h1",), what) == "podrun hosts counts it as a failure of hardware"
+        assert self.record(plan=self.plan("replay-1")) == {"h1": ["hardware"]}
+        record_wrong_results(replace(spec, run_id="replay-2"), ("h1",), what)
+        (history,) = read_hosts()[0].values()
+        assert [(one.what, one.run) for one in history.failures] == [(what, "replay-1"), (what, "replay-2")]
+
+    @pytest.mark.parametrize(
+        ("fields", "wrong"),
+        [
+            ({}, ()),
+            ({}, ("h0", "h1")),
+            ({"inject": ("wrong_sum:host=1@step=2",)}, ("h1",)),
+            ({"transport": "local"}, ("h1",)),
+        ],
+        ids=["none", "most of the hosts", "a rehearsal", "a simulated pod"],
+    )
+    def test_a_replay_that_speaks_against_no_host(self, fields: dict[str, Any], wrong: tuple[str, ...]) -> None:
+        assert record_wrong_results(self.plan(**fields).run, wrong, "computes wrongly") is None
+        assert read_hosts()[0] == {}
+
     def test_a_record_that_cannot_be_written(self, tmp_path: Path) -> None:
         """The run goes on, and the user is told once."""
         (tmp_path / "home").mkdir(mode=0o700)
@@ -243,6 +272,10 @@ class TestRecord:
         (note,) = notes
         assert note.startswith("the hosts of this run are not in the record that `podrun hosts` shows: cannot read")
         assert not hosts.has_recorded
+        said = record_wrong_results(self.plan().run, ("h1",), "computes wrongly")
+        assert said and said.startswith(
+            "the hosts of this run are not in the record that `podrun hosts` shows: cannot read"
+        )
 
 
 def test_what_the_facts_of_the_hosts_say(monkeypatch: pytest.MonkeyPatch) -> None:
