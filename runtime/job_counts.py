@@ -25,7 +25,7 @@ class JobCounts:
     consumed: int
     """Number of examples that a step consumes."""
     steps: int
-    """Number of the last step."""
+    """Number of the job's last step."""
     best: BestSoFar
     epoch: EpochMeans | None
     """The unfinished epoch; None if the job counts no epochs."""
@@ -93,9 +93,19 @@ class JobCounts:
         return is_due(step, self.config.log.every) or step == self.steps
 
     @property
+    def last(self) -> int:
+        """Return the number of this run's last step: the job's, or an earlier one at which it has to end."""
+        return self.steps if self.config.stop_at is None else min(self.config.stop_at, self.steps)
+
+    @property
     def is_over(self) -> bool:
-        """Return whether no step is left, or training ends early."""
-        return self.step >= self.steps or self.best.is_exhausted
+        """Return whether this run has no step left, or training ends early."""
+        return self.step >= self.last or self.best.is_exhausted
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether this run ends, and a later one goes on with the job."""
+        return self.is_over and self.step < self.steps and not self.best.is_exhausted
 
     def add_evaluation(self, metrics: dict[str, float]) -> bool:
         """Note an evaluation after the present step. Returns False if it lacks the metric by which they are ranked."""
@@ -108,6 +118,11 @@ class JobCounts:
     def evaluation(self) -> dict[str, float] | None:
         """Return the metrics of an evaluation after the present step; None if there was none."""
         return self.evaluated[1] if self.evaluated and self.evaluated[0] == self.step else None
+
+    def cut(self) -> str:
+        """Return the sentence that says why a run ends before the job's last step."""
+        text = f"the run ends at step {self.step} of {self.steps} (stop_at: {self.config.stop_at})"
+        return f"{text}; a later stop_at, or null, goes on exactly"
 
     def early_end(self) -> str:
         """Return the sentence that says why training ends before its last step."""

@@ -251,13 +251,16 @@ class Trainer:
         if feed is None:
             if counts.best.is_exhausted:
                 self._note(counts.early_end())
+            elif counts.is_cut:
+                self._reporter.progress(counts.step, counts.last, {})  # `podrun ps` and the page show where it is
+                self._note(counts.cut())
             else:
                 self._reporter.nothing_left(counts.step, counts.steps)
             return
         self._callbacks.call("on_start", counts.step)
         self._reporter.phase(Phase.COMPILE)
         self._first = first = counts.step + 1
-        for step in range(first, (until or counts.steps) + 1):
+        for step in range(first, (until or counts.last) + 1):
             self._reporter.begin_step(step)
             self._profiler.begin_step(step)
             if self._reporter.faults is not None:
@@ -291,11 +294,11 @@ class Trainer:
                 self._verify()
             if is_due(step, config.eval.every):
                 self._evaluate()
-                if counts.best.is_exhausted and step < counts.steps:
+                if counts.best.is_exhausted and step < counts.last:
                     break
-            if self._is_kept_in_memory(step) and step < counts.steps:
+            if self._is_kept_in_memory(step) and step < counts.last:
                 self._keep_in_memory()
-            if is_due(step, config.checkpoint.every) and step < counts.steps:
+            if is_due(step, config.checkpoint.every) and step < counts.last:
                 self._verify()
                 self._save()
             if self._stop.reached():
@@ -304,12 +307,17 @@ class Trainer:
         self._drain()
         if counts.best.is_exhausted and counts.step < counts.steps:
             self._note(counts.early_end())
+        elif counts.is_cut:
+            self._note(counts.cut())
 
     def finish(self) -> None:
         """Do the final evaluation, the final checkpoint, and the task's work with the trained parameters.
 
-        What an earlier run has done is not repeated.
+        What an earlier run has done is not repeated. A run that ends before the job's last step only saves.
         """
+        if self._counts.is_cut:
+            self._complete_save()
+            return
         if self._counts.evaluation() is None and not self._was_complete:
             self._evaluate()
         self._complete_save()
@@ -377,7 +385,7 @@ class Trainer:
                 self._reporter.shown = tuple(values)[:_NAMED]
             if logged:
                 self._results.write(done.step, "train", record)
-            self._reporter.progress(done.step, self._counts.steps, record)
+            self._reporter.progress(done.step, self._counts.last, record)
             if logged:
                 self._call_back("on_step", done.step, dict(record))
         if self._counts.epoch is not None:

@@ -62,6 +62,11 @@ class Config(Section):
     epochs: PositiveFloat | None = Field(
         None, description="Passes over the training set to train for, in place of steps; each reports its mean loss."
     )
+    stop_at: Positive | None = Field(
+        None,
+        description="Step after which the run ends with a checkpoint, before the last step: the schedule stays that of all "
+        "steps, so a run with a later one, or null, goes on exactly. null: none.",
+    )
     drop_last: bool = Field(
         False,
         description="Leave out the examples at the end of an epoch that do not fill a batch; false: the next batch begins "
@@ -199,6 +204,7 @@ class Config(Section):
             *precision_problems(self),
             *_optimizer_problems(self),
             *_batch_problems(self),
+            *_stop_problems(self),
             *_loss_problems(self),
             *_eval_problems(self),
             *_memory_problems(self),
@@ -332,6 +338,14 @@ def _batch_problems(config: Config) -> list[str]:
     return []
 
 
+def _stop_problems(config: Config) -> list[str]:
+    if config.stop_at is None or config.steps is None or config.stop_at <= config.steps:
+        return []
+    return [
+        f"stop_at: {config.stop_at} is after the last step, {config.steps}; give an earlier one, or raise steps, or remove it"
+    ]
+
+
 def _loss_problems(config: Config) -> list[str]:
     problems = []
     if config.z_loss and examples_of(config.task) not in ("tokens", None):
@@ -414,8 +428,11 @@ SavedConfig = dict[str, Any]
 
 
 def saved_config(config: Config) -> SavedConfig:
-    """Return the job as JSON, as it is saved with its results: without `launch`, whose environment may hold secrets."""
-    return config.model_dump(mode="json", exclude={"launch"})
+    """Return the job as JSON, as it is saved with its results.
+
+    `launch` is left out, because its environment may hold secrets, and `stop_at`, because it belongs to one run of the job.
+    """
+    return config.model_dump(mode="json", exclude={"launch", "stop_at"})
 
 
 def tunable_keys(section: str) -> dict[str, Tunable]:

@@ -48,6 +48,20 @@ TRAIN_YAML = [
         "must be package.module:attribute",
         yaml="steps: 3\nbatch_size: 8\ncallbacks: [early_stop]\n",
     ),
+    Case(
+        "an end after the last step",
+        "is after the last step, 3",
+        "stop_at: 5",
+        "give an earlier one, or raise steps",
+        yaml="steps: 3\nbatch_size: 8\nstop_at: 5\n",
+    ),
+    Case(
+        "an end before the first step",
+        "must be greater than 0",
+        "line 3: stop_at:",
+        "it is 0",
+        yaml="steps: 3\nbatch_size: 8\nstop_at: 0\n",
+    ),
     Case("wrong type", "(it is 'many')", "line 1: steps:", "a whole number", yaml="steps: many\nbatch_size: 8\n"),
     Case(
         "unknown preset of flags",
