@@ -95,7 +95,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     assert len(set(NAMES)) == 30
     sandbox = make_sandbox(tmp_path_factory.mktemp("metrics"))
     (sandbox.path / "own.py").write_text(PROGRAM)
-    pod = ("--slice", "cpu-2x1", "--simulate")
+    pod = ("--slice", "cpu-1x1", "--simulate")
     done = sandbox.podrun("compare", *pod, "--over", "rate=1,2", "--", "python", "own.py", "{rate}")
     assert done.returncode == 0, done.stdout + done.stderr
     return Compared(sandbox, done.stdout + done.stderr)

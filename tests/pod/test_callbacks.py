@@ -18,15 +18,20 @@ def test_the_callback_of_the_documentation(sandbox: Sandbox) -> None:
     job = sandbox.path / "small.yaml"
     job.write_text(f"{job.read_text().rstrip()}\n{keys}")
     (sandbox.path / "my_callbacks.py").write_text(code)
-    run = ("--slice", "cpu-2x1", "--simulate", "small.yaml", "eval.every=2", "log.every=1", "steps=4")
-    done = sandbox.podrun(*run)
+    run = ("--simulate", "small.yaml", "eval.every=2", "log.every=1", "steps=4")
+    done = sandbox.podrun("--slice", "cpu-2x1", *run)
     assert done.returncode == 0, done.stderr
     for host in (0, 1):
         (log,) = (sandbox.path / "home" / "runs").glob(f"*/logs/host-{host}.log")
         printed = log.read_text()
         assert "training begins after step 0" in printed and "4 steps are done" in printed
     broken = sandbox.podrun(
-        *run, "callbacks=[{name: 'my_callbacks:Watch', options: {most: 0.0}}]", "--workdir", "runs/two"
+        "--slice",
+        "cpu-1x1",
+        *run,
+        "callbacks=[{name: 'my_callbacks:Watch', options: {most: 0.0}}]",
+        "--workdir",
+        "runs/two",
     )
     assert broken.returncode == 1
     line = code[: code.index("            raise")].count("\n") + 1

@@ -14,12 +14,12 @@ from podrun.runtime.contract import CHECKPOINT_MANIFEST
 from ..buckets import BUCKET, bucket_server
 from ..conftest import Sandbox, in_process_of, make_sandbox
 from ..runtime.models.published import arrays_of, config_of, write_folder, write_tokenizer
-from ..tiers import mostly_long
 from .bucket_chaos import Bucketed
 from .conftest import end_processes, processes_of
 
 POD = ("--slice", "cpu-2x2", "--simulate")
-DECODER = "model={name: decoder, layers: 2, heads: 2, width: 32, context: 32}"
+ONE_HOST = ("--slice", "cpu-1x4", "--simulate")
+DECODER = "model={name: decoder, layers: 1, heads: 2, width: 32, context: 32}"
 LORA = "model={name: decoder, init_from: llama, context: 16, lora: {rank: 4, alpha: 8}}"
 KEYS = ("eval={every: 3, batches: 2}", "checkpoint={every: 3, keep: 2}")
 CASES = {
@@ -59,14 +59,15 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.mark.parametrize("name", mostly_long(CASES, lambda _, case: case == "fsdp"))
+@pytest.mark.long
+@pytest.mark.parametrize("name", CASES)
 def test_as_the_run(sandbox: Sandbox, name: str) -> None:
-    """At both checkpoints, on the mesh of the run and another one; nothing is changed in the workdir, and nothing is left."""
+    """On other hosts with the mesh of the run, and on another mesh; nothing in the workdir is changed, nothing is left."""
     keys, others = CASES[name]
     folder = write_folder(sandbox.path / "llama", config_of("llama"), arrays_of("llama"))
     letters = sorted({*(sandbox.path / "text.txt").read_text()})
     write_tokenizer(folder / "tokenizer.json", "".join([*letters, "X", "Y"]))  # as many as the model has
-    trained = sandbox.podrun(*POD, "-w", "trained", "train.yaml", *KEYS, *keys)
+    trained = sandbox.podrun(*ONE_HOST, "-w", "trained", "train.yaml", *KEYS, *keys)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     written, before = sandbox.metrics("trained", "eval"), files_of(sandbox.path / "trained")
     assert written[3]["loss"] != written[6]["loss"]
@@ -75,9 +76,7 @@ def test_as_the_run(sandbox: Sandbox, name: str) -> None:
     assert report["weights"] == ("ema" if "ema=0.5" in keys else "params")
     assert {"loss", "perplexity", "accuracy"} <= report["metrics"].keys()
     assert report["metrics"] == as_written(written[3], report["metrics"])
-    done = sandbox.podrun(
-        "evaluate", "trained", *others, *POD, "--metric", "loss"
-    )  # the run's id has its folder and data
+    done = sandbox.podrun("evaluate", "trained", *others, *ONE_HOST, "--metric", "loss")
     assert done.returncode == 0, done.stderr
     assert [line.split() for line in done.stdout.splitlines() if line.startswith("  l")][-1] == [
         "loss",
@@ -90,11 +89,12 @@ def test_as_the_run(sandbox: Sandbox, name: str) -> None:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
-    """A run of two processes, whose data can be made to kill one of them in an evaluation."""
+    """A run whose state is divided, and whose data can be made to kill a process of an evaluation."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("small"))
     (sandbox.path / "traps.py").write_text(TRAPS)
-    keys = ("data={name: 'traps:dataset'}", "eval={every: 3, batches: all}", "checkpoint={every: 3}")
-    trained = sandbox.podrun(*POD, "-w", "small", "small.yaml", *keys)
+    divided = ("model.width=160", "ema=0.5", "parallel={name: jit, mesh: {fsdp: 2}}")
+    keys = ("data={name: 'traps:dataset'}", "eval={every: 3, batches: all}", "checkpoint={every: 3}", *divided)
+    trained = sandbox.podrun(*ONE_HOST, "-w", "small", "small.yaml", *keys)
     assert trained.returncode == 0, trained.stdout + trained.stderr
     return sandbox
 
@@ -126,7 +126,10 @@ def dataset(options, config):
 
 
 def test_a_killed_host(small: Sandbox) -> None:
-    """The first cause is named as in a run, and nothing is left; afterwards the same command gives the metrics."""
+    """The first cause is named as in a run, and nothing is left; afterwards the same command gives the metrics.
+
+    Process 0 reads the checkpoint for all, as if the folder were on its disk: here the others cannot compare a manifest.
+    """
     before = files_of(small.path / "small")
     (small.path / "armed").touch()
     done = small.podrun("evaluate", "small", *POD)
@@ -136,23 +139,20 @@ def test_a_killed_host(small: Sandbox) -> None:
     assert last.startswith("podrun: failed: host-1") and "ended by SIGKILL" in last and "[exit code 137]" in last
     assert "checkpoint" not in last and not processes_of(small)
     assert files_of(small.path / "small") == before
-    report = evaluated(small.podrun("evaluate", "small", *POD, "--json"))
-    assert report["metrics"] == as_written(small.metrics("small", "eval")[6], report["metrics"])
-
-
-def test_devices_that_do_not_divide_a_batch(small: Sandbox) -> None:
-    """Batches are those of the run, padded."""
-    report = evaluated(small.podrun("evaluate", "small", "--slice", "cpu-1x3", "--simulate", "--json"))
-    assert report["metrics"] == as_written(small.metrics("small", "eval")[6], report["metrics"])
-
-
-def test_a_folder_that_only_process_0_sees(small: Sandbox) -> None:
-    """It reads the checkpoint for all, as if the folder were on its disk: here the others cannot compare a manifest."""
     manifest = small.path / "small/checkpoints/3" / CHECKPOINT_MANIFEST
     manifest.rename(small.path / "manifest")
     report = evaluated(small.podrun("evaluate", "small", *POD, "--step", "3", "--json"))
     (small.path / "manifest").rename(manifest)
+    assert (report["step"], report["weights"], report["is_of_run"]) == (3, "ema", True)
     assert report["metrics"] == as_written(small.metrics("small", "eval")[3], report["metrics"])
+    assert files_of(small.path / "small") == before and not processes_of(small)
+
+
+def test_devices_that_do_not_divide_a_batch(small: Sandbox) -> None:
+    """Batches are those of the run, padded, also with another strategy."""
+    pod = ("--slice", "cpu-1x3", "--simulate", "parallel=pmap")
+    report = evaluated(small.podrun("evaluate", "small", *pod, "--json"))
+    assert report["metrics"] == as_written(small.metrics("small", "eval")[6], report["metrics"])
 
 
 def test_mistakes(small: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -160,26 +160,26 @@ def test_mistakes(small: Sandbox, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     podrun = in_process_of(small, monkeypatch, capfd)
     published = write_folder(small.path / "llama", config_of("llama"), arrays_of("llama"))
     cases: list[tuple[tuple[str, ...], str]] = [
-        (("--step", "4", *POD), "has no checkpoint of step 4; there are 3, 6"),
+        (("--step", "4", *ONE_HOST), "has no checkpoint of step 4; there are 3, 6"),
         (("--slice", "cpu-2x2"), "--simulate"),
-        (("parallel={name: jit, mesh: {fsdp: 3}}", *POD), "fsdp"),
-        (("optimizer=sgd", *POD), "optimizer: only keys of parallel and launch can be given here"),
+        (("parallel={name: jit, mesh: {fsdp: 3}}", *ONE_HOST), "fsdp"),
+        (("optimizer=sgd", *ONE_HOST), "optimizer: only keys of parallel and launch can be given here"),
         (("parallel=jit",), "keys of a job are for a pod; name one, such as --slice cpu-2x2 --simulate"),
         (("--slurm=partition=a", "--slice", "cpu-2x2"), "--slurm submits a run and returns"),
-        (("--metric", "auc", *POD), "--metric auc: the evaluation has no such metric; it has loss, rmse"),
+        (("--metric", "auc", *ONE_HOST), "--metric auc: the evaluation has no such metric; it has loss, rmse"),
     ]
     for words, message in cases:
         done = podrun("evaluate", "small", *words)
         assert done.returncode == 2, (words, done.stdout, done.stderr)
         assert message in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
-    done = podrun("evaluate", str(published), *POD)
+    done = podrun("evaluate", str(published), *ONE_HOST)
     assert done.returncode == 2
     assert "a published model is evaluated on this machine" in done.stderr
     files = (path for path in (small.path / "small/checkpoints/6/state").rglob("*") if path.is_file())
     data = max(files, key=lambda path: path.stat().st_size)
     content = data.read_bytes()
     data.write_bytes(content[:-1])
-    done = podrun("evaluate", "small", *POD)
+    done = podrun("evaluate", "small", *ONE_HOST)
     data.write_bytes(content)
     assert done.returncode == 2
     assert "checkpoint 6 cannot be read" in done.stderr and "lists which are whole" in done.stderr

@@ -48,6 +48,7 @@ def test_first_cause_is_named(start: Start, sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
+@pytest.mark.long
 def test_worker_killed_from_outside(start: Start, sandbox: Sandbox) -> None:
     """SIGKILL of a worker in the middle of training: the others are ended at once, and the victim is named."""
     run = start(*POD)

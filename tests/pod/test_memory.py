@@ -117,6 +117,7 @@ def test_a_host_that_is_lost_with_its_memory(start: Start, sandbox: Sandbox, und
     assert sandbox.losses("runs/small") == undisturbed
 
 
+@pytest.mark.long
 def test_a_damaged_part_is_read_from_its_copy(start: Start, sandbox: Sandbox, undisturbed: dict[int, float]) -> None:
     held = Held(start, sandbox, *DIVIDED)
     held.wait_for(*of_both_hosts(10))
@@ -137,6 +138,7 @@ def test_memory_that_is_too_small_is_refused_before_training(tmp_path: Path) -> 
     assert "make room there, raise its size, or remove checkpoint.memory_every" in done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not CAN_MOUNT, reason="only root can mount a small /dev/shm")
 def test_memory_that_is_full_at_a_restart_is_said_and_the_run_goes_on_with_disk(tmp_path: Path) -> None:
     sandbox = InSmallMemory(make_sandbox(tmp_path).path)

@@ -103,7 +103,7 @@ def test_an_error_in_a_step(gan: Sandbox) -> None:
     (gan.path / "my_gan.py").write_text(
         code.replace("        noise =", "        raise ValueError('boom')\n        noise =")
     )
-    done = gan.podrun("--slice", "cpu-2x2", "--simulate", "train.yaml")
+    done = gan.podrun("--slice", "cpu-1x2", "--simulate", "train.yaml")
     assert done.returncode == 1
     line = code[: code.index("        noise =")].count("\n") + 1
     assert re.search(rf"ValueError: boom \(my_gan\.py:{line}\) in step 1 \[exit code 1\]$", done.stderr.rstrip())

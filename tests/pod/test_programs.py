@@ -279,14 +279,14 @@ if sys.argv[1:] == ["together"]:
 """It computes on its own devices first, and waits until podrun has noticed."""
 
 
-def test_a_program_that_joins_and_computes_alone(sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(("options", "times"), [((), 2), pytest.param(("together",), 1, marks=pytest.mark.long)])
+def test_a_program_that_joins_and_computes_alone(sandbox: Sandbox, options: tuple[str, ...], times: int) -> None:
     """It is told so after a while, and again at its end unless it has computed together with others since."""
     (sandbox.path / "apart.py").write_text(APART)
-    for options, times in ((), 2), (("together",), 1):
-        done = sandbox.podrun(*POD, "--", "python", "apart.py", *options)
-        assert done.returncode == 0, done.stdout + done.stderr
-        told = [line for line in (done.stdout + done.stderr).splitlines() if "on its own devices alone" in line]
-        assert len(told) == times and "the 2 processes of this program have joined, but so far each" in told[0], told
+    done = sandbox.podrun(*POD, "--", "python", "apart.py", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [line for line in (done.stdout + done.stderr).splitlines() if "on its own devices alone" in line]
+    assert len(told) == times and "the 2 processes of this program have joined, but so far each" in told[0], told
 
 
 UNEQUAL = """\

@@ -41,6 +41,7 @@ def replayed(done: subprocess.CompletedProcess[str], code: int) -> dict[str, Any
     return result
 
 
+@pytest.mark.long
 def test_undisturbed_steps_are_the_same_as_the_record_and_the_checkpoint(trained: Sandbox) -> None:
     before = files_of(trained.path / "trained")
     result = replayed(trained.podrun("replay", run_of(trained), "--step", "3-4", "--times", "2", "--json"), 0)
@@ -56,6 +57,7 @@ def test_undisturbed_steps_are_the_same_as_the_record_and_the_checkpoint(trained
 
 
 def test_a_host_with_a_wrong_sum_is_named(trained: Sandbox) -> None:
+    before = files_of(trained.path / "trained")
     done = trained.podrun(
         "replay", run_of(trained), "--step", "4", "--times", "2", "--inject", "wrong_sum:host=2", "--json"
     )
@@ -63,6 +65,8 @@ def test_a_host_with_a_wrong_sum_is_named(trained: Sandbox) -> None:
     assert (result["verdict"], result["hosts"], result["step"]) == ("host", ["host-2"], 4)
     assert "it repeats itself, but differs from the majority" in result["sentence"]
     assert "gradients of the same examples" in result["sentence"] and result["arrays"]
+    assert files_of(trained.path / "trained") == before
+    assert not processes_of(trained)
 
 
 @pytest.mark.long

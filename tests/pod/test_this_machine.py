@@ -77,18 +77,26 @@ def assert_nothing_is_left(sandbox: Sandbox) -> None:
 
 
 def test_a_job_is_trained_and_resumed(sandbox: Sandbox) -> None:
-    """Losses, workdir and the next command are those of the same slice, simulated; the same command resumes."""
+    """Its first line says where; the same command resumes."""
     done = sandbox.podrun("--local", "small.yaml")
     assert done.returncode == 0, done.stderr
     assert ": cpu-1x1 = 1 host x 1 device, on this machine\n" in done.stdout.splitlines(keepends=True)[0]
-    simulated = sandbox.podrun("--slice", "cpu-1x1", "--simulate", "-w", "other", "small.yaml")
-    assert ", simulated by the CPU of this machine" in simulated.stdout.splitlines()[0]
-    assert sandbox.losses("runs/small") == sandbox.losses("other") and len(sandbox.losses("other")) == 6
+    losses = sandbox.losses("runs/small")
+    assert len(losses) == 6
     more = sandbox.podrun("--local", "small.yaml", "steps=8")
-    assert "resumed from the checkpoint of step 6" in more.stdout and sorted(sandbox.losses("runs/small")) == list(
-        range(1, 9)
-    )
+    assert "resumed from the checkpoint of step 6" in more.stdout
+    assert {step: sandbox.losses("runs/small")[step] for step in losses} == losses
+    assert sorted(sandbox.losses("runs/small")) == list(range(1, 9))
     assert_nothing_is_left(sandbox)
+
+
+@pytest.mark.long
+def test_losses_are_those_of_the_same_slice_simulated(sandbox: Sandbox) -> None:
+    for words in (("--local", "-w", "one"), ("--slice", "cpu-1x1", "--simulate", "-w", "other")):
+        done = sandbox.podrun(*words, "small.yaml")
+        assert done.returncode == 0, done.stderr
+    assert ", simulated by the CPU of this machine" in done.stdout.splitlines()[0]
+    assert sandbox.losses("one") == sandbox.losses("other") and len(sandbox.losses("other")) == 6
 
 
 def test_a_program_runs_here_as_it_would_without_podrun(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
