@@ -99,6 +99,7 @@ def _as_json(report: Report) -> str:
             "code": int(report.code),
             "summary": summary(report),
             "coordinator": report.coordinator,
+            "open_to_here": report.open_to_here,
             "workdir": report.shared,
             "findings": [asdict(finding) for finding in report.findings],
             "hosts": hosts,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import socket
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,6 +31,7 @@ from .base import Finding, group, is_known, unless_mounted
 from .environment import check_environment
 from .rules import apply_rules, fatal_findings
 
+_CONNECT = 3.0  # seconds; a firewall that drops packets does not answer
 T = TypeVar("T")
 Say = Callable[[str, int, int, list[str]], None]
 """Called with (activity, number of hosts done, number of hosts, names of pending hosts), by one thread at a time."""
@@ -46,6 +49,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     coordinator: str | None = None
     """Address at which every host reached the first one; None if one did not or the test was not made."""
+    open_to_here: bool | None = None
+    """True if this machine, which is none of the hosts, can connect to the coordinator's port; None if that was not tried."""
     shared: str | None = None
     """The workdir, if all hosts share it or can use its bucket; otherwise None."""
     bucket_unreachable: bool = False
@@ -225,6 +230,8 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
                 "trying the coordinator",
                 say,
             )
+            if len(pod.hosts) > 1 and _is_stranger(report):
+                report.open_to_here = _can_connect(first.address, listener["port"])
     except HostError as error:
         report.findings.append(Finding((first.name,), error.reason, "run it again", True, "coordinator"))
         return
@@ -233,6 +240,21 @@ def _try_coordinator(report: Report, transport: Transport, say: Say) -> None:
     for why, hosts in group(errors):
         what = f"cannot reach the coordinator, {first.name} at {address} ({why})"
         report.findings.append(Finding(hosts, what, _reach_remedy(pod, why), True, "coordinator"))
+
+
+def _is_stranger(report: Report) -> bool:
+    """Return True if this machine is outside the pod, and what it can connect to is open to other machines as well."""
+    here = platform.node()
+    is_a_host = any(facts["system"].get("host") == here for facts in report.facts.values())
+    return report.pod.traits.has_login and not report.pod.ssh.jump and not is_a_host
+
+
+def _can_connect(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), _CONNECT).close()
+    except OSError:
+        return False
+    return True
 
 
 def _join(address: str, port: int) -> str:

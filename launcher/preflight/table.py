@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from podrun.runtime.contract import JAX_TLS
 from podrun.runtime.wording import counted, in_bytes
 
 from ..agent.base.from_agent import Facts
@@ -18,7 +19,9 @@ from .links import links_text
 from .machine import format_gigabytes, is_loopback
 from .rules import fatal_findings
 from .run_preflight import Report
+from .versions import numbers
 
+_TLS_JAX = (0, 12)  # has mutual TLS
 _SHOWN = 8  # most findings listed per question; further ones are counted
 _LABEL = 13  # width in columns
 _ANSWER = 40
@@ -57,6 +60,7 @@ def make_rows(report: Report) -> list[Row]:
         "clock": _clock(facts),
         "host name": _answers(facts, lambda f: _host_name(f, len(facts) == 1)),
         "coordinator": [(f"reached at {report.coordinator}", tuple(facts))] if report.coordinator else [],
+        "strangers": _strangers(report),
         "workdir": [(f"{report.shared} is shared", tuple(facts))] if report.shared and len(facts) > 1 else [],
     }
     if report.shared and "://" in report.shared:
@@ -160,6 +164,29 @@ def _host_name(facts: Facts, alone: bool) -> str:
     if name and used and not is_loopback(used):
         return f"resolves to {used}" if alone else "resolves"
     return "podrun tells JAX the address" if name and name["peers"] else f"resolves to {used}"
+
+
+def _strangers(report: Report) -> list[tuple[str, tuple[str, ...]]]:
+    """Return which ports of the pod are open to machines that are not in it, as far as that can be seen from here."""
+    pod, hosts = report.pod, tuple(report.facts)
+    if report.open_to_here is None:
+        return []
+    if not report.open_to_here:
+        return [(f"this machine cannot connect to ports of {pod.hosts[0].name}", hosts)]
+    library = {"cpu": "gloo", "cuda": "NCCL"}.get(pod.platform)
+    open_to_all = [*([library] if library else []), *([] if _has_mutual_tls(report) else ["JAX's coordinator"])]
+    has = "; JAX's coordinator asks for a certificate" if _has_mutual_tls(report) else ""
+    what = f"open to this machine: ports of {' and '.join(open_to_all)}" if open_to_all else "no open ports known"
+    return [(f"{what}{has}", hosts)]
+
+
+def _has_mutual_tls(report: Report) -> bool:
+    """Return True if JAX on all hosts is known to have mutual TLS for its coordination service."""
+    if any(name.startswith(JAX_TLS) for name in report.pod.env):
+        return True
+    known = [facts["interpreter"] for facts in report.facts.values() if is_known(facts, "interpreter")]
+    versions = [(i["packages"] or {}).get("jax", MISSING) for i in known]
+    return len(known) == len(report.facts) and all(v != MISSING and numbers(v) >= _TLS_JAX for v in versions)
 
 
 def _disk_free(facts: Facts) -> int | None:

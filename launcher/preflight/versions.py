@@ -57,7 +57,7 @@ def _too_old_python(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> lis
     old = {
         host: f"{i['executable']} is Python {i['version']}, but podrun's runtime needs {required} or newer"
         for host, i in interpreters.items()
-        if _numbers(i["version"])[:2] < RUNTIME
+        if numbers(i["version"])[:2] < RUNTIME
     }
     remedy = (
         f"install Python {required} {'in the image' if pod.container else 'there'}, and set {_key(pod)} to its path"
@@ -113,7 +113,7 @@ def _too_old(pod: Pod, interpreters: Interpreters, *, fatal: bool) -> list[Findi
         names = [
             f"{name} {packages(i)[name]} (needs {least})"
             for name, least in NEEDED.items()
-            if _has(i, name) and _numbers(packages(i)[name]) < _numbers(least)
+            if _has(i, name) and numbers(packages(i)[name]) < numbers(least)
         ]
         if names:
             old[host] = f"too old for podrun's runtime: {', '.join(names)}"
@@ -127,7 +127,7 @@ def _unfit_pair(interpreters: Interpreters, *, fatal: bool) -> list[Finding]:
         if not (_has(i, "jax") and _has(i, "flax")):
             continue
         jax, flax = packages(i)["jax"], packages(i)["flax"]
-        new_jax, new_flax = _numbers(jax) >= _numbers(NEW_JAX), _numbers(flax) >= _numbers(NEW_FLAX)
+        new_jax, new_flax = numbers(jax) >= numbers(NEW_JAX), numbers(flax) >= numbers(NEW_FLAX)
         if new_jax and not new_flax:
             unfit[host] = (
                 f"flax {flax} cannot be imported with jax {jax}: it needs jax below {NEW_JAX}",
@@ -147,7 +147,7 @@ def _untried(interpreters: Interpreters) -> list[Finding]:
         names = [
             f"{name} {packages(i)[name]} (below {below})"
             for name, below in BELOW.items()
-            if _has(i, name) and _numbers(below) <= _numbers(packages(i)[name]) < _UNKNOWN
+            if _has(i, name) and numbers(below) <= numbers(packages(i)[name]) < _UNKNOWN
         ]
         if names:
             new[host] = f"newer than the versions with which podrun's runtime was tested: {', '.join(names)}"
@@ -238,7 +238,7 @@ def _has(interpreter: Interpreter, name: str) -> bool:
     return packages(interpreter).get(name, MISSING) != MISSING
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """Parse the numbers of a version: `0.10.2.dev1` is (0, 10, 2)."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(n) for n in match[0].split(".")) if match else _UNKNOWN

@@ -22,6 +22,7 @@ from .conftest import Client
 from .pod import PodSandbox, fake_package
 
 PORT = 8476
+HEAD = "10.77.0.1"
 Check = Callable[..., Report]
 
 
@@ -66,7 +67,11 @@ def test_hosts_that_are_fine(check: Check, client: Client) -> None:
     assert explain(report.findings) == ""
     assert {name: facts["system"]["host"] for name, facts in report.facts.items()} == {n: n for n in client.hosts.names}
     assert report.coordinator == f"{client.hosts.address('h0')}:{PORT}"
-    assert check().coordinator == report.coordinator  # the one port is free again at once
+    assert report.open_to_here is True  # what this machine can connect to is open to strangers, too
+    client.hosts.block("h0", PORT, source=HEAD, how="REJECT")
+    again = check()
+    assert again.coordinator == report.coordinator  # the one port is free again at once
+    assert again.open_to_here is False and explain(again.findings) == ""
     for name in client.hosts.names:
         wait_until(lambda name=name: not agents(client.hosts, name), f"agents on {name} to end")
 

@@ -10,7 +10,7 @@ from podrun.launcher.pod.pod import Pod
 from podrun.launcher.preflight import run_preflight as module
 from podrun.launcher.preflight.rules import apply_rules
 from podrun.launcher.preflight.run_preflight import run_preflight
-from podrun.launcher.preflight.versions import NEEDED, _numbers
+from podrun.launcher.preflight.versions import NEEDED, numbers
 from podrun.launcher.transport.local import LocalTransport
 
 from .pods import PKG, changed
@@ -24,18 +24,18 @@ def about(key: str, slice: str, changes: dict[str, dict[str, Any]]) -> list[tupl
 
 
 @pytest.mark.parametrize(
-    ("version", "numbers"),
+    ("version", "expected"),
     [("0.2.8", (0, 2, 8)), ("0.10.2.dev1", (0, 10, 2)), ("1.0rc1", (1, 0)), ("3", (3,)), ("1.2.3+cu12", (1, 2, 3))],
 )
-def test_versions_are_numbers(version: str, numbers: tuple[int, ...]) -> None:
+def test_versions_are_numbers(version: str, expected: tuple[int, ...]) -> None:
     """All of them: the patch version counts."""
-    assert _numbers(version) == numbers
+    assert numbers(version) == expected
 
 
 @pytest.mark.parametrize("name", NEEDED)
 def test_a_patch_version_may_be_too_old(name: str) -> None:
     """The one that is needed is enough, and the one before it is not."""
-    *start, last = _numbers(NEEDED[name])
+    *start, last = numbers(NEEDED[name])
     older = ".".join(
         map(str, [*start, last - 1] if last else [start[0], max(0, start[1] - 1), 99] if len(start) > 1 else [0, 99])
     )

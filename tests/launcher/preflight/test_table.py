@@ -74,3 +74,19 @@ def test_colour_only_when_asked_for() -> None:
 )
 def test_summary(slice: str, changes: dict[str, dict[str, Any]], text: str) -> None:
     assert summary(report_on(slice, changes)) == text
+
+
+@pytest.mark.parametrize(
+    ("is_open", "jax", "said"),
+    [
+        (True, "0.10.2", "open to this machine: ports of gloo and JAX's coordinator"),
+        (True, "0.12.0", "open to this machine: ports of gloo; JAX's coordinator asks for a certificate"),
+        (False, "0.10.2", "this machine cannot connect to ports of a"),
+        (None, "0.10.2", None),
+    ],
+)
+def test_ports_that_strangers_can_connect_to(is_open: bool | None, jax: str, said: str | None) -> None:
+    pod, by_host = changed("cpu-2x2", {host: {PKG + "jax": jax} for host in "ab"})
+    lines = render(Report(pod, by_host, open_to_here=is_open), 200, colour=False).splitlines()
+    rows = [line for line in lines if line.startswith("strangers")]
+    assert [" ".join(row.split()) for row in rows] == ([f"strangers {said} (both hosts)"] if said else [])
