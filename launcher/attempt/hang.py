@@ -124,7 +124,10 @@ def culprit(processes: Sequence[ProcessProgress]) -> tuple[ProcessProgress, str]
     behind = [s for s in candidates if s.position == first.position]
     if first.compiles and 0 < len(idle := [s for s in behind if s.load is not None and s.load < _IDLE]) < len(behind):
         first, behind = idle[0], idle  # the others still compile, and compiling waits for nobody
-    ahead = [s for s in processes if s not in behind]
+    ids = {
+        id(s) for s in behind
+    }  # a search for each process would take time that grows with the square of their number
+    ahead = [s for s in processes if id(s) not in ids]
     if ahead:
         return first, _behind(first, behind, ahead)
     blocked = [s for s in processes if s.state == "D"]

@@ -14,12 +14,13 @@ import pytest
 
 from podrun.launcher.agent.base.protocol import ASKED, PREEMPTED
 from podrun.launcher.attempt.every import Every
+from podrun.launcher.attempt.hang import ProcessProgress, culprit
 from podrun.launcher.attempt.messages import Effect, Message, Moment, Opened, Received, Step, StopBegun, StopEnded, Tick
 from podrun.launcher.attempt.state import AttemptState
 from podrun.launcher.plan.plan import LaunchPlan
 from podrun.launcher.remote.delivery import Delivered
 from podrun.runtime.config import Config
-from podrun.runtime.contract import ErrorKind, ExitCode, Phase
+from podrun.runtime.contract import ErrorKind, ExitCode, Phase, ProgressRecord
 from podrun.runtime.events import EventKind
 
 from ..attempts import plan_of
@@ -188,6 +189,18 @@ def test_a_storm_is_linear(case: Callable[[Pod], None], is_program: bool) -> Non
         assert growth < 1.2, f"{part}: the work for each host is {growth:.2f} times as much in a pod of {MANY} hosts"
     assert len(many.effects) <= len(few.effects) * MANY / FEW
     assert many.read <= 2 * MANY
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_process_that_a_stalled_pod_waits_for_is_found_in_linear_time(ahead: int) -> None:
+    """All wait at the same step, or half of them are ahead."""
+
+    def stalled(hosts: int) -> list[ProcessProgress]:
+        records = [ProgressRecord(1, Phase.TRAIN, 4, 0, 9 + ahead * (n % 2), 9) for n in range(hosts)]
+        return [ProcessProgress(f"h{n}", n, Phase.TRAIN, 99.0, record) for n, record in enumerate(records)]
+
+    growth = work(lambda: culprit(stalled(MANY))) / work(lambda: culprit(stalled(FEW))) / (MANY / FEW)
+    assert growth < 1.2
 
 
 def test_a_condition_on_all_looks_at_few() -> None:
