@@ -11,9 +11,10 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from enum import Enum
 
 from ..agent.base.protocol import MARK
-from ..agent.base.to_agent import Expected, PrestartFrame, Sent
+from ..agent.base.to_agent import Expected, PrepareFrame, PrestartFrame
 from ..plan.agent_file import agent_command
 from ..plan.base_env import RUNTIME, base_env, names_of
 from ..pod.errors import HostError
@@ -22,12 +23,14 @@ from ..transport.base import Channel, Transport, load_transport
 from .conversation import send_frame
 from .open_agent import Unread, open_agent
 
-PREPARE = ("prepare",)
 _LIMIT = 5.0  # seconds to start and end agents that are no longer needed
 
 
 class Prestart(Transport):
-    """A transport of a pod with agents that have been prestarted for the first attempt of a run."""
+    """A transport of a pod with agents that have been prestarted for the first attempt of a run.
+
+    Where hosts must be prepared, an agent does that first, and then waits for its spec on the same channel.
+    """
 
     def __init__(self, pod: Pod, run_id: str) -> None:
         """Start the agents in threads, unless there are too many for this machine."""
@@ -38,19 +41,39 @@ class Prestart(Transport):
         self._is_closed = False
         self._remark: Future[str | None] = Future()
         threading.Thread(target=self._ask_remark, name="remark", daemon=True).start()
-        commands = [PREPARE, ("run", run_id)] if pod.traits.needs_staging else [("run", run_id)]
-        agents = [[_Agent(number, host, args) for args in commands] for number, host in enumerate(pod.hosts)]
+        agents = [_Agent(number, host) for number, host in enumerate(pod.hosts)]
         if len(agents) > self.window:
             agents = []
-        self._agents = {(agent.host.name, agent_command(pod, *agent.args)): agent for row in agents for agent in row}
-        if pod.traits.is_simulated:  # simulated hosts compete for its cores
-            agents = [[agent for row in agents for agent in row]]
-        for row in agents:
+        self._agents = {agent.host.name: agent for agent in agents}
+        # Simulated hosts compete for the cores of this machine.
+        rows = [agents] if pod.traits.is_simulated else [[agent] for agent in agents]
+        for row in rows:
             threading.Thread(target=self._start, args=[row], name="prestart", daemon=True).start()
 
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
-        agent = self._agents.pop((host.name, tuple(argv)), None)
-        return agent.channel.result() if agent else self._inner.open(host, argv)
+        agent = self._agents.get(host.name)
+        if agent is None:
+            return self._inner.open(host, argv)
+        if tuple(argv) == agent_command(self.pod, "prepare") and self.pod.traits.needs_staging:
+            if agent.phase is _Phase.STARTED:
+                agent.phase = _Phase.PREPARES
+                return agent.channel.result()
+            self._end([self._agents.pop(host.name)])  # its preparation has failed
+        elif tuple(argv) == agent_command(self.pod, "run", self.run_id):
+            del self._agents[host.name]
+            if agent.phase is _Phase.PREPARED:
+                return Unread(agent.channel.result(), MARK)
+            if not self.pod.traits.needs_staging:
+                return agent.channel.result()
+            self._end([agent])
+        return self._inner.open(host, argv)
+
+    def take_back(self, host: Host) -> bool:
+        agent = self._agents.get(host.name)
+        if agent is None or agent.phase is not _Phase.PREPARES:
+            return False
+        agent.phase = _Phase.PREPARED
+        return True
 
     def prepare(self, host: Host) -> Channel | None:
         return self._inner.prepare(host)
@@ -69,12 +92,16 @@ class Prestart(Transport):
 
     def close(self) -> None:
         self._is_closed = True
-        started = wait([agent.channel for agent in self._agents.values()], _LIMIT).done
+        self._end([*self._agents.values()])
+        self._agents.clear()
+        self._inner.close()
+
+    def _end(self, agents: Sequence[_Agent]) -> None:
+        """End agents that are not needed."""
+        started = wait([agent.channel for agent in agents], _LIMIT).done
         for channel in started:
             if channel.exception() is None:
                 channel.result().close()
-        self._agents.clear()
-        self._inner.close()
 
     def _start(self, agents: Sequence[_Agent]) -> None:
         """Start agents one after the other. An error is raised later, when the run asks for the agent."""
@@ -91,19 +118,20 @@ class Prestart(Transport):
     def _open(self, agent: _Agent) -> Channel:
         if self._is_closed:
             raise HostError(agent.host.name, "it is no longer needed")
-        channel = Unread(open_agent(self._inner, self.pod, agent.host, *agent.args), MARK)
-        frame = self._expected(agent)
-        if frame is not None and not send_frame(channel, frame):
+        channel = Unread(open_agent(self._inner, self.pod, agent.host, "run", self.run_id), MARK)
+        if (frame := self._first_frame(agent.number)) and not send_frame(channel, frame):
             channel.close()
             raise HostError(agent.host.name, "its agent has ended before it was needed")
         return channel
 
-    def _expected(self, agent: _Agent) -> Sent | None:
-        """Return the first frame for an agent, which it gets before its spec; None if there is none."""
-        if self.pod.traits.is_simulated:
-            return self._workers(agent.number)
-        if agent.args == PREPARE and self.pod.python and self.pod.requirements is None and self.pod.container is None:
-            return {"expected": {"python": self.pod.python}}
+    def _first_frame(self, number: int) -> PrestartFrame | PrepareFrame | None:
+        """Return the frame that an agent gets before its spec; None if there is none. `number`: its host's."""
+        pod = self.pod
+        if pod.traits.is_simulated:
+            return self._workers(number)
+        if pod.traits.needs_staging:
+            is_known = pod.requirements is None and pod.container is None
+            return {"type": "prepare", "python": pod.python if is_known else None}
         return None
 
     def _workers(self, number: int) -> PrestartFrame:
@@ -124,11 +152,19 @@ class Prestart(Transport):
         return {"type": "prestart", "processes": [worker], "count": len(self.pod.hosts)}
 
 
+class _Phase(Enum):
+    """What the run has asked a prestarted agent for."""
+
+    STARTED = "nothing yet"
+    PREPARES = "to prepare its host"
+    PREPARED = "its host is prepared"
+
+
 @dataclass
 class _Agent:
-    """A prestarted agent, with the arguments of its command."""
+    """A prestarted agent."""
 
     number: int
     host: Host
-    args: tuple[str, ...]
     channel: Future[Channel] = field(default_factory=Future)
+    phase: _Phase = _Phase.STARTED

@@ -29,6 +29,7 @@ class HostConversation:
         self._refused = refused
         self._heard = time.monotonic()
         self._silent = False
+        self._goes_on = False
         self._finished = threading.Event()
 
     def __enter__(self) -> HostConversation:
@@ -37,7 +38,12 @@ class HostConversation:
 
     def __exit__(self, *_: object) -> None:
         self._finished.set()
-        self._channel.close()
+        if not self._goes_on:
+            self._channel.close()
+
+    def leave_open(self) -> None:
+        """Do not close the channel at the end: it has another user then."""
+        self._goes_on = True
 
     def _watch(self) -> None:
         while not self._finished.wait(min(1.0, SILENCE / 4)):

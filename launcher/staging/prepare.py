@@ -115,7 +115,10 @@ def prepare_hosts(
             raise
         with HostConversation(host, open_channels.add(open_agent(transport, pod, host, "prepare")), refused) as agent:
             try:
-                return _prepare(agent, _for_host(request, host, environments), by_name, say)
+                answer = _prepare(agent, _for_host(request, host, environments), by_name, say)
+                if isinstance(answer, Prepared) and transport.take_back(host):
+                    agent.leave_open()
+                return answer
             except EndedError:
                 raise
             except HostError as error:

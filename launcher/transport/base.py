@@ -67,6 +67,13 @@ class Transport(ABC):
         """
         return None
 
+    def take_back(self, host: Host) -> bool:
+        """Take back the channel of the agent that has prepared a host, if that agent also runs the workers.
+
+        Returns False if the caller must close the channel.
+        """
+        return False
+
     def why_over(self, timeout: float = 0.0) -> str | None:
         """Return why the hosts are lost for good, as a phrase; None if they are not. May take seconds.
 

@@ -54,6 +54,22 @@ def test_over_two_jobs_as_without_an_interruption(login: LoginNode, undisturbed:
     login.wait_until_gone()
 
 
+def test_a_host_is_prepared_and_runs_in_one_step(login: LoginNode) -> None:
+    """Each step of a job delays the first line of the program."""
+    go = login.path / "go"
+    program = ["sh", "-c", f"until [ -e {go} ]; do sleep 0.1; done"]
+    done = login.podrun("--json", "--slurm=time=10,signal=30", "--slice=cpu-2x1", "--", *program)
+    assert done.returncode == 0, done.stderr
+    run = str(json.loads(done.stdout)["run"])
+    wait_until(lambda: sum(e.get("phase") == "started" for e in login.events(run)) == 2, "both programs", 60)
+    steps = login.cluster.ask("squeue", "--steps", "--noheader", "--format=%i").split()
+    go.touch()
+    attached = login.podrun("attach", run)
+    assert attached.returncode == 0, attached.stderr + login.output(run)
+    assert {step.partition(".")[2] for step in steps} == {"0", "1", "batch"}
+    login.wait_until_gone()
+
+
 def test_another_job_goes_on_where_slurm_puts_none_back(login: LoginNode) -> None:
     run = login.submit("steps=100000", PACED, options="time=10,signal=30,exclusive,no-requeue")
     first = login.job_of(run)

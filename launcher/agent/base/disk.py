@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from typing import Iterable, List, Optional
 
 from .private import ELSEWHERE
@@ -51,6 +50,8 @@ def check_space(folder: str, needed: int, what: str) -> None:
 
 def full_disk(folders: Iterable[str]) -> Optional[str]:
     """Return a message about the first folder whose disk is full; None if a small file fits into each folder."""
+    import tempfile  # here, because every agent imports this module
+
     for folder in folders:
         try:
             with tempfile.TemporaryFile(dir=folder) as file:

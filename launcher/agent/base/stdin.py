@@ -31,9 +31,10 @@ def _end(number: int, frame: Any) -> None:
 class Stdin:
     """Buffered stdin on whose descriptor callers can also use `select`."""
 
-    def __init__(self, fd: int = 0) -> None:
+    def __init__(self, fd: int = 0, unread: bytes = b"") -> None:
+        """`unread`: bytes that have been read from `fd` already."""
         self.fd = fd
-        self._unread = b""
+        self._unread = unread
 
     def frame(self, check: Check) -> Any:
         """Return the next line, an object that `check` accepts; if it does not, the command ends. Raises GoneError."""

@@ -203,9 +203,17 @@ class PrestartFrame(Message):
     count: Count
 
 
+class PrepareFrame(Message):
+    """The host must be prepared first, while the spec is being made. A request of `prepare` follows, then the spec."""
+
+    type: Literal["prepare"]
+    python: Optional[str]
+    """The interpreter that the request will probably name, to query while the request is being made; None: unknown."""
+
+
 ToAgent = Union[Spec, Attach, Probe, Go, Ping, Stop, DumpStacks, Prewarm, Close]
-First = Union[Spec, PrestartFrame]
-"""The first frame: the spec, or the workers that it is expected to have."""
+First = Union[Spec, PrestartFrame, PrepareFrame]
+"""The first frame: the spec, or what the agent can do until it arrives."""
 
 TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)
@@ -301,17 +309,6 @@ REQUESTS: Frames = {
 
 
 # --- what `prepare` reads ---
-
-
-class ExpectedPython(Message):
-    python: str
-
-
-@final
-class ExpectedRequest(Message):
-    """The interpreter that the request will probably name, to query while the request is being made."""
-
-    expected: ExpectedPython
 
 
 class EnvironmentRequest(Message):
@@ -435,7 +432,6 @@ Request = Union[
     CleanRequest,
     CheckpointsRequest,
     BucketRequest,
-    ExpectedRequest,
     PrepareRequest,
     BundleHead,
     GatherFacts,
@@ -450,7 +446,6 @@ Request = Union[
 Sent = Union[First, ToAgent, Request]
 """Everything that is sent as a line of JSON."""
 
-FIRST_REQUEST = either(check_of(PrepareRequest), check_of(ExpectedRequest))
 PREPARE_REQUEST = check_of(PrepareRequest)
 BUNDLE_HEAD = check_of(BundleHead)
 GATHER_FACTS = check_of(GatherFacts)

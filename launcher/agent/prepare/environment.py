@@ -15,7 +15,7 @@ from ..base.protocol import EXTENSION
 from ..base.tool import Say, ToolError, Tools
 from .build_lock import BuildLock, full_disk_problem, write_whole
 from .copy_environment import COPYABLE, copy_environment
-from .packages import InterpreterError, ask_target
+from .packages import InterpreterError, ask_target, no_python
 from .store import DONE, beside, in_use, lock_path
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Environments:
         with BuildLock(lock_path(self._folder, key), "environment", self._tools, self._say):
             version = self._version(python)
             if version is None:
-                raise _no_python(python)
+                raise no_python(python)
             inside = os.path.join(folder, "bin", "python")
             if not (is_private(folder) and _built_with(folder) == version == self._version(inside)):
                 if request["wheels"] == "":
@@ -176,18 +176,6 @@ def extendable(envs: str, text: str) -> List[Tuple[str, str]]:
             if lines and lines < wanted and all(map(COPYABLE.match, lines)):
                 candidates.append((len(lines), built_with, folder))
     return [(built_with, folder) for _, built_with, folder in sorted(candidates, reverse=True)]
-
-
-def find_python(python: str, env: Dict[str, str]) -> str:
-    """Return the absolute path of the workers' interpreter. Raises Problem if there is none."""
-    program = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
-    if program is None:
-        raise _no_python(python)
-    return os.path.abspath(program)
-
-
-def _no_python(python: str) -> Problem:
-    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in a pod file for --pod")
 
 
 def find_uv(env: Dict[str, str]) -> Optional[str]:

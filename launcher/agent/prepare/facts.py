@@ -19,8 +19,6 @@ from ..host.devices import device_nodes, holders, lock_file
 from ..host.gpus import read_gpus
 from ..host.links import read_links
 from ..host.lock import claimed_by_others, current_holder
-from .buildable import why_no_python, why_not_buildable
-from .managed_python import find_version
 from .packages import InterpreterError, ask_interpreter, ask_target, missing_modules
 from .store import is_complete
 
@@ -110,6 +108,8 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
         return ask_interpreter(python, env, request.get("container"))
     brought = False
     if is_version(before):
+        from .managed_python import find_version
+
         ready = find_version(_home(request), before, dict(os.environ, **env))
         if ready is None:
             return _to_bring(request, before, env)
@@ -121,6 +121,8 @@ def _interpreter(request: FactsRequest, env: Dict[str, str]) -> Interpreter:
     missing: Interpreter = {**base, "packages": None, "extends": _can_extend(request, base["version"])}
     if request.get("offline"):
         missing["target"] = ask_target(before, env)
+    from .buildable import why_not_buildable
+
     # wheels need no index, as a file without packages needs none
     text = "" if request.get("offline") else request.get("requirements") or ""
     why = why_not_buildable(base["executable"], text, dict(os.environ, **env), brought)
@@ -138,6 +140,8 @@ def _to_bring(request: FactsRequest, version: str, env: Dict[str, str]) -> Inter
         "brings": ask_target(sys.executable, {}),
     }
     if not request.get("offline"):
+        from .buildable import why_no_python, why_not_buildable
+
         all_env = dict(os.environ, **env)
         why = why_no_python(all_env) or why_not_buildable(version, request.get("requirements") or "", all_env, True)
         if why is not None:

@@ -9,6 +9,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 from ..base.container import container_env, inside
+from ..base.problem import Problem
 
 if TYPE_CHECKING:
     from ..base.from_agent import Interpreter, WheelTarget
@@ -112,6 +113,19 @@ print(json.dumps(missing))
 
 class InterpreterError(Exception):
     """The interpreter does not work; the message says why."""
+
+
+def find_python(python: str, env: Dict[str, str]) -> str:
+    """Return the absolute path of the workers' interpreter. Raises Problem if there is none."""
+    program = shutil.which(os.path.expanduser(python), path=env.get("PATH"))
+    if program is None:
+        raise no_python(python)
+    return os.path.abspath(program)
+
+
+def no_python(python: str) -> Problem:
+    """Return the error about an interpreter that is missing."""
+    return Problem("there is no Python at %r" % python, "give its absolute path with `python:` in a pod file for --pod")
 
 
 def ask_interpreter(python: str, env: Dict[str, str], container: Optional[Container] = None) -> Interpreter:

@@ -2,7 +2,7 @@
 
 The launcher sends a request, then for each needed bundle its head and its bytes. If it requests facts, the agent sends
 `ready`, and the launcher an empty object. If wheels of the environment are missing, the agent says so and ends. A prestarted
-agent may get the expected interpreter before the request, to query it at once. The command ends when its stdin ends, and
+agent knows the expected interpreter before the request, and queries it at once. The command ends when its stdin ends, and
 kills every process that it has started.
 """
 
@@ -20,30 +20,34 @@ from ..base.problem import Problem, cannot_write
 from ..base.processes import adopt_orphans, end_all
 from ..base.protocol import ENV_PROJECT
 from ..base.stdin import GoneError, Part, Stdin, end_with_signals
-from ..base.to_agent import BUNDLE_HEAD, FIRST_REQUEST, GATHER_FACTS, PREPARE_REQUEST
+from ..base.to_agent import BUNDLE_HEAD, GATHER_FACTS, PREPARE_REQUEST
 from ..base.tool import ToolError, Tools
-from .environment import Environments, LacksWheelsError, find_python
 from .launcher import Launcher
-from .managed_python import ManagedPython, ManagedPythons
-from .packages import InterpreterError, ask_interpreter
+from .packages import InterpreterError, ask_interpreter, find_python
 from .store import missing, prune, unpack
 
 if TYPE_CHECKING:
     from ..base.from_agent import Done, Facts, Interpreter, LacksWheels
-    from ..base.to_agent import BundleHead, Container, ExpectedRequest, FactsRequest, PrepareRequest
+    from ..base.to_agent import BundleHead, Container, EnvironmentRequest, FactsRequest, PrepareRequest
 
 SETUP_LIMIT = 1800.0  # seconds for one setup command
 IMAGE_LIMIT = 1800.0  # seconds to pull an image and start it
 
 
-def prepare() -> None:
+def prepare(expected: Optional[str] = None, unread: bytes = b"") -> None:
+    """Prepare the host; exits with 1 if that fails.
+
+    Args:
+        expected: the interpreter that the request will probably name; None: unknown.
+        unread: what has been read of stdin already.
+    """
     adopt_orphans()
     end_with_signals()
-    launcher = Launcher(Stdin())
+    launcher = Launcher(Stdin(unread=unread))
     problem: Optional[Problem] = None
     finished = False
     try:
-        launcher.answer(Preparation(launcher).run())
+        launcher.answer(Preparation(launcher, expected).run())
         finished = True  # background processes of setup commands keep running
     except GoneError:
         pass
@@ -91,15 +95,11 @@ class InterpreterQuery:
 class Preparation:
     """The steps of one request."""
 
-    def __init__(self, launcher: Launcher) -> None:
+    def __init__(self, launcher: Launcher, expected: Optional[str]) -> None:
+        """Read the request. `expected`: the interpreter that it will probably name; None: unknown."""
         self._launcher = launcher
-        self._query: Optional[InterpreterQuery] = None
-        first: Union[ExpectedRequest, PrepareRequest] = launcher.stdin.frame(FIRST_REQUEST)
-        if "expected" in first:
-            self._query = InterpreterQuery(first["expected"]["python"])
-            request: PrepareRequest = launcher.stdin.frame(PREPARE_REQUEST)
-        else:
-            request = first
+        self._query = None if expected is None else InterpreterQuery(expected)
+        request: PrepareRequest = launcher.stdin.frame(PREPARE_REQUEST)
         self._request = request
         self._home = home = os.path.abspath(os.path.expanduser(request["home"]))
         self._env: Dict[str, str] = dict(os.environ, **request["env"])
@@ -115,10 +115,9 @@ class Preparation:
     def run(self) -> Union[Done, LacksWheels]:
         """Prepare the host, unless the launcher must first send wheels. Raises Problem, GoneError."""
         self._receive_bundles()
-        try:
-            python = self._find_python()
-        except LacksWheelsError as error:
-            return {"type": "wheels", "target": error.target, "python": error.python}
+        python = self._find_python()
+        if not isinstance(python, str):
+            return python
         self._set_up()
         facts = self._facts(python)
         return {"type": "done", "python": python, "facts": facts, "pruned": prune(self._home, self._used)}
@@ -132,21 +131,34 @@ class Preparation:
             unpack(self._home, head["bundle"], Part(self._launcher.stdin, head["bytes"]))
         self._used += [bundle_folder(self._home, name) for name in names]
 
-    def _find_python(self) -> str:
-        """Return the workers' interpreter: of the container, of the requirements' virtual environment, or of the host."""
+    def _find_python(self) -> Union[str, LacksWheels]:
+        """Return the workers' interpreter: of the container, of the requirements' virtual environment, or of the host.
+
+        Returns a frame if the launcher must first send wheels to build the environment from.
+        """
         if self._request["container"]:
             return self._try_container(self._request["container"])
         wanted = self._request["requirements"]
         if wanted is None:
             return find_python(self._request["python"], self._env)
+        return self._ensure_environment(wanted)
+
+    def _ensure_environment(self, wanted: EnvironmentRequest) -> Union[str, LacksWheels]:
+        """Return the interpreter of the requirements' virtual environment, which is built if it is missing."""
+        from .environment import Environments, LacksWheelsError
+        from .managed_python import ManagedPython, ManagedPythons
+
         say = self._say("environment")
-        if wanted["brings"] is None:
-            python = ManagedPython(find_python(self._request["python"], self._env), None)
-        else:
-            pythons = ManagedPythons(self._home, self._tools, say)
-            python = pythons.ensure(self._request["python"], wanted["brings"])
-        environments = Environments(self._home, self._tools, say, python.uv)
-        inside = environments.ensure(wanted, python.python)
+        try:
+            if wanted["brings"] is None:
+                python = ManagedPython(find_python(self._request["python"], self._env), None)
+            else:
+                pythons = ManagedPythons(self._home, self._tools, say)
+                python = pythons.ensure(self._request["python"], wanted["brings"])
+            environments = Environments(self._home, self._tools, say, python.uv)
+            inside = environments.ensure(wanted, python.python)
+        except LacksWheelsError as error:
+            return {"type": "wheels", "target": error.target, "python": error.python}
         folder = environments.folder(wanted["key"])
         self._used.append(folder)
         self._env["VIRTUAL_ENV"] = folder

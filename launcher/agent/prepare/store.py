@@ -14,7 +14,6 @@ from ..base.places import BUNDLES, ENVIRONMENTS, bundle_folder, environments_fol
 from ..base.private import is_private
 from ..base.problem import Problem, cannot_write
 from ..base.processes import libc
-from .extract import DamagedError, extract
 
 KEEP = {"project": 5, "podrun": 3, "programs": 3, "env": 3, "data": 3}
 """Number of unused folders of each kind that are kept."""
@@ -51,6 +50,8 @@ def unpack(home: str, name: str, source: Any) -> None:
 
     Raises Problem, and any exception of `source`. An unfinished folder is removed.
     """
+    from .extract import DamagedError, extract
+
     match = _BUNDLE.fullmatch(name)
     if match is None:
         raise Problem("%r is not the name of a bundle" % name, "use the same version of podrun on both sides")

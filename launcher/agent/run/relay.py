@@ -14,10 +14,12 @@ from ..base.disk import cannot_write
 from ..base.login_folder import expand_spec
 from ..base.places import SOCKET
 from ..base.private import UnsafeError
+from ..base.processes import namespaces_work
 from ..base.protocol import NO_AGENT, NOT_STARTED, Malformed, parse
 from ..base.run_folder import LOG, open_folder, use_log
 from ..base.stdin import read_line
 from ..base.to_agent import FIRST, SPEC
+from .prepare_first import prepare_first
 from .prestart import PrestartedAgent
 
 if TYPE_CHECKING:
@@ -25,17 +27,22 @@ if TYPE_CHECKING:
 
 
 def run() -> None:
-    """Start the agent for the spec on stdin, and relay to it."""
+    """Start the agent for the spec on stdin, and relay to it. The host is prepared before, if the launcher asks for that."""
     from . import attempts  # noqa: F401  (import the agent's modules while the spec is still on its way)
 
+    namespaces_work()  # likewise: the agent gets the answer that it remembers
     line, rest = read_line(0)
     prestarted: Optional[PrestartedAgent] = None
     try:
         frame: First = parse(line, FIRST)
-        if frame["type"] == "prestart":
+        if frame["type"] == "prepare":
+            prepare_first(frame, rest)
+            line, rest = read_line(0)
+            given: Spec = parse(line, SPEC)
+        elif frame["type"] == "prestart":
             prestarted = PrestartedAgent(frame)
             line, rest = read_line(0, rest)
-            given: Spec = parse(line, SPEC)
+            given = parse(line, SPEC)
         else:
             given = frame
         spec = expand_spec(given)
