@@ -222,10 +222,13 @@ class Results:
         self._checkpoints.save(step, state, position, self._config, self._fingerprint, metrics, counters)
         self.saved = step
 
-    def keep_in_memory(self, step: int, state: StateDict, position: int, counters: Counters) -> None:
+    def keep_in_memory(
+        self, step: int, state: StateDict, position: int, metrics: dict[str, float] | None, counters: Counters
+    ) -> None:
         """Start a checkpoint in memory, after waiting for the previous one. Called on all processes."""
         if self._memory is not None:
             meta = self._checkpoints.meta(state, position, self._config, self._fingerprint, counters)
+            meta["metrics"] = metrics
             self._memory.save(step, state, meta)
 
     @property

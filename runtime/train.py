@@ -238,6 +238,8 @@ class Trainer:
         """Continue from a checkpoint. The schedule is for the total number of steps, which depends on the batch size."""
         before = self._counts.steps
         self._counts.resume(restored.step, restored.position, restored.counters)
+        if restored.metrics is not None:
+            self._counts.evaluated = restored.step, restored.metrics
         data = with_saved_tokenizer(self._data, restored.tokenizer) if self._config.sample.tokens else self._data
         if self._counts.steps != before or data is not self._data:
             self._data = data
@@ -257,6 +259,10 @@ class Trainer:
             else:
                 self._reporter.nothing_left(counts.step, counts.steps)
             return
+        if is_due(counts.step, config.checkpoint.every) and self._results.saved != counts.step > 0:
+            self._save(then=None)  # resumed from memory, because its save on disk has failed
+            if self._stop.reached():  # now: compiling may take longer than the grace period
+                self._save_and_stop()
         self._callbacks.call("on_start", counts.step)
         self._reporter.phase(Phase.COMPILE)
         self._first = first = counts.step + 1
@@ -502,7 +508,8 @@ class Trainer:
             if self._stop.reached():
                 self._save_and_stop()
 
-    def _save(self) -> None:
+    def _save(self, then: Phase | None = Phase.TRAIN) -> None:
+        """Start a save of the present state. `then`: the phase that follows; None: the caller begins it."""
         self._drain()
         self._require_finite()
         self._reporter.phase(Phase.SAVE)
@@ -515,7 +522,8 @@ class Trainer:
                 counts.evaluation() or {},
                 counts.counters(self._streams()),
             )
-        self._reporter.phase(Phase.TRAIN)
+        if then is not None:
+            self._reporter.phase(then)
 
     def _is_kept_in_memory(self, step: int) -> bool:
         """Return whether a state is kept in memory: also one that is saved, so that no newer one is on disk."""
@@ -532,7 +540,9 @@ class Trainer:
         with self._clock.paused("checkpoints"):
             counts, state = self._counts, self._strategy.savable(self._state)
             jax.block_until_ready(state)  # on CPU, only one collective operation may be in flight
-            self._results.keep_in_memory(counts.step, state, counts.position, counts.counters(self._streams()))
+            self._results.keep_in_memory(
+                counts.step, state, counts.position, counts.evaluation(), counts.counters(self._streams())
+            )
 
     def _streams(self) -> list[str] | None:
         return self._feed.streams_at(self._counts.position) if self._feed is not None else None

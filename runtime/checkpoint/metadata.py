@@ -62,6 +62,8 @@ class JobMeta(TypedDict):
     """State of the iterator of each part of the batches, as `data.streamed` encodes it, if the data is read by iterators."""
     evaluated: NotRequired[bool | None]
     """True if the state of the checkpoint was evaluated."""
+    metrics: NotRequired[dict[str, float] | None]
+    """In memory only: metrics of the evaluation at this step. On disk they are in a file of their own."""
     token_ids: NotRequired[TokenIds | None]
     """None for data without tokens."""
     tokenizer: NotRequired[saved_tokenizer.Saved | None]
@@ -111,6 +113,8 @@ def job_meta(meta: Any) -> JobMeta:
         mixture.check_saved(meta["mixture"])
     if meta.get("streams") is not None:
         streamed.check_saved(meta["streams"])
+    if not all(isinstance(value, (int, float)) for value in dict(meta.get("metrics") or {}).values()):
+        raise TypeError("metrics are no numbers")
     if (ids := meta.get("token_ids")) is not None:
         end = ids["end"]
         if not isinstance(ids["vocabulary"], int) or not (end is None or isinstance(end, int)):

@@ -37,6 +37,8 @@ class Restored:
     counters: Counters
     tokenizer: Saved | None
     """The saved tokenizer, if the job had a built-in one."""
+    metrics: dict[str, float] | None = None
+    """Metrics of the evaluation at this step, if it was restored from memory and there was one."""
 
 
 class Checkpoints(CheckpointFolder):
@@ -132,7 +134,9 @@ class Checkpoints(CheckpointFolder):
             tokenizer = self._inputs.tokenizer or meta.get("tokenizer")
             self._inputs = replace(self._inputs, tokenizer=tokenizer, published=meta.get("published"))
             counters = Counters(*(meta.get(name) for name in Counters._fields))  # type: ignore[arg-type]
-            return Restored(step, state, meta["position"], changed, counters, meta.get("tokenizer"))
+            return Restored(
+                step, state, meta["position"], changed, counters, meta.get("tokenizer"), meta.get("metrics")
+            )
 
         return Target(job_meta, accept, lambda _: template(), build)
 

@@ -21,12 +21,18 @@ Epochs = list[tuple[int, int]]
 """(last step, number) of each."""
 
 
-def train(workdir: Path, until: int | None = None, **keys: Any) -> tuple[int, Epochs]:
-    """Train until a step, or to the end; return the last step, and the epochs that have ended."""
+def train(
+    workdir: Path, until: int | None = None, attempt: int = 0, memory: Path | None = None, **keys: Any
+) -> tuple[int, Epochs]:
+    """Train until a step, or to the end; return the last step, and the epochs that have ended.
+
+    `memory`: the folder for checkpoints in memory.
+    """
     workdir.mkdir(exist_ok=True)
     files = Workdir(workdir)
-    env = WorkerEnv("run", 0, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", workdir)
-    files.token("run", 0).touch()
+    kept = str(memory or "")
+    env = WorkerEnv("run", attempt, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", workdir, "127.0.0.1:1", memory=kept)
+    files.token("run", attempt).touch()
     config = Config.model_validate({**JOB, "parallel": "single", **OTHERS, **keys})
     trainer = Trainer(config, env, files, Reporter(workdir / "events"))
     trainer.start()

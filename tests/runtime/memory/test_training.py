@@ -1,0 +1,29 @@
+"""A training job with checkpoints in memory, in this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ...hosts import wait_until
+from ..training import train
+
+JOB: dict[str, Any] = {"steps": 16, "batch_size": 8, "checkpoint": {"every": 10, "memory_every": 5}}
+
+
+def test_a_step_whose_save_failed_is_saved_after_a_restart_from_memory(tmp_path: Path) -> None:
+    """Otherwise the disk would fall further behind with each failure in a save. Its evaluation is not lost, either."""
+    run, memory = tmp_path / "run", tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    job = {**JOB, "eval": {"every": 10}}
+    train(run, until=10, memory=memory, **job)
+    wait_until((memory / "10.0.0.json").exists, "step 10 in memory", 60)
+    saved = run / "checkpoints"
+    first = json.loads((saved / "10" / "metrics" / "metrics").read_text())
+    shutil.rmtree(saved / "10")
+    train(run, attempt=1, memory=memory, **job)
+    assert sorted(path.name for path in saved.iterdir()) == ["10", "16"]
+    assert json.loads((saved / "10" / "metrics" / "metrics").read_text()) == first
+    assert first["loss"] is not None
