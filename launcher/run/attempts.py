@@ -42,6 +42,7 @@ from .history import AttemptHistory, budget_of, restart_event
 from .host_assignment import can_do_without, describe_change, has_more_hosts, why_not_fewer
 from .host_failures import HostFailures, Printed
 from .job_time import JobTime
+from .left_memory import LeftMemory
 from .policy import NO_FAILURE, Attempt, Ending, Restart, Stop, decide, why_not_renewed
 from .preparation import Preparation
 from .rejoin import RejoinWatch
@@ -151,7 +152,8 @@ class _Run:
         self._renewal = renewal
         self._history = AttemptHistory()
         self._host_failures = HostFailures(self._note)
-        self._observers = Observers(self._history, self._host_failures, opened.view)
+        self._left_memory = LeftMemory()
+        self._observers = Observers(self._history, self._host_failures, self._left_memory, opened.view)
         """Observers of the events of all attempts; each attempt adds some of its own."""
         self._bad_hosts = BadHosts()
         self._unfit: set[str] = set()
@@ -177,7 +179,10 @@ class _Run:
         plan = self._plan((last or 0) if adopt else 0 if last is None else last + 1, hosts)
         adoption = self._open.directory.adoption(plan) if adopt else None
         if last is not None:
-            self._history.replay(self._open.directory.read_events())
+            events = list(self._open.directory.read_events())
+            self._history.replay(events)
+            for event in events:
+                self._left_memory.event(event)
         prepare: Prepare | None = None if adopt else partial(self._prepare_first, plan)
         while True:
             outcome = self._attempt(plan, adoption, prepare)
@@ -206,6 +211,8 @@ class _Run:
             self._note(self._renewal.remark)
         if self._host_failures.has_recorded and (new := self._bad_hosts.new(self._spec.pod)):
             self._note(new)
+        if not (self._renewal and self._renewal.over) and (note := self._left_memory.note(plan)):
+            self._note(note)
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._history.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._history.past, attempt], self._spec.pod)):
@@ -410,7 +417,9 @@ class _Run:
         failed = sum(attempt.ending not in free for attempt in self._history.past)
         self._agents.wanted = failed < budget_of(plan).failures
         rejoin = self._watch_missing(plan, lambda: supervisor.interrupt(signal.SIGTERM))
-        observers = Observers(self._history, self._host_failures, self._open.view, self._injection, rejoin)
+        observers = Observers(
+            self._history, self._host_failures, self._left_memory, self._open.view, self._injection, rejoin
+        )
         supervisor = Supervisor(plan, self._transport, self._open.logs, observers, adoption, self._agents)
         self._agents.dismiss()  # ends kept agents of hosts that take no part in this attempt
         with self._open.signals.to(supervisor.interrupt), self._injection.during(plan.attempt):
