@@ -121,6 +121,7 @@ class Results:
             resumed: ResumeEvent = {"event": EventKind.RESUME, "step": restored.step}
             if where:
                 set_aside_newer(self._checkpoints, restored.step, self._reporter)
+                self._checkpoints.link_frozen_on_disk(restored.state, self._config)
                 resumed["memory"] = where
                 if (on_disk := self._checkpoints.latest()) is not None:
                     resumed["disk"] = on_disk

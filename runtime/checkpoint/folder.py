@@ -128,9 +128,12 @@ class CheckpointFolder:
         """Return the folder of a checkpoint."""
         return path_of(self.directory, step)
 
-    def link_frozen(self, step: int) -> None:
-        """Let later saves link to the frozen parameters of a restored checkpoint, which must be those of the state."""
-        self._saves.frozen_in = self.path(step)
+    def link_frozen(self, step: int, is_verified: bool = True) -> None:
+        """Let later saves link to the frozen parameters of a checkpoint, which must be those of the state.
+
+        `is_verified`: their digests were compared; otherwise the next save does that.
+        """
+        self._saves.frozen_in, self._saves.is_frozen_verified = self.path(step), is_verified
 
     def write(
         self,

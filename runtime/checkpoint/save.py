@@ -28,7 +28,7 @@ from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
 from .damage import error_number, save_failure
-from .manifest import flush, write_manifest
+from .manifest import digest, flush, write_manifest
 from .names import COMMITTED, FROZEN, LINKS, STATE
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
@@ -68,6 +68,8 @@ class Saves:
         """The manifest's entries of the files of the save in progress that are links; None without links."""
         self.frozen_in: Path | None = None
         """A checkpoint with the frozen parameters of the state: the last one that was saved or restored."""
+        self.is_frozen_verified = True
+        """False if the digests of its frozen parameters have not been compared since this process began."""
         self._untold: OSError | None = None
         """Error of `tell`, which the next call of `completed` raises: the checkpoint is complete all the same."""
 
@@ -138,7 +140,8 @@ class Saves:
                 if not name.startswith(f"{FROZEN}/") or name == f"{FROZEN}/{COMMITTED}":
                     continue
                 status = _link(folder / name, links / name.removeprefix(f"{FROZEN}/"))
-                if not stat.S_ISREG(status.st_mode) or status.st_size != entry[0] or status.st_nlink > _SHARED:
+                is_good = stat.S_ISREG(status.st_mode) and status.st_size == entry[0] and status.st_nlink <= _SHARED
+                if not is_good or not (self.is_frozen_verified or digest(folder / name) == entry[1]):
                     linked = {}
                     break
                 linked[name] = entry
@@ -196,7 +199,7 @@ class Saves:
             raise
         write_manifest(folder, self._linked)
         if (folder / FROZEN).is_dir():
-            self.frozen_in = folder
+            self.frozen_in, self.is_frozen_verified = folder, True
         self._storage.after_save(folder)
         try:
             self.tell(step)  # now: the process may end before it makes another step

@@ -19,7 +19,8 @@ from ..ranking import LOWEST_LOSS, Ranking
 from ..state import StateDict
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
-from .folder import CheckpointFolder, Target
+from .damage import DamagedCheckpointError, HostFaultError, read_meta
+from .folder import METADATA, CheckpointFolder, Target
 from .metadata import Counters, JobInputs, JobMeta, job_meta
 from .retention import Retention
 from .same_job import changes, obstacles, refusal, shapes_of
@@ -92,6 +93,21 @@ class Checkpoints(CheckpointFolder):
         rest, frozen = without_frozen(state, config.trained_names)
         meta = self.meta(state, position, config, fingerprint, counters)
         self.write(step, rest, {**meta, "frozen": _dtypes(frozen)}, metrics, frozen)
+
+    def link_frozen_on_disk(self, state: StateDict, config: Config) -> None:
+        """Let later saves link to the frozen parameters on disk, if the state was restored from this run's memory.
+
+        Called on process 0 only.
+        """
+        frozen, step = _dtypes(without_frozen(state, config.trained_names)[1]), self.latest()
+        if not frozen or step is None:
+            return
+        try:
+            meta = read_meta(step, self.path(step), METADATA, job_meta)
+        except (DamagedCheckpointError, HostFaultError):
+            return  # they are written once more
+        if meta.get("frozen") == frozen:
+            self.link_frozen(step, is_verified=False)
 
     def meta(self, state: StateDict, position: int, config: Config, fingerprint: bytes, counters: Counters) -> JobMeta:
         """Return the metadata of a checkpoint that has all arrays in one place. The arguments are those of `save`."""

@@ -68,6 +68,22 @@ def test_written_once(tmp_path: Path) -> None:
     assert saved.described()["layer", "kernel"][0] == (3, 2)
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_written_once_by_a_run_that_goes_on_from_memory(tmp_path: Path, is_damaged: bool) -> None:
+    """It has not read the checkpoint on disk, so its files are compared with their digests before they are linked."""
+    with opened(tmp_path, keep=9) as checkpoints:
+        save(checkpoints, 10)
+    if is_damaged:
+        path = largest(tmp_path, 10)
+        path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+    with opened(tmp_path, keep=9) as checkpoints:
+        checkpoints.link_frozen_on_disk(with_base(12), JOB)
+        save(checkpoints, 20)
+        save(checkpoints, 30)
+        load(checkpoints, 30)
+    assert largest(tmp_path, 30).stat().st_nlink == (2 if is_damaged else 3)
+
+
 def test_no_link_to_files_that_are_gone_or_of_another_type(tmp_path: Path) -> None:
     """Then they are written again. A save that is not of this run is not linked to either: nothing says it is the same."""
     with opened(tmp_path, keep=9) as checkpoints:
