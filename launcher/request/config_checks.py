@@ -75,6 +75,11 @@ def _check_memory(config: Config, pod: Pod) -> None:
             f"{key}: the nodes of a job of {pod.transport} are cleared between jobs, and podrun keeps no memory there; "
             "remove the key, and save to disk more often (checkpoint.every)"
         )
+    if not config.launch.max_restarts and not config.launch.max_preemptions:
+        raise UserError(
+            f"{key}: only a restart within the run restores from memory, and launch.max_restarts is 0; set it, or remove "
+            "the key"
+        )
 
 
 def _check_python(config: Config) -> None:

@@ -1,12 +1,13 @@
 """The files of checkpoints in memory, in a folder of /dev/shm on each host that the agent makes and removes.
 
 STEP.ATTEMPT.PROCESS.data has the blocks of arrays that a process holds, STEP.ATTEMPT.PROCESS.json says what they are, with a
-digest of each; its first line is the digest of the rest, which is JSON. It is written last: without it, the data is not
-complete. Space is reserved once, before training: a new checkpoint overwrites the file of the one before the last.
+digest of each; its first line is the digest of the rest, which is JSON. It is written last, as .new: without it, the data is
+not complete. Space is reserved once, before training: a new checkpoint overwrites the files of the one before the last.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -78,14 +79,14 @@ class Generation(NamedTuple):
 
 
 def manifest_text(manifest: Manifest) -> bytes:
-    """Return the content of a JSON file: the SHA-256 of the JSON, and the JSON."""
+    """Return the content of a JSON file: the SHA-256 of the JSON, and the JSON. Spaces may follow."""
     text = json.dumps(manifest).encode()
     return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
 
 
 def parse_manifest(content: bytes) -> Manifest:
     """Parse a JSON file. Raises DamagedMemoryError if it is not one, or differs from its digest."""
-    digest, _, text = content.partition(b"\n")
+    digest, _, text = content.rstrip(b" ").partition(b"\n")
     if digest != hashlib.sha256(text).hexdigest().encode():
         raise DamagedMemoryError("the description of a part of a state differs from its digest")
     try:
@@ -131,38 +132,35 @@ def manifests_in(folder: Path, tell: Callable[[str], None] = lambda _: None) -> 
 
 
 class PartFiles:
-    """The two files of one process's part on this host: of the last complete checkpoint, and of the one being written."""
+    """The files of one process's part on this host: of the last complete checkpoint, and of the one being written."""
 
-    def __init__(self, folder: Path, process: int, size: int) -> None:
+    def __init__(self, folder: Path, process: int, size: int, description: int = 0) -> None:
         self._folder = folder
         self._process = process
         self.size = size
         """Bytes of the data."""
+        self._description = description
+        """Bytes to reserve for a manifest. A file for manifests becomes larger if one needs more, and never smaller."""
 
     def to_reserve(self, kept: Generation | None) -> int:
-        """Return the bytes that `reserve` takes more than there are now."""
-        return self.size * max(0, self._wanted(kept) - len(self._free(kept)))
+        """Return the bytes that `reserve` takes more than there are now; negative if it frees more than it takes."""
+        missing = max(0, self._wanted(kept) - len(self._free(kept)))
+        return (self.size + self._description) * missing - sum(path.stat().st_size for path in self._unfit(kept))
 
     def reserve(self, kept: Generation | None) -> None:
         """Reserve the space, so that no later save fails for lack of it. Raises OSError.
 
-        `kept`: the checkpoint whose file is not touched.
+        `kept`: the checkpoint whose files are not touched.
         """
-        for path in self._paths():
-            if not self._is_of(path, kept) and path.stat().st_size != self.size:
-                path.unlink()
+        self._remove_unfit(kept)
         for number in range(2):
             path = self._folder / f"free-{number}.{self._process}.data"
             if len(self._free(kept)) < self._wanted(kept) and not path.exists():
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                try:
-                    if self.size:
-                        os.posix_fallocate(descriptor, 0, self.size)  # a write to a hole could fail later
-                except OSError:
-                    path.unlink()
-                    raise
-                finally:
-                    os.close(descriptor)
+                _reserve(path, self.size)
+        for path in self._free(kept):
+            before = path.with_suffix(".json")
+            if not before.exists() and not path.with_suffix(".new").exists():
+                _reserve(path.with_suffix(".new"), self._description)
 
     def take(self, generation: Generation, kept: Generation | None) -> int:
         """Return the descriptor of a reserved file, which becomes that of a checkpoint. Raises OSError."""
@@ -170,18 +168,25 @@ class PartFiles:
         if not free:
             raise FileNotFoundError(errno.ENOENT, "the space that was reserved is gone", str(self._folder))
         path = free[0]
-        path.with_suffix(".json").unlink(missing_ok=True)  # first: from now on its data is not complete
         after = self._folder / f"{generation.name(self._process)}.data"
-        after.with_suffix(".json").unlink(missing_ok=True)
-        path.replace(after)
+        make_incomplete(path.with_suffix(".json"))  # first: from now on its data is not complete
+        if after != path:
+            make_incomplete(after.with_suffix(".json"))
+            with contextlib.suppress(FileNotFoundError):
+                path.with_suffix(".new").replace(after.with_suffix(".new"))
+            path.replace(after)
+        self._remove_unfit(kept)  # of the checkpoint that an attempt with another layout has left
         return os.open(after, os.O_RDWR | os.O_CLOEXEC)
 
     def complete(self, generation: Generation, manifest: bytes) -> None:
         """Write the manifest, which makes the checkpoint's part complete. Raises OSError."""
-        path = self._folder / f"{generation.name(self._process)}.json"
-        fresh = path.with_suffix(".new")
-        fresh.write_bytes(manifest)
-        fresh.replace(path)
+        fresh = self._folder / f"{generation.name(self._process)}.new"
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            _write(descriptor, memoryview(manifest.ljust(os.fstat(descriptor).st_size)), 0)  # over what is reserved
+        finally:
+            os.close(descriptor)
+        fresh.replace(fresh.with_suffix(".json"))
 
     def _wanted(self, kept: Generation | None) -> int:
         """Return the number of files to reserve beside the kept one."""
@@ -193,6 +198,15 @@ class PartFiles:
 
     def _is_of(self, path: Path, generation: Generation | None) -> bool:
         return generation is not None and path.name == f"{generation.name(self._process)}.data"
+
+    def _unfit(self, kept: Generation | None) -> list[Path]:
+        """Return the files of another size than now, without those of the kept checkpoint."""
+        return [path for path in self._paths() if not self._is_of(path, kept) and path.stat().st_size != self.size]
+
+    def _remove_unfit(self, kept: Generation | None) -> None:
+        for path in self._unfit(kept):
+            for each in (path.with_suffix(".json"), path.with_suffix(".new"), path):
+                each.unlink(missing_ok=True)
 
     def _free(self, kept: Generation | None) -> list[Path]:
         """Return the files of the right size that may be overwritten, the oldest checkpoint's first."""
@@ -212,7 +226,23 @@ def remove_after(folder: Path, step: int) -> None:
     """Make the checkpoints in the folder that are newer than a step incomplete. Their space remains."""
     for path in folder.glob("*.json"):
         if (match := NAME.fullmatch(path.name)) and int(match[1]) > step:
-            path.unlink(missing_ok=True)
+            make_incomplete(path)
+
+
+def make_incomplete(manifest: Path) -> None:
+    """Rename a manifest, if there is one, so that its data does not count any more. The next manifest is written over it."""
+    with contextlib.suppress(FileNotFoundError):
+        manifest.replace(manifest.with_suffix(".new"))
+
+
+def taken_by_others(folder: Path) -> int:
+    """Return the bytes that other runs of this user have in memory. `folder`: the one of a host of this run."""
+    size = 0
+    for other in folder.parent.parent.glob(f"{folder.parent.name.partition('-')[0]}-*"):
+        if other != folder.parent:
+            with contextlib.suppress(OSError):
+                size += sum(path.lstat().st_size for path in other.rglob("*") if path.is_file())
+    return size
 
 
 def write_blocks(descriptor: int, blocks: list[tuple[BlockEntry, np.ndarray]]) -> None:
@@ -220,10 +250,7 @@ def write_blocks(descriptor: int, blocks: list[tuple[BlockEntry, np.ndarray]]) -
 
     def write(block: tuple[BlockEntry, np.ndarray]) -> None:
         entry, array = block
-        data, at = _bytes(array), entry["offset"]
-        while len(data):
-            count = os.pwrite(descriptor, data, at)
-            data, at = data[count:], at + count
+        _write(descriptor, _bytes(array), entry["offset"])
 
     _in_threads(write, blocks)
 
@@ -288,6 +315,25 @@ def room(folder: Path) -> int:
         except (OSError, ValueError, KeyError):  # none, or "max"
             continue
     return min(free)
+
+
+def _reserve(path: Path, size: int) -> None:
+    """Make a file whose pages are allocated: a write to a hole could fail later. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if size:
+            os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        path.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, data: memoryview, at: int) -> None:
+    while len(data):
+        count = os.pwrite(descriptor, data, at)
+        data, at = data[count:], at + count
 
 
 def _digest(descriptor: int, entry: BlockEntry) -> str:

@@ -107,14 +107,28 @@ def newest_first(held: Sequence[Held]) -> Iterator[InMemory]:
         yield InMemory(step, attempt, tuple(sorted(files[step, attempt])))
 
 
-def shortage(needs: Sequence[tuple[str, int, int]]) -> str | None:
-    """Return which host lacks memory, and how much; None if all have enough.
+class Need(NamedTuple):
+    """What a process needs in memory."""
 
-    `needs`: for each process its host, the bytes that it needs, and the bytes that are free on its host.
-    """
-    for host in dict.fromkeys(host for host, _, _ in needs):
-        need = sum(size for name, size, _ in needs if name == host)
-        free = min(room for name, _, room in needs if name == host)
-        if need > free:
-            return f"{host} needs {need / 1e6:,.0f} MB in /dev/shm, and has {free / 1e6:,.0f} MB free"
+    host: str
+    size: int
+    """Bytes that it needs."""
+    free: int
+    """Bytes that are free on its host."""
+    others: int
+    """Bytes that other runs have in memory there."""
+
+
+def shortage(needs: Sequence[Need]) -> str | None:
+    """Return which host lacks memory, and how much; None if all have enough. `needs`: of each process."""
+    for host in dict.fromkeys(need.host for need in needs):
+        here = [need for need in needs if need.host == host]
+        size, free, others = sum(n.size for n in here), min(n.free for n in here), max(n.others for n in here)
+        if size > free:
+            leftover = (
+                f"; other runs of podrun have {others / 1e6:,.0f} MB there, which `podrun clean` frees if they have ended"
+                if others
+                else ""
+            )
+            return f"{host} needs {size / 1e6:,.0f} MB in /dev/shm, and has {free / 1e6:,.0f} MB free{leftover}"
     return None

@@ -16,18 +16,22 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from .files import NAME
 
+T = TypeVar("T")
+
 _NONCE = 32
 _HANDSHAKE = 5.0  # seconds for the whole handshake
 _SILENCE = 30.0  # seconds without a byte after which the other end is given up
 _IDLE = 600.0  # seconds without a request after which a connection is closed
-_PAUSE = 0.1  # seconds until connections are accepted again after an error
+_PAUSE = 0.1  # seconds until connections are accepted, or tried, again after an error
+AGAIN = 10.0  # seconds for which a host that cannot be reached is tried again
 _MOST = 64  # connections at once that have not yet proved that they know the secret
 _REQUEST = struct.Struct(">64sQQ")  # name of the file, offset, bytes; 0 bytes: all from the offset on
 _SIZE = struct.Struct(">Q")
@@ -37,6 +41,10 @@ _LARGEST = 64 << 20  # bytes of a manifest
 
 class PeerError(Exception):
     """The other host cannot send the file; the message says why."""
+
+
+class LackingError(PeerError):
+    """The other host answers, and does not have the file."""
 
 
 class Server:
@@ -179,7 +187,7 @@ class Peer:
     def _begin(self, name: str, offset: int, size: int) -> None:
         count = self._ask(f"{name}.data", offset, size)
         if count != size:
-            raise PeerError("it does not have the data any more")
+            raise LackingError("it does not have the data any more")
 
     def _ask(self, name: str, offset: int, size: int) -> int | None:
         self._connection.sendall(_REQUEST.pack(name.encode(), offset, size))
@@ -241,11 +249,52 @@ def _receive_into(connection: socket.socket, view: memoryview, seconds: float) -
         view = view[count:]
 
 
-def fetch_when_ready(peer: Peer, name: str, seconds: float) -> bytes:
-    """Return a manifest that the other process is about to write. Raises PeerError if it is not there in time."""
-    deadline = time.monotonic() + seconds
-    while (text := peer.manifest(name)) is None:
-        if time.monotonic() > deadline:
-            raise PeerError("its part was not complete in time")
-        time.sleep(0.05)
-    return text
+class PeerLink:
+    """A process of another host, to which a connection is made when it is needed. Requests take turns."""
+
+    def __init__(self, address: tuple[str, int], secret: bytes, patience: float = AGAIN) -> None:
+        """Make no connection yet. `patience`: seconds for which one that fails is tried again."""
+        self._address = address
+        self._secret = secret
+        self._patience = patience
+        self._turn = threading.Lock()
+        self._peer: Peer | None = None
+
+    def ask(self, request: Callable[[Peer], T]) -> T:
+        """Return the result of a request. Raises PeerError once the host could not be reached for too long."""
+        with self._turn:
+            deadline: float | None = None
+            while True:
+                try:
+                    if self._peer is None:
+                        self._peer = Peer(self._address, self._secret)
+                    return request(self._peer)
+                except LackingError:
+                    raise
+                except PeerError:
+                    self._drop()
+                    if deadline is None:
+                        deadline = time.monotonic() + self._patience
+                    if time.monotonic() >= deadline:
+                        self._patience = 0.0  # otherwise each block of the state would wait
+                        raise
+                    time.sleep(_PAUSE)
+
+    def fetch_when_ready(self, name: str, seconds: float) -> bytes:
+        """Return a manifest that the other process is about to write. Raises PeerError if it is not there in time."""
+        deadline = time.monotonic() + seconds
+        while (text := self.ask(lambda peer: peer.manifest(name))) is None:
+            if time.monotonic() > deadline:
+                raise PeerError("its part was not complete in time")
+            time.sleep(0.05)
+        return text
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        with self._turn:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._peer is not None:
+            self._peer.close()
+            self._peer = None

@@ -8,6 +8,7 @@ which they do before they write the next one: until then the one before it is ke
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
@@ -37,8 +38,8 @@ from ..worker.memory import large_blocks_returned
 from ..worker.progress import Reporter
 from . import files, layout
 from .files import BlockEntry, DamagedMemoryError, Generation, Manifest, PartFiles, parse_manifest
-from .layout import Held, InMemory, Member
-from .peers import Peer, PeerError, Server, fetch_when_ready
+from .layout import Held, InMemory, Member, Need
+from .peers import AGAIN, PeerError, PeerLink, Server
 
 T = TypeVar("T")
 Corner = tuple[int, ...]
@@ -47,7 +48,10 @@ _THREADS = min(8, os.cpu_count() or 1)
 _COPY_LIMIT = 60.0  # seconds to wait until the other host's part is complete ...
 _DIGESTED = 2e8  # ... and for each so many bytes of it one more
 _POLL = 0.005
-_FINE, _NO_COPY, _FAILED = range(3)
+_FINE, _NO_COPY, _INCOMPLETE, _FAILED = range(4)
+"""What became of a checkpoint on a process, the worst last: for lack of space a part may be incomplete."""
+_DIGEST = 100  # bytes of a digest in a manifest ...
+_META = 64 << 10  # ... and about those of the metadata
 _ADVICE = "make room there, raise its size, or remove checkpoint.memory_every"
 
 
@@ -57,6 +61,9 @@ class _Introduction(TypedDict):
     host: str
     part: int
     size: int
+    """Bytes of the part."""
+    description: int
+    """About how many bytes its manifest has."""
     address: list[Any]
     held: list[list[Any]]
     problem: str
@@ -65,18 +72,18 @@ class _Introduction(TypedDict):
 class _Source:
     """Reads blocks of a file: here, or from the host that has it."""
 
-    def __init__(self, file: Held, folder: Path | None, peer: Callable[[], tuple[Peer, threading.Lock]]) -> None:
+    def __init__(self, file: Held, folder: Path | None, link: PeerLink | None) -> None:
+        """`folder`: where it is on this host; None: it is asked for by `link`."""
         self.file = file
         self._name = Generation(file.step, file.attempt).name(file.writer)
         self._folder = folder
-        self._peer = peer
+        self._link = link
 
     def manifest(self) -> Manifest:
         if self._folder is not None:
             return parse_manifest((self._folder / f"{self._name}.json").read_bytes())
-        peer, lock = self._peer()
-        with lock:
-            text = peer.manifest(self._name)
+        assert self._link is not None
+        text = self._link.ask(lambda peer: peer.manifest(self._name))
         if text is None:
             raise PeerError(f"{self.file.keeper} does not have the part any more")
         return parse_manifest(text)
@@ -85,9 +92,8 @@ class _Source:
         if self._folder is not None:
             data = files.read_bytes(self._folder / f"{self._name}.data", entry["offset"], entry["size"])
         else:
-            peer, lock = self._peer()
-            with lock:
-                data = peer.read(self._name, entry["offset"], entry["size"])
+            assert self._link is not None
+            data = self._link.ask(lambda peer: peer.read(self._name, entry["offset"], entry["size"]))
         return files.read_block(entry, data)
 
 
@@ -129,6 +135,7 @@ class MemoryCheckpoints:
             "host": env.host,
             "part": part,
             "size": size,
+            "description": len(json.dumps(self._entries)) + _DIGEST * len(self._entries) + _META,
             "address": [*self._server.address] if self._server else [],
             "held": [[m["step"], m["attempt"], m["process"], m["host"], m["part"], m["parts"]] for m in manifests],
             "problem": problem,
@@ -150,7 +157,7 @@ class MemoryCheckpoints:
         keepers = layout.copies(self._members)
         self._copied = [writer for writer, keeper in keepers.items() if keeper == self._me]
         self._parts = {
-            writer: PartFiles(self._folder, writer, everyone[writer]["size"])
+            writer: PartFiles(self._folder, writer, everyone[writer]["size"], everyone[writer]["description"])
             for writer in ([self._me] if self._writes else []) + self._copied
         }
         self._on_host = [
@@ -158,12 +165,15 @@ class MemoryCheckpoints:
             for process in range(len(everyone))
             if env.host in (everyone[process]["host"], everyone[keepers.get(process, process)]["host"])
         ]
-        self._peers: dict[int, tuple[Peer, threading.Lock]] = {}
+        self._links: dict[int, PeerLink] = {}
         self._connecting = threading.Lock()
         self._kept: Generation | None = None
-        """The newest checkpoint that is complete on all hosts."""
+        """The checkpoint that is complete on all hosts, and is not overwritten by the next one."""
         self._saving: tuple[Generation, Background] | None = None
-        self._copy_problem = ""
+        self._problem = ""
+        """Why this process's part of the last checkpoint, or its copy of another, is incomplete."""
+        self._had_no_copy = False
+        """True if some host had no copy of the last checkpoint."""
         self._has_told: set[str] = set()
         self._is_tidy = False
         self.is_on = True
@@ -171,9 +181,8 @@ class MemoryCheckpoints:
         problems = [each["problem"] and f"{each['host']}: {each['problem']}" for each in everyone]
         self._require(next(filter(None, problems), ""), "take hosts that have it, or remove checkpoint.memory_every")
         self._candidates = [*layout.newest_first(self._held)] if self.is_on else []
-        whole = next((each for each in self._candidates if not each.lacking), None)
-        if self.is_on:
-            self._reserve(None if whole is None else Generation(whole.step, whole.attempt))
+        if self.is_on and not self._candidates:
+            self._reserve(None)
 
     @property
     def _is_first(self) -> bool:
@@ -201,8 +210,9 @@ class MemoryCheckpoints:
     def _reserve(self, kept: Generation | None) -> None:
         """Reserve the space of all later saves. Called on all processes."""
         need = sum(part.to_reserve(kept) for part in self._parts.values())
-        rows = [json.loads(text) for text in gather_texts(json.dumps([need, files.room(self._folder)]).encode())]
-        needs = [(member.host, *row) for member, row in zip(self._members, rows, strict=True)]
+        mine = [need, files.room(self._folder), files.taken_by_others(self._folder)]
+        rows = [json.loads(text) for text in gather_texts(json.dumps(mine).encode())]
+        needs = [Need(member.host, *row) for member, row in zip(self._members, rows, strict=True)]
         lack = layout.shortage(needs)
         problem = ""
         if lack is None:
@@ -221,7 +231,9 @@ class MemoryCheckpoints:
     def restore(
         self, target: Target[JobMeta, T], from_disk: Callable[[int | None], T | None]
     ) -> tuple[InMemory | None, T | None]:
-        """Restore the newest checkpoint that can be read, in memory or on disk. Called on all processes.
+        """Restore the newest checkpoint that can be read, in memory or on disk, and reserve the space for later saves.
+
+        Called on all processes. No file is removed from memory before a checkpoint is restored.
 
         Args:
             target: how to restore a checkpoint in memory.
@@ -230,9 +242,16 @@ class MemoryCheckpoints:
 
         Returns:
             The checkpoint, None if it was on disk, and the result. Process 0 has said why newer ones in memory were left out.
+
+        Raises:
+            UserError: a host lacks space, in the first attempt of a run. Later attempts do without.
         """
         for checkpoint in self._candidates:
             if (newer := from_disk(checkpoint.step)) is not None:
+                whole = next(
+                    (each for each in self._candidates if each.step <= checkpoint.step and not each.lacking), None
+                )
+                self._keep(whole)
                 return None, newer
             if checkpoint.lacking:
                 self._note(
@@ -248,12 +267,20 @@ class MemoryCheckpoints:
             except (DamagedMemoryError, DamagedCheckpointError, PeerError, OSError) as error:
                 problem = f"{self._env.host} cannot restore step {checkpoint.step} from memory: {error}"
             problems = list(filter(None, (text.decode() for text in gather_texts(problem.encode()))))
-            self._close_peers()
+            self._close_links()
             if not problems and value is not None:
-                self._kept = Generation(checkpoint.step, checkpoint.attempt)
+                self._keep(checkpoint)
                 return checkpoint, value
             self._note(problems[0])
-        return None, from_disk(None)
+        restored = from_disk(None)
+        self._keep(None)
+        return None, restored
+
+    def _keep(self, checkpoint: InMemory | None) -> None:
+        """Reserve the space for later saves beside that of a checkpoint, which the next save does not overwrite."""
+        self._kept = Generation(checkpoint.step, checkpoint.attempt) if checkpoint else None
+        if self._candidates:
+            self._reserve(self._kept)
 
     def forget_after(self, step: int) -> None:
         """Remove what is newer in memory than the state that training goes on with: its metrics are not on disk any more."""
@@ -318,24 +345,24 @@ class MemoryCheckpoints:
         for file in checkpoint.sources(part, self._env.host, self._me):
             is_here = file.keeper == self._env.host
             try:
-                source = _Source(file, self._folder if is_here else None, lambda file=file: self._peer(file.process))  # type: ignore[misc]
-                return read(source)
+                folder, link = (self._folder, None) if is_here else (None, self._link(file.process))
+                return read(_Source(file, folder, link))
             except (DamagedMemoryError, PeerError, OSError) as error:
                 problem = type(error)(f"{file.keeper}: {error}") if not isinstance(error, OSError) else error
                 self._tell(f"the part of {file.host} in the memory of {file.keeper} cannot be used: {error}")
         raise problem
 
-    def _peer(self, process: int) -> tuple[Peer, threading.Lock]:
+    def _link(self, process: int) -> PeerLink:
         with self._connecting:
-            if process not in self._peers:
+            if process not in self._links:
                 address, port = self._addresses[process]
-                self._peers[process] = Peer((address, port), self._secret), threading.Lock()
-            return self._peers[process]
+                self._links[process] = PeerLink((address, port), self._secret)
+            return self._links[process]
 
-    def _close_peers(self) -> None:
-        for peer, _ in self._peers.values():
-            peer.close()
-        self._peers.clear()
+    def _close_links(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
 
     # --- save ---
 
@@ -370,11 +397,14 @@ class MemoryCheckpoints:
         if self._saving is not None:
             try:
                 self.wait()
+                status = _NO_COPY if self._problem else _FINE
             except (OSError, DamagedMemoryError) as error:
-                status, reason = _FAILED, str(error)
-            if status == _FINE and self._copy_problem:
-                status = _NO_COPY
-                self._tell(f"{self._copy_problem}; podrun tries again with each checkpoint")
+                number, text = getattr(error, "errno", None), getattr(error, "strerror", None)
+                reason = f"{text or error} in {self._folder}"
+                status = _INCOMPLETE if number == errno.ENOSPC else _FAILED
+                self._problem = self._problem or f"{self._env.host} has an incomplete state in memory: {reason}"
+            if status in (_NO_COPY, _INCOMPLETE):
+                self._tell(f"{self._problem}; podrun tries again with each checkpoint")
         everyone = all_gather(np.array([status, 0, 0, 0], np.uint8))[:, 0] if jax.process_count() > 1 else [status]
         failed = [process for process, each in enumerate(everyone) if each == _FAILED]
         if failed:
@@ -386,17 +416,27 @@ class MemoryCheckpoints:
             self.is_on = False
             return False
         if self._saving is not None:
-            self._kept = self._saving[0]
-            if not self._is_tidy:
-                self._is_tidy = True
-                if self._is_first:
-                    files.remove_others(self._folder, self._on_host)
-        self._saving, self._copy_problem = None, ""
+            self._conclude(self._saving[0], max(everyone))
+        self._saving, self._problem = None, ""
         return True
+
+    def _conclude(self, generation: Generation, status: int) -> None:
+        """Decide whether a new checkpoint takes the place of the kept one. `status`: the worst of all processes."""
+        has_no_copy = status == _NO_COPY
+        if status == _INCOMPLETE or (has_no_copy and not self._had_no_copy and self._kept is not None):
+            self._had_no_copy |= has_no_copy  # the kept one, with its copies, outlives one failure to copy, not many
+            return
+        self._kept, self._had_no_copy = generation, has_no_copy
+        if not self._is_tidy:
+            self._is_tidy = True
+            if self._is_first:
+                files.remove_others(self._folder, self._on_host)
 
     def _complete(self, generation: Generation, meta: JobMeta, descriptor: int, problem: OSError | None) -> None:
         """Write the manifest of this process's part, and copy the parts that it keeps for other hosts. Runs in a thread."""
         if problem is not None:
+            if descriptor >= 0:
+                os.close(descriptor)
             raise problem
         if self._writes:
             try:
@@ -419,14 +459,15 @@ class MemoryCheckpoints:
                 self._copy(generation, writer)
             except (PeerError, DamagedMemoryError) as error:
                 host = self._members[writer].host
-                self._copy_problem = f"{self._env.host} has no copy of the state in the memory of {host}: {error}"
+                self._problem = f"{self._env.host} has no copy of the state in the memory of {host}: {error}"
 
     def _copy(self, generation: Generation, writer: int) -> None:
         """Copy the part of a process of another host, and verify it. Raises PeerError, DamagedMemoryError, OSError."""
         address, port = self._addresses[writer]
-        with contextlib.closing(Peer((address, port), self._secret)) as peer:
+        patience = 0.0 if self._had_no_copy else AGAIN
+        with contextlib.closing(PeerLink((address, port), self._secret, patience)) as link:
             name = generation.name(writer)
-            text = fetch_when_ready(peer, name, _COPY_LIMIT + self._parts[writer].size / _DIGESTED)
+            text = link.fetch_when_ready(name, _COPY_LIMIT + self._parts[writer].size / _DIGESTED)
             manifest = parse_manifest(text)
             if (manifest["step"], manifest["attempt"], manifest["process"]) != (*generation, writer):
                 raise DamagedMemoryError("it is the description of another part")
@@ -434,11 +475,11 @@ class MemoryCheckpoints:
                 raise DamagedMemoryError("it has another size than at the start")
             descriptor = self._parts[writer].take(generation, self._kept)
             try:
-                peer.download(name, manifest["size"], descriptor)
+                link.ask(lambda peer: peer.download(name, manifest["size"], descriptor))
                 files.verify(descriptor, manifest)
             finally:
                 os.close(descriptor)
-            self._parts[writer].complete(generation, text)
+            self._parts[writer].complete(generation, text.rstrip(b" "))
 
     def close(self) -> None:
         """Serve other hosts no longer."""

@@ -156,6 +156,21 @@ def test_memory_that_is_full_at_a_restart_is_said_and_the_run_goes_on_with_disk(
     assert any("no more checkpoints in memory: host-1 needs" in note for note in held.notes)
 
 
+@pytest.mark.skipif(not CAN_MOUNT, reason="only root can mount a small /dev/shm")
+def test_memory_that_others_fill_during_the_run_costs_no_checkpoint(tmp_path: Path) -> None:
+    sandbox = InSmallMemory(make_sandbox(tmp_path).path)
+    shutil.copy(Path(__file__).with_name("faulty.py"), sandbox.path / "faulty.py")
+    try:
+        held = Held(lambda *args: Run(sandbox, *args), sandbox, "checkpoint.memory_every=3")
+        held.wait_for("host-0/12.0.0.json", "host-1/12.0.1.json")
+        fill(held.memory.parent)
+        held.let_go()
+        assert held.run.end() == 0, held.run.stderr
+    finally:
+        kill_everything(sandbox)
+    assert not any("in memory" in note for note in held.notes)
+
+
 def test_a_run_that_was_killed_with_all_its_agents_leaves_memory_that_clean_removes(
     start: Start, sandbox: Sandbox
 ) -> None:

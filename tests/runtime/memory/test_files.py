@@ -19,7 +19,9 @@ from podrun.runtime.memory.files import (
     parse_manifest,
     read_block,
     read_bytes,
+    remove_after,
     remove_others,
+    taken_by_others,
     verify,
     with_digests,
     write_blocks,
@@ -80,6 +82,35 @@ def test_a_save_overwrites_the_checkpoint_before_the_last_and_takes_no_more_spac
     assert value(tmp_path, newest) == newest["step"]
 
 
+def test_the_space_of_the_descriptions_is_reserved_too(tmp_path: Path) -> None:
+    def space() -> int:
+        return sum(path.stat().st_size for path in tmp_path.iterdir())
+
+    files = PartFiles(tmp_path, 1, SIZE, 2000)
+    needed = files.to_reserve(None)
+    files.reserve(None)
+    kept = None
+    for step in (5, 10, 15, 20):
+        assert space() == needed
+        kept = save(files, step, kept)
+    remove_after(tmp_path, 15)
+    assert [m["step"] for m in manifests_in(tmp_path)] == [15]
+    assert space() == needed
+    save(files, 25, Generation(15, 0))
+    assert space() == needed
+    assert sorted(m["step"] for m in manifests_in(tmp_path)) == [15, 25]
+
+
+def test_what_other_runs_have_in_memory(tmp_path: Path) -> None:
+    for run, host in (("a", "host-0"), ("b", "host-0"), ("b", "host-1")):
+        folder = tmp_path / f"podrun-{run}" / host
+        folder.mkdir(parents=True)
+        (folder / "5.0.1.data").write_bytes(bytes(1000))
+    (tmp_path / "other").write_bytes(bytes(10))
+    assert taken_by_others(tmp_path / "podrun-a" / "host-0") >= 2000
+    assert taken_by_others(tmp_path / "podrun-b" / "host-0") < 2000
+
+
 def test_a_save_that_was_interrupted_does_not_count(tmp_path: Path) -> None:
     files = PartFiles(tmp_path, 1, SIZE)
     files.reserve(None)
@@ -97,6 +128,11 @@ def test_the_files_of_another_layout_are_replaced_and_the_kept_one_is_not(tmp_pa
     after.reserve(kept)
     assert [m["step"] for m in manifests_in(tmp_path)] == [5]
     assert sorted(path.stat().st_size for path in tmp_path.glob("*.data")) == [SIZE, 2 * SIZE, 2 * SIZE]
+    for step in (10, 15):  # the first save has it as the one before, the next one does not
+        os.close(after.take(generation := Generation(step, 0), kept))
+        assert (tmp_path / "5.0.1.json").exists() == (step == 10)
+        kept = generation
+    assert sorted(path.stat().st_size for path in tmp_path.glob("*.data")) == [2 * SIZE, 2 * SIZE]
     remove_others(tmp_path, [0])
     assert list(tmp_path.iterdir()) == []
 

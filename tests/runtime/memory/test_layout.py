@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podrun.runtime.memory.layout import Held, Member, copies, newest_first, shortage, writers
+from podrun.runtime.memory.layout import Held, Member, Need, copies, newest_first, shortage, writers
 
 
 def pod(*parts: int, processes: int = 1) -> list[Member]:
@@ -68,6 +68,11 @@ def test_a_part_is_read_from_its_own_host_first_and_not_by_all_from_the_same_oth
 
 
 def test_the_host_that_lacks_memory_is_named() -> None:
-    assert shortage([("host-0", 10, 30), ("host-0", 15, 30), ("host-1", 25, 30)]) is None
-    text = shortage([("host-0", 10, 30), ("host-1", 20_000_000, 30_000_000), ("host-1", 20_000_000, 30_000_000)])
-    assert text == "host-1 needs 40 MB in /dev/shm, and has 30 MB free"
+    enough = Need("host-0", 10, 30, 0)
+    assert shortage([enough, Need("host-0", 15, 30, 0), Need("host-1", 25, 30, 0)]) is None
+    half = Need("host-1", 20_000_000, 30_000_000, 0)
+    text = "host-1 needs 40 MB in /dev/shm, and has 30 MB free"
+    assert shortage([enough, half, half]) == text
+    left = half._replace(others=25_000_000)
+    leftover = "; other runs of podrun have 25 MB there, which `podrun clean` frees if they have ended"
+    assert shortage([enough, left, left]) == text + leftover

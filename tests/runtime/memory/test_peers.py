@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from podrun.runtime.memory.peers import Peer, PeerError, Server, fetch_when_ready
+from podrun.runtime.memory.peers import Peer, PeerError, PeerLink, Server
 
 SECRET = b"s" * 32
 DATA = os.urandom(3 << 20)
@@ -30,7 +30,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def test_a_part_is_sent_whole_and_in_blocks(server: Server, tmp_path: Path) -> None:
     peer = Peer(server.address, SECRET)
-    assert fetch_when_ready(peer, "5.0.1", 5) == b'{"a": 1}'
+    assert peer.manifest("5.0.1") == b'{"a": 1}'
     assert peer.read("5.0.1", 1000, 5000).tobytes() == DATA[1000:6000]
     assert peer.read("5.0.1", 0, 0).size == 0
     with (tmp_path / "copy").open("w+b") as file:
@@ -45,9 +45,41 @@ def test_what_is_not_there_is_said(server: Server) -> None:
     for name, size in (("6.0.1", 10), ("5.0.1", len(DATA) + 1)):
         with pytest.raises(PeerError, match="does not have the data"):
             Peer(server.address, SECRET).read(name, 0, size)
-    with pytest.raises(PeerError, match="not complete in time"):
-        fetch_when_ready(peer, "6.0.1", 0)
     peer.close()
+
+
+def test_a_part_that_is_about_to_be_complete_is_waited_for(server: Server, tmp_path: Path) -> None:
+    with contextlib.closing(PeerLink(server.address, SECRET)) as link:
+        assert link.fetch_when_ready("5.0.1", 5) == b'{"a": 1}'
+        with pytest.raises(PeerError, match="not complete in time"):
+            link.fetch_when_ready("6.0.1", 0)
+
+
+def test_a_host_whose_connection_is_cut_is_asked_again(server: Server) -> None:
+    connections: list[Peer] = []
+
+    def request(peer: Peer) -> bytes:
+        connections.append(peer)
+        if len(connections) == 1:
+            peer._connection.shutdown(socket.SHUT_RDWR)
+        return peer.read("5.0.1", 7, 9).tobytes()
+
+    with contextlib.closing(PeerLink(server.address, SECRET)) as link:
+        assert link.ask(request) == DATA[7:16]
+    assert len(connections) == 2
+
+
+def test_a_host_that_cannot_be_reached_is_given_up_once() -> None:
+    """Not again for each block of a state."""
+    nobody = socket.create_server(("127.0.0.1", 0))
+    address = nobody.getsockname()
+    nobody.close()
+    asked: list[Peer] = []
+    link = PeerLink(address, SECRET, patience=0.01)
+    for _ in range(2):
+        with pytest.raises(PeerError, match="refused"):
+            link.ask(asked.append)
+    assert link._patience == 0
 
 
 @pytest.mark.parametrize("name", ["../secret", "agent", "/etc/passwd", "5.0.1.data/..", "5.0.1.data\nx"])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +19,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.folder import Target
 from podrun.runtime.contract import UserError, WorkerEnv
+from podrun.runtime.memory.files import PartFiles
+from podrun.runtime.memory.layout import Member
 from podrun.runtime.memory.store import MemoryCheckpoints
 from podrun.runtime.worker.progress import Reporter
 
@@ -114,6 +119,62 @@ def test_a_damaged_state_is_passed_over(host: Host) -> None:
     assert any("differs from its digest" in note for note in host.notes)
     save(memory, 10)  # with the space of the damaged one
     assert_restored(host.attempt(2, template()), 10)
+
+
+def test_the_one_before_a_damaged_state_is_there_although_it_is_divided_otherwise_now(host: Host) -> None:
+    """The space for states of another size is reserved only once one is restored."""
+    save(host.attempt(0, template()), 5, 10)
+    newest = host.memory / "10.0.0.data"
+    newest.write_bytes(bytes([newest.read_bytes()[0] ^ 1]) + newest.read_bytes()[1:])
+    part = {"params": template()["params"]}
+    memory = host.attempt(1, part)
+    checkpoint, restored = memory.restore(TARGET, nothing_on_disk)
+    assert checkpoint is not None and restored is not None and restored[0] == 5
+    memory.save(10, {"params": divided(10)["params"]}, {"position": 10})  # type: ignore[typeddict-item]
+    assert memory._agree()
+    checkpoint, restored = host.attempt(2, part).restore(TARGET, nothing_on_disk)
+    assert restored is not None and restored[0] == 10
+
+
+def complete_in(host: Host) -> list[str]:
+    return sorted(path.stem for path in host.memory.glob("*.json"))
+
+
+def test_a_state_without_its_copy_replaces_one_that_has_it_only_if_that_goes_on(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podrun.runtime.memory.store.AGAIN", 0.0)
+    memory = host.attempt(0, template())
+    save(memory, 5)
+    nobody = socket.create_server(("127.0.0.1", 0))
+    memory._addresses.append(nobody.getsockname())
+    nobody.close()
+    memory._members.append(Member("host-1", 1))
+    memory._parts[1] = PartFiles(host.memory, 1, 10)
+    memory._copied.append(1)  # from now on no copy can be made
+    save(memory, 10)
+    assert complete_in(host) == ["10.0.0", "5.0.0"]
+    save(memory, 15)
+    assert complete_in(host) == ["15.0.0", "5.0.0"]
+    save(memory, 20)
+    assert complete_in(host) == ["15.0.0", "20.0.0"]
+    (note,) = host.notes
+    assert note.startswith("host-0 has no copy of the state in the memory of host-1: ")
+
+
+def test_a_save_for_which_there_is_no_space_is_tried_again(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = host.attempt(0, template())
+    save(memory, 5)
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        patch.setattr(PartFiles, "complete", lambda *_: (_ for _ in ()).throw(full))
+        save(memory, 10)
+    assert complete_in(host) == ["5.0.0"]
+    save(memory, 15)
+    assert complete_in(host) == ["15.0.0", "5.0.0"]
+    (note,) = host.notes
+    assert note.startswith("host-0 has an incomplete state in memory: No space left on device in ")
+    assert note.endswith("; podrun tries again with each checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -263,6 +263,13 @@ PARALLEL = [
         IN_MEMORY + "parallel: ensemble\n",
     ),
     parallel(
+        "checkpoints in memory for no restart",
+        "only a restart within the run restores from memory",
+        "checkpoint.memory_every: 20",
+        "launch.max_restarts is 0; set it",
+        IN_MEMORY,
+    ),
+    parallel(
         "checkpoints in memory at a number of steps below zero",
         "must be greater than or equal to 0",
         "line 5: checkpoint.memory_every",
