@@ -23,6 +23,7 @@ from ..run.host_failures import record_wrong_results
 from ..rundir.read_state import read_state
 from ..rundir.replayed import Record, Result, judge, replayed_of
 from ..rundir.runs import RunDirectory, all_runs, find_run
+from ..rundir.saved import resumed_from
 from ..view.console import QuietConsole
 from ..view.live_console import make_console
 from ..view.printable import in_one_line
@@ -139,6 +140,12 @@ def _check_steps(request: ReplayRequest, of_run: RunDirectory, job: Config) -> N
         raise UserError(
             f"--step {request.first}-{request.last}: {request.last - request.first + 1} steps, and a replay compares at most "
             f"{MOST_STEPS}; replay them in pieces"
+        )
+    before = resumed_from(of_run)
+    if before is not None and request.first <= before:
+        raise UserError(
+            f"--step: run {of_run.run_id} went on from step {before} of an earlier run in its workdir, which has done step "
+            f"{request.first}; replay that run (`podrun ps --all`), or a step from {before + 1} on"
         )
     state = read_state(of_run)
     total = job.steps or (state.step["steps"] if state.step else None)

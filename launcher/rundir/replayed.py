@@ -23,6 +23,7 @@ _RECORD_HEAD = f'"{EventKind.VERIFIED}'[:5].encode()  # also of a line that was 
 
 
 _START_HEAD = f'"{EventKind.START}"'.encode()
+_SAVED_HEAD = f'"{EventKind.CHECKPOINT}"'.encode()
 _STEP = re.compile(rb'"step": ([0-9]{1,18}),')
 
 
@@ -68,8 +69,8 @@ class Record:
 
     verified: Mapping[int, VerifiedEvent]
     """By step; those of the last attempt that has computed it."""
-    pod: tuple[int, int] | None = None
-    """Number of devices, and of processes, of the run's last attempt; None if that is unknown."""
+    saved_on: tuple[int, int] | None = None
+    """Number of devices, and of processes, that have saved the checkpoint of the last step; None if that is not on record."""
     near: tuple[int, ...] = ()
     """The last recorded step before these, and the first one after them."""
     damaged: int = 0
@@ -81,10 +82,13 @@ class Record:
         verified: dict[int, VerifiedEvent] = {}
         others: set[int] = set()
         pod: tuple[int, int] | None = None
+        saved_on: tuple[int, int] | None = None
         damaged = 0
         for line in lines:
             if _START_HEAD in line[:40] and (event := parse_event(line)) and event["event"] == EventKind.START:
                 pod = event["devices"] * len(event["hosts"]), sum(map(len, event["hosts"].values()))
+            if _SAVED_HEAD in line[:40] and (event := parse_event(line)) and event["event"] == EventKind.CHECKPOINT:
+                saved_on = pod if event["step"] == last else saved_on
             if _RECORD_HEAD not in line[:40]:
                 continue
             event = parse_event(line)
@@ -97,7 +101,7 @@ class Record:
                 others.add(event["step"])
         before = max((step for step in others if step < first), default=None)
         after = min((step for step in others if step > last), default=None)
-        return cls(verified, pod, tuple(step for step in (before, after) if step is not None), damaged)
+        return cls(verified, saved_on, tuple(step for step in (before, after) if step is not None), damaged)
 
 
 def judge(
@@ -263,8 +267,13 @@ def _with_record(
     if saved is not None:
         if saved["state"] == last["state"]:
             compared.append(f"the checkpoint of step {last['step']} is the same")
-        elif record.pod in (None, (len(last["processes"]), len(set(last["processes"])))) and not other:
+        elif record.saved_on == (len(last["processes"]), len(set(last["processes"]))) and not other:
             return _unlike("the run's checkpoint", saved, last, names)
+        elif record.saved_on is None:
+            compared.append(
+                f"the checkpoint of step {last['step']} is not the same; the run's record does not say on which devices it "
+                "was saved, and other devices may round in another way"
+            )
         else:
             compared.append(
                 f"the checkpoint of step {last['step']} is not the same, which other devices or another JAX explain"

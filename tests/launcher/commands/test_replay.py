@@ -99,6 +99,18 @@ def test_runs(
     assert said in " ".join(done.err.split())
 
 
+def test_steps_of_an_earlier_run(sandbox: Sandbox, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run went on in the earlier one's workdir, maybe with another job: its own cannot tell what those steps were."""
+    monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
+    directory = make_run(sandbox, steps=0)
+    made = Made(directory, {f"host-{n}": [n] for n in range(3)}, 1000.0)
+    made.event("resume", step=10, host="host-0", process=0)
+    made.event("step", step=20, steps=40, loss=1.0, host="host-0", process=0)
+    done = podrun("replay", RUN, "--step", "10-12")
+    said = f"--step: run {RUN} went on from step 10 of an earlier run in its workdir, which has done step 10; replay that run"
+    assert done.code == 2 and said in " ".join(done.err.split())
+
+
 def test_the_newest_run_that_trains(sandbox: Sandbox, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A later replay of it does not count, nor does a run whose spec another version has written."""
     monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])

@@ -71,7 +71,7 @@ def verdict(
     replayed: list[ReplayedEvent],
     *before: VerifiedEvent,
     saved: VerifiedEvent | None = None,
-    pod: tuple[int, int] | None = None,
+    pod: tuple[int, int] | None = (4, 4),
     damaged: int = 0,
 ) -> Result:
     record = Record({each["step"]: each for each in before}, pod, damaged=damaged)
@@ -208,7 +208,16 @@ def test_a_checkpoint_of_other_devices_is_no_finding() -> None:
     for pod in ((8, 4), (4, 2)):
         other = verdict(thrice(), saved=saved, pod=pod)
         assert other.verdict is Found.SAME and "is not the same, which other devices" in other.compared[0]
-    assert Record.of_lines([json.dumps(START).encode()], 1, 2) == Record({}, (2, 2))
+    unknown = verdict(thrice(), saved=saved, pod=None)
+    assert unknown.verdict is Found.SAME and "does not say on which devices it was saved" in unknown.compared[0]
+
+
+def test_the_devices_of_a_checkpoint_are_those_of_the_attempt_that_saved_it() -> None:
+    """Not those of the last attempt, which went on with fewer hosts, nor of an earlier run in the same workdir."""
+    fewer = {**START, "attempt": 1, "hosts": {"b": [0]}}
+    events = [START, SAVED, fewer, {**SAVED, "step": 30}]
+    lines = [json.dumps(each).encode() + b"\n" for each in events]
+    assert [Record.of_lines(lines, 1, last).saved_on for last in (10, 20, 30)] == [None, (2, 2), (1, 1)]
 
 
 START = {
@@ -224,6 +233,8 @@ START = {
     "workdir": "w",
     "logs": "l",
 }
+
+SAVED = {"event": "checkpoint", "time": 2.0, "host": "b", "process": 0, "step": 20}
 
 
 def line(**fields: Any) -> bytes:
