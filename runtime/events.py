@@ -125,6 +125,8 @@ class VerifiedEvent(OfWorker):
     """Digests of the gradients of the same examples, of each parameter that is trained; empty if they are not compared."""
     setting: str
     """Version of JAX, devices and number of processes: with others, numbers may be rounded in another way."""
+    one_device: NotRequired[str]
+    """One digest of the state of a device, as in `ReplayedEvent`; missing if devices hold different parts of the state."""
 
 
 class ReplayedEvent(OfWorker):

@@ -232,7 +232,7 @@ class Verifier:
         count = len(jax.tree.leaves(state))
         of_params = np.array([place[0] == "params" for place, _ in places(state, "the state")])
         of_state, of_gradients = digests.whole[:count], digests.whole[count:]
-        return {
+        event: VerifiedEvent = {
             "event": EventKind.VERIFIED,
             "step": step,
             "state": _text([*of_state[of_params], _digest_of(of_state[~of_params])]),
@@ -240,6 +240,9 @@ class Verifier:
             "setting": f"JAX {jax.__version__}, {counted(len(self.devices), 'device')} ({self.devices[0].device_kind}) of "
             f"{counted(jax.process_count(), 'process')}",
         }
+        if len(set(self.groups)) == 1:
+            event["one_device"] = digests.summary[0, :2].tobytes().hex()
+        return event
 
     def _judge_gradients(self, found: list[Digests], state: TrainState, step: int, note: Callable[[str], None]) -> None:
         """Raise the error of gradients that differ, by whether the devices repeat their own result."""

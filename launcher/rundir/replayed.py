@@ -190,18 +190,19 @@ def _how(count: int, what: str, where: str, likeness: str | None) -> str:
 
 
 def _recorded(event: ReplayedEvent, record: Record) -> int | None:
-    """Return the number of a device that has the state on record, or of the only other one; None if that is unknown.
+    """Return the number of a device that has the state on record; None if there is none, or that is unknown.
 
-    The event has the whole state of the first device only.
+    None may have it although one is right: the code or the data may have changed since.
     """
     before = record.verified.get(event["step"])
     if before is None or before["setting"] != event["setting"] or len(set(event["groups"])) > 1:
         return None
     if len(set(event["states"])) == 1:
         return None  # the devices differ in gradients, of which each step has those of other examples
-    if before["state"] == event["state"]:
+    if before["state"] == event["state"]:  # of the first device
         return 0
-    return 1 if len(event["states"]) == 2 else None
+    one_device = before.get("one_device")
+    return event["states"].index(one_device) if one_device in event["states"] else None
 
 
 def _of_repetitions(

@@ -106,7 +106,8 @@ def test_a_checkpoint_of_other_numbers_is_not_the_same(trained: Path, tmp_path: 
     shutil.copytree(trained / "checkpoints" / "2", tmp_path / "work" / "checkpoints" / "2")
     train(tmp_path / "other", **{**KEYS, "seed": 5, "launch": {}})
     shutil.copytree(tmp_path / "other" / "checkpoints" / "4", tmp_path / "work" / "checkpoints" / "4")
-    (tmp_path / "work" / "events").touch()
+    checkpoint = {"event": "checkpoint", "time": 2.0, "step": 4}
+    (tmp_path / "work" / "events").write_bytes(START + b"\n" + json.dumps(checkpoint).encode() + b"\n")
     result = judged(tmp_path / "work", tmp_path / "replay", 3, 4)
     assert (result.verdict, result.step) == (Found.RECORD, 4)
     assert "but the run's checkpoint after step 4 differs in params." in result.sentence
