@@ -121,7 +121,7 @@ def replay_spec(request: ReplayRequest, of_run: RunDirectory) -> RunSpec:
     _check_steps(request, of_run, job)
     spec = _on_pod(request, of_run, ran, job)
     pod = _chosen(spec.pod, request.on, job)
-    launch = job.launch.model_copy(update={"max_restarts": 0, "verify_every": 0})
+    launch = job.launch.model_copy(update={"max_restarts": 0, "max_preemptions": 0, "verify_every": 0})
     assert isinstance(spec.job, Config)
     return replace(
         spec,

@@ -363,7 +363,7 @@ def _is_consistent(event: ReplayedEvent, processes: int) -> bool:
 
 
 def replayed_of(events: Iterable[Event]) -> tuple[list[ReplayedEvent], VerifiedEvent | None, list[str]]:
-    """Return what a replay has recorded: its steps, the state of the run's checkpoint, and the host of each process.
+    """Return what the last attempt of a replay has recorded: steps, the state of the run's checkpoint, each process's host.
 
     Steps with fields that contradict each other are left out: a host may send anything.
     """
@@ -372,6 +372,7 @@ def replayed_of(events: Iterable[Event]) -> tuple[list[ReplayedEvent], VerifiedE
     hosts: dict[int, str] = {}
     for event in events:
         if event["event"] == EventKind.START:
+            replayed, saved = [], None
             hosts = {process: host for host, processes in event["hosts"].items() for process in processes}
         elif event["event"] == EventKind.REPLAYED and event["process"] == 0 and _is_consistent(event, len(hosts)):
             replayed.append(event)

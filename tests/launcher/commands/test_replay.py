@@ -137,11 +137,13 @@ def test_a_run_whose_hosts_came_from_a_queue(sandbox: Sandbox, podrun: Podrun, m
 def test_the_plan_of_a_replay(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """On some hosts of the run it has no spares and no restarts; a fault strikes at the first step that is compared."""
     monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
-    directory = make_run(sandbox, job=job_of(launch={"max_restarts": 3, "verify_every": 5}))
+    directory = make_run(sandbox, job=job_of(launch={"max_restarts": 3, "max_preemptions": 5, "verify_every": 5}))
     request = ReplayRequest(RUN, 8, 9, on=("host-2", "host-0"), inject=("wrong_sum:host=1",))
     spec = replay_spec(request, directory)
     assert [host.name for host in spec.pod.hosts] == ["host-0", "host-2"] and spec.pod.slice.name == "cpu-2x1"
-    assert (spec.job.launch.max_restarts, spec.replay) == (0, Replay(8, 9, 3, is_rehearsal=True))
+    launch = spec.job.launch
+    assert (launch.max_restarts, launch.max_preemptions, launch.verify_every) == (0, 0, 0)
+    assert spec.replay == Replay(8, 9, 3, is_rehearsal=True)
     assert spec.inject == ("wrong_sum:host=host-2,process=1@step=8",)
     assert spec.run_id != RUN and not spec.trains
     assert RunSpec.from_json(spec.to_json()) == spec

@@ -295,6 +295,7 @@ def test_random_bytes_in_the_record() -> None:
 def test_what_a_replay_has_recorded() -> None:
     two = event(states="ss", sums="gg")
     assert replayed_of([parse(START), two, verified()]) == ([two], verified(), ["b", "a"])
+    assert replayed_of([parse(START), two, verified(), parse({**START, "attempt": 1}), two])[:2] == ([two], None)
     for lie in (
         {"processes": [0, 1, 1]},
         {"processes": [0, 7]},
