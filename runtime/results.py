@@ -242,6 +242,11 @@ class Results:
         self._checkpoints.completed(wait)
 
     @property
+    def is_saving(self) -> bool:
+        """Return whether a save on disk has been started here and was not seen complete."""
+        return self._checkpoints.is_saving
+
+    @property
     def can_save_alone(self) -> bool:
         """Return whether this process can save without the others."""
         return not self._in_parts and (self._leads or self._storage.everyone_reads)

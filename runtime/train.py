@@ -10,6 +10,7 @@ The order within a step matters:
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from .data.pipeline import evaluation_batches, padded
 from .data.saved_tokenizer import with_saved_tokenizer
 from .devices import Devices
 from .disk_cache import DiskCache
+from .distributed import gather
 from .events import SHOWN, EventKind
 from .executables.pod_executables import Executables, StoredExecutables
 from .feed import TrainFeed, open_feed
@@ -49,6 +51,7 @@ from .parallel.base import Strategy
 from .parallel.metrics import StepMetrics
 from .replicas import check_initial
 from .results import Results, agree_on_storage
+from .save_pace import SavePace
 from .state import Batch, TrainState
 from .storage.base import Storage
 from .storage.bucket_data import load_data
@@ -173,6 +176,8 @@ class Trainer:
         self._host = env.host
         self._batch: Batch = {}  # of the last step, if steps are compared
         self._compared, self._comparisons = 0, 0  # the last step that was compared between processes, and how many were
+        self._pace: SavePace | None = None  # with `checkpoint.every: auto`, from the first step on
+        self._told_pace = 0  # number of steps between two saves that the user was told
         self._state: TrainState
 
     def _make_step(self, is_shared: bool = True) -> None:
@@ -259,7 +264,8 @@ class Trainer:
             else:
                 self._reporter.nothing_left(counts.step, counts.steps)
             return
-        if is_due(counts.step, config.checkpoint.every) and self._results.saved != counts.step > 0:
+        every = config.checkpoint.every
+        if every != "auto" and is_due(counts.step, every) and self._results.saved != counts.step > 0:
             self._save(then=None)  # resumed from memory, because its save on disk has failed
             if self._stop.reached():  # now: compiling may take longer than the grace period
                 self._save_and_stop()
@@ -293,6 +299,8 @@ class Trainer:
                 self._reporter.phase(Phase.TRAIN)
                 self._clock.start(step)
                 self._results.prepare_saves()
+                if every == "auto":
+                    self._pace = SavePace(config.eval.every, step, time.monotonic())
             if done:
                 self._record(*done)
             self._results.check_save()
@@ -302,11 +310,14 @@ class Trainer:
                 self._evaluate()
                 if counts.best.is_exhausted and step < counts.last:
                     break
-            if self._is_kept_in_memory(step) and step < counts.last:
-                self._keep_in_memory()
-            if is_due(step, config.checkpoint.every) and step < counts.last:
+            saves = step < counts.last and self._is_save_due(step)
+            if (saves or is_due(step, config.checkpoint.memory_every)) and step < counts.last:
+                self._keep_in_memory()  # also one that is saved, so that no newer one is on disk
+            if saves:
+                begun = time.monotonic()
                 self._verify()
                 self._save()
+                self._plan_next_save(begun)
             if self._stop.reached():
                 self._save_and_stop()
         self._profiler.end()
@@ -525,10 +536,37 @@ class Trainer:
         if then is not None:
             self._reporter.phase(then)
 
-    def _is_kept_in_memory(self, step: int) -> bool:
-        """Return whether a state is kept in memory: also one that is saved, so that no newer one is on disk."""
-        checkpoint = self._config.checkpoint
-        return is_due(step, checkpoint.memory_every) or is_due(step, checkpoint.every)
+    def _is_save_due(self, step: int) -> bool:
+        """Return whether to save after a step that is not the last one. The same on all processes."""
+        every = self._config.checkpoint.every
+        if every != "auto":
+            return is_due(step, every)
+        if self._pace is None or step != self._pace.next:
+            return False
+        self._drain()
+        later = self._of_process_zero(self._pace.waits(step) if self._results.is_saving else 0)
+        self._pace.next = step + later
+        return not later
+
+    def _plan_next_save(self, begun: float) -> None:
+        """Agree after which step to save next, now that the cost of the last save is known: with `checkpoint.every: auto`."""
+        if self._pace is None:
+            return
+        step, now = self._counts.step, time.monotonic()
+        until = self._of_process_zero(self._pace.saved(step, begun, now))
+        self._pace.next = step + until
+        if not self._told_pace or not self._told_pace / 2 <= until <= self._told_pace * 2:
+            self._told_pace = until
+            self._note(
+                f"checkpoint.every: auto: the next save is {counted(until, 'step')} later; training stopped for "
+                f"{now - begun:.2g} s for this one"
+            )
+
+    def _of_process_zero(self, steps: int) -> int:
+        """Return a number of process 0, which alone knows the times. No step may be in flight."""
+        with self._clock.paused("checkpoints"):
+            jax.block_until_ready(self._state)  # on CPU, only one collective operation may be in flight
+            return int(gather([steps])[0, 0])
 
     def _keep_in_memory(self) -> None:
         """Keep the state in the memory of the hosts, if the job wants that."""

@@ -95,6 +95,7 @@ FLOORS = {
             "inspect_job",
             "compile_job",
             "job_counts",
+            "save_pace",
             "feed",
             "verification",
             "replay",

@@ -169,6 +169,11 @@ class CheckpointFolder:
         """
         return self._saves.completed(wait)
 
+    @property
+    def is_saving(self) -> bool:
+        """Return whether this process has started a save that `completed` has not returned."""
+        return self._saves.is_saving
+
     def close(self) -> None:
         """Wait until a save in progress is complete. Raises SaveError if it fails."""
         self._saves.close()

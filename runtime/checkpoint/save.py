@@ -167,6 +167,11 @@ class Saves:
         except Exception as error:
             raise self.failure(step, error) from error
 
+    @property
+    def is_saving(self) -> bool:
+        """Return whether a save was started that `completed` has not returned."""
+        return self._saving is not None
+
     def completed(self, wait: bool) -> int | None:
         """Return the step of a save that completed since the last call, else None.
 

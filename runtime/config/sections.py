@@ -108,8 +108,10 @@ AnyPrecision = Annotated[Precision, BeforeValidator(_of_computation, json_schema
 class Checkpoint(Section):
     """Complete training state: asynchronous, atomic, restored onto any slice."""
 
-    every: Natural = Field(
-        100, description="Steps between two checkpoints, the most that a fault can cost; 0: only at the end."
+    every: Natural | Literal["auto"] = Field(
+        100,
+        description="Steps between two checkpoints, the most that a fault can cost; 0: only at the end; auto: as often as "
+        "training stops for at most 1 % of the time, and never before the last one is complete (docs/checkpoints.md).",
     )
     memory_every: Natural = Field(
         0,

@@ -105,6 +105,19 @@ def test_a_killed_worker_costs_no_read_from_disk(sandbox: Sandbox) -> None:
     assert sandbox.losses("killed") == sandbox.losses("undisturbed")
 
 
+def test_saves_at_their_own_pace_beside_those_in_memory(sandbox: Sandbox) -> None:
+    """Both processes save their part after the same steps, which only the clock of process 0 decides."""
+    options = (*DIVIDED, "steps=40", "eval.every=0")
+    assert sandbox.podrun(*JOB, *options, "checkpoint.memory_every=0", "-w", "undisturbed").returncode == 0
+    killed = ("checkpoint.every=auto", "--inject", "kill:host=1@step=33", "-w", "killed")
+    done = sandbox.podrun(*JOB, *options, *killed)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "checkpoint.every: auto: the next save is" in done.stdout
+    assert sandbox.losses("killed") == sandbox.losses("undisturbed")
+    saved = {int(path.name) for path in (sandbox.path / "killed" / "checkpoints").iterdir()}
+    assert 40 in saved and len(saved) > 1
+
+
 def test_a_host_that_is_lost_with_its_memory(start: Start, sandbox: Sandbox, undisturbed: dict[int, float]) -> None:
     """The other host has a copy of its part. There is nothing on disk."""
     held = Held(start, sandbox, *DIVIDED)

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from podrun.runtime.save_pace import FIRST
+
 from ...hosts import wait_until
 from ..training import train
 
@@ -27,3 +29,20 @@ def test_a_step_whose_save_failed_is_saved_after_a_restart_from_memory(tmp_path:
     assert sorted(path.name for path in saved.iterdir()) == ["10", "16"]
     assert json.loads((saved / "10" / "metrics" / "metrics").read_text()) == first
     assert first["loss"] is not None
+
+
+def test_saves_at_their_own_pace_change_no_loss(tmp_path: Path) -> None:
+    losses: dict[Any, list[Any]] = {}
+    saved: dict[Any, list[int]] = {}
+    for every in (0, "auto"):
+        run = tmp_path / f"run-{every}"
+        train(run, **{**JOB, "steps": 60, "checkpoint": {"every": every, "keep": 99}})
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        losses[every] = [(record["step"], record["loss"]) for record in records if record["kind"] == "train"]
+        saved[every] = sorted(int(path.name) for path in (run / "checkpoints").iterdir())
+    assert losses["auto"] == losses[0]
+    assert saved[0] == [60]
+    assert saved["auto"][0] == 1 + FIRST and saved["auto"][-1] == 60
+    events = [json.loads(line) for line in (tmp_path / "run-auto" / "events").read_text().splitlines()]
+    notes = [event["message"] for event in events if event["event"] == "note"]
+    assert any(note.startswith("checkpoint.every: auto: the next save is ") for note in notes)
