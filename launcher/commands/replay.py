@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Config
-from podrun.runtime.contract import ExitCode, Replay, UserError
+from podrun.runtime.contract import ErrorKind, ExitCode, Replay, UserError
+from podrun.runtime.events import EventKind
 from podrun.runtime.injection import BIT_FLIP, WRONG_SUM
 from podrun.runtime.wording import first_names
 
@@ -152,10 +153,21 @@ def _check_steps(request: ReplayRequest, of_run: RunDirectory, job: Config) -> N
     if total is not None and request.last > total:
         raise UserError(f"--step: run {of_run.run_id} ends with step {total}, and there is no step {request.last}")
     done = max([event["step"] for event in (state.step, state.checkpoint) if event], default=0)
-    done = max(done, state.resumed or 0)
+    done = max(done, state.resumed or 0, _not_finite(of_run) or 0)
     if request.last > done:
         reached = f"the last one on record is {done}" if done else "it has none on record"
         raise UserError(f"--step: run {of_run.run_id} has not done step {request.last} yet; {reached}")
+
+
+def _not_finite(of_run: RunDirectory) -> int | None:
+    """Return the step that ended the run because its loss was not finite; None if it ended otherwise. It is not on record."""
+    steps: list[int | None] = []
+    for event in of_run.newest_events():
+        if event["event"] == EventKind.START:
+            break
+        if event["event"] == EventKind.ERROR and event["kind"] == ErrorKind.NOT_FINITE:
+            steps.append(event.get("step"))
+    return max((step for step in steps if step is not None), default=None)
 
 
 def _on_pod(request: ReplayRequest, of_run: RunDirectory, ran: RunSpec, job: Config) -> RunSpec:

@@ -14,7 +14,7 @@ from podrun.launcher.rundir.events import parse_event
 from podrun.launcher.rundir.replayed import Found, Record, judge, replayed_of
 from podrun.runtime.checkpoint.saved_model import checkpoint_before
 from podrun.runtime.config import Config
-from podrun.runtime.contract import ENV_INJECT, Replay, UserError, Workdir, WorkerEnv
+from podrun.runtime.contract import ENV_INJECT, NotFiniteError, Replay, UserError, Workdir, WorkerEnv
 from podrun.runtime.evaluate.pod import choose
 from podrun.runtime.replay import Replayer, replay
 from podrun.runtime.worker.progress import Reporter
@@ -111,6 +111,17 @@ def test_a_checkpoint_of_other_numbers_is_not_the_same(trained: Path, tmp_path: 
     result = judged(tmp_path / "work", tmp_path / "replay", 3, 4)
     assert (result.verdict, result.step) == (Found.RECORD, 4)
     assert "but the run's checkpoint after step 4 differs in params." in result.sentence
+
+
+def test_a_step_whose_loss_is_not_finite(tmp_path: Path) -> None:
+    """It ended the run. All devices compute the same infinities, which are compared like other numbers."""
+    keys = {**KEYS, "checkpoint": {"every": 1, "keep": 9}, "optimizer": {"name": "sgd", "learning_rate": 1e30}}
+    with pytest.raises(NotFiniteError):
+        train(tmp_path / "run", **keys)
+    step = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()) + 1
+    config = Config.model_validate({**JOB, **OTHERS, **keys})
+    result = judged(tmp_path / "run", tmp_path / "replay", step, step, config)
+    assert result.verdict is Found.SAME
 
 
 NOISY = """\

@@ -18,7 +18,7 @@ from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.runtime.config import Config, Launch
-from podrun.runtime.contract import Evaluation, Replay
+from podrun.runtime.contract import Evaluation, Replay, UserError
 
 from ...conftest import Sandbox
 from .conftest import Made, Podrun
@@ -109,6 +109,17 @@ def test_steps_of_an_earlier_run(sandbox: Sandbox, podrun: Podrun, monkeypatch: 
     done = podrun("replay", RUN, "--step", "10-12")
     said = f"--step: run {RUN} went on from step 10 of an earlier run in its workdir, which has done step 10; replay that run"
     assert done.code == 2 and said in " ".join(done.err.split())
+
+
+def test_the_step_whose_loss_is_not_finite(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended the run, so the last step on record is the one before; its replay tells whether a host was the reason."""
+    monkeypatch.setenv("PODRUN_HOME", sandbox.env["PODRUN_HOME"])
+    directory = make_run(sandbox, steps=20)
+    made = Made(directory, {f"host-{n}": [n] for n in range(3)}, 1000.0)
+    made.event("error", kind="not_finite", message="x", step=21, host="host-0", process=0)
+    assert replay_spec(ReplayRequest(RUN, 21, 21), directory).replay == Replay(21, 21, 3)
+    with pytest.raises(UserError, match="has not done step 22 yet; the last one on record is 21"):
+        replay_spec(ReplayRequest(RUN, 22, 22), directory)
 
 
 def test_the_newest_run_that_trains(sandbox: Sandbox, podrun: Podrun, monkeypatch: pytest.MonkeyPatch) -> None:
