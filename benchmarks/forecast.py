@@ -123,9 +123,9 @@ def compare_real_runs(count: int, between: float | None, seed: int) -> None:
             for number in range(seed, seed + count):
                 directory = real_run(folder, f"{number}", Killer(number, between), steps)
                 failures, lasted, actual = goodput_of(directory)
-                own = forecast_of(directory, mtbf=HOSTS * between).goodput_now or 0.0
-                differences.append((100 * (actual - made.goodput_now), 100 * (actual - own)))
-                forecasts = f"{100 * made.goodput_now:>13.1f}{100 * own:>19.1f}"
+                with_its_times = forecast_of(directory, mtbf=HOSTS * between).goodput_now or 0.0
+                differences.append((100 * (actual - made.goodput_now), 100 * (actual - with_its_times)))
+                forecasts = f"{100 * made.goodput_now:>13.1f}{100 * with_its_times:>19.1f}"
                 points = f"{differences[-1][0]:>+8.1f}{differences[-1][1]:>+16.1f}"
                 print(f"{number:>4}{failures:>10}{lasted:>9.1f}{forecasts}{100 * actual:>11.1f}{points}", flush=True)
     if differences:
