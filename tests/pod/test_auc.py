@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from ..conftest import Sandbox
+from ..tiers import nightly
 
 DOCS = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("parallel", ["pmap", "shard_map", "{name: jit, mesh: {fsdp: 2}}"])
+@pytest.mark.parametrize("parallel", ["pmap", "{name: jit, mesh: {fsdp: 2}}", *nightly("shard_map")])
 def test_the_auc_of_the_recipe(sandbox: Sandbox, parallel: str) -> None:
     """Two processes, killed and resumed, give the value of one; `podrun evaluate` computes it again."""
     text = DOCS.read_text()

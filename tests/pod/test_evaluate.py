@@ -14,6 +14,7 @@ from podrun.runtime.contract import CHECKPOINT_MANIFEST
 from ..buckets import BUCKET, bucket_server
 from ..conftest import Sandbox, in_process_of, make_sandbox
 from ..runtime.models.published import arrays_of, config_of, write_folder, write_tokenizer
+from ..tiers import nightly
 from .bucket_chaos import Bucketed
 from .conftest import end_processes, processes_of
 
@@ -60,7 +61,7 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*(name for name in CASES if name != "pmap"), *nightly("pmap")])
 def test_as_the_run(sandbox: Sandbox, name: str) -> None:
     """On other hosts with the mesh of the run, and on another mesh; nothing in the workdir is changed, nothing is left."""
     keys, others = CASES[name]

@@ -275,6 +275,7 @@ def test_nan_names_the_step(start: Start, sandbox: Sandbox) -> None:
     assert all(s < step for s in saved)
 
 
+@pytest.mark.long
 def test_restart_from_the_last_checkpoint(start: Start, sandbox: Sandbox) -> None:
     """With launch.max_restarts a failed attempt is followed by one that resumes and finishes: an injected fault shows it."""
     fault = ("--inject", "kill:host=1@step=8", "--inject", "nan@step=99")

@@ -24,6 +24,7 @@ from podrun.runtime.parallel.base import Strategy
 from podrun.runtime.state import Batch
 from podrun.runtime.tasks import make_task
 
+from ...tiers import mostly_long
 from ..strategies import SECTIONS, dataset, job
 
 OF_PODS = [name for name in SECTIONS if name != "single"]
@@ -84,7 +85,7 @@ def test_they_are_those_of_the_run(name: str, keys: dict[str, Any]) -> None:
     assert ".py" not in "".join(expected.values())
 
 
-@pytest.mark.parametrize("name", OF_PODS)
+@pytest.mark.parametrize("name", mostly_long(OF_PODS, lambda _, name: name in ("pmap", "jit fsdp 2")))
 def test_the_initial_state_of_other_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On TPUs and GPUs it is a program of the whole pod. It computes what CPUs compute."""
     config = job(name)
