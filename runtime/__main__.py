@@ -28,7 +28,7 @@ from .contract import (
 )
 from .events import EventKind
 from .worker.mistakes import explained_kind, users_line
-from .worker.prewarm import PRESTART, PREWARM, wait_to_start
+from .worker.prewarm import HOLD, PRESTART, PREWARM, wait_to_start
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm, leave_unsaved_on_sigterm
 from .worker.xla_flags import set_xla_flags
@@ -36,9 +36,9 @@ from .worker.xla_flags import set_xla_flags
 
 def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
-    if sys.argv[1:] in ([PREWARM], [PRESTART]):
-        again = sys.argv[1] == PREWARM
-        wait_to_start(import_all if again else import_first, beside_training=again)
+    if sys.argv[1:] in ([PREWARM], [PRESTART], [HOLD]):
+        how = sys.argv[1]
+        wait_to_start(import_first if how == PRESTART else import_all, how)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs
     try:

@@ -34,6 +34,7 @@ SMALLEST = {
     "detection": ["--runs=1"],
     "fanout": ["--hosts 2 --rounds=1"],
     "forecast": ["--runs=4 --failures=3 --draws=20"],
+    "hold": ["--rounds=1 --slice=1x1 --runs=1"],
     "generate": ["--rounds=1 --tokens=24 --rows=2 --layers=1 --width=32 --heads=2"],
     "gpt2_step": ["--rounds=1 --steps=1 --layers=1 --width=64 --context=32 --batch=2 --vocabulary=300"],
     "input": ["--rounds=1 --batch=8"],

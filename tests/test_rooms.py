@@ -28,6 +28,7 @@ FLOORS = {
             "inventory",
             "plan",
             "remote",
+            "hold",
             "staging",
             "rundir",
             "view",
@@ -107,6 +108,7 @@ FLOORS = {
 """Rooms from the lowest to the highest. A file of the runtime that stands alone is a room, too."""
 SHARED = {
     *(
+        "base/boot",
         "base/message",
         "base/to_agent",
         "base/from_agent",

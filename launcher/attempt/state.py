@@ -155,6 +155,8 @@ class AttemptState:
         """Number of processes by phase, and whether they are alive."""
         self._has_started = False
         """True once a process was started."""
+        self._is_cold = False
+        """True once it was said that the interpreter of a held pod did not fit."""
         self.failures = Failures()
         self.went = False
         """True once the workers were told to start."""
@@ -475,6 +477,9 @@ class AttemptState:
             }
             if frame.get("standby"):
                 started["standby"] = True
+            if "cold" in frame and not self._is_cold:
+                self._is_cold = True
+                self._note(f"cold start on {name}: the interpreter of the hold does not fit: {frame['cold']}")
             self._tell_start(started)
         elif frame["type"] == "output":
             self._on_output(name, frame)

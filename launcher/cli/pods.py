@@ -1,4 +1,4 @@
-"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`, `checkpoints`; `root.py` adds them."""
+"""Commands about the hosts of a pod: `exec`, `ssh`, `clean`, `checkpoints`, `hold`, `release`; `root.py` adds them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _WHERE = pod_options(
     tpu="Hosts of a TPU VM; needs --zone.",
     simulate="This machine, as the hosts of a simulated pod.",
 )
+
+_POD = pod_options()
 
 
 def _pod_request(**where: Any) -> PodRequest:
@@ -168,4 +170,52 @@ def checkpoints(
     guard(perform)
 
 
-COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean, checkpoints)
+@click.command()
+@_POD
+@click.option(
+    "--idle", default="30m", metavar="TIME", show_default=True, help="End the hold after that time without a run."
+)
+@click.option("--list", "lists", is_flag=True, help="List the pods that are held on this machine.")
+def hold(idle: str, lists: bool, **where: Any) -> None:
+    """Keep agents and warm interpreters on the hosts of a pod, so that the next runs there start at once.
+
+    Returns when all hosts are ready. `podrun train.yaml` on the same pod then finds the hold by itself; code that has changed
+    is sent as ever. Devices stay free for others.
+
+    \b
+    Examples:
+      podrun hold --pod pod.yaml --idle 2h
+      podrun hold --slice cpu-2x2 --simulate
+      podrun hold --list
+    """
+
+    def action() -> int:
+        from ..commands.hold import hold as hold_pod
+        from ..commands.hold import list_holds
+
+        return list_holds() if lists else hold_pod(_pod_request(**where), idle)
+
+    guard(action)
+
+
+@click.command()
+@_POD
+@click.option("--all", "everything", is_flag=True, help="End all holds of this machine.")
+def release(everything: bool, **where: Any) -> None:
+    """End the hold of a pod: its agents and interpreters. A run that uses it must be ended first.
+
+    \b
+    Examples:
+      podrun release --pod pod.yaml
+      podrun release --all
+    """
+
+    def action() -> int:
+        from ..commands.hold import release as release_pod
+
+        return release_pod(_pod_request(**where), everything)
+
+    guard(action)
+
+
+COMMANDS: tuple[click.Command, ...] = (execute, ssh, clean, checkpoints, hold, release)

@@ -27,12 +27,14 @@ def prestart(slice: str | None, count: int = 1) -> Iterator[Prestart | None]:
 
 
 def _start(slice: str, count: int) -> Prestart | None:
+    from ..hold.record import is_held
     from ..inventory.simulated import simulated_pod
     from ..pod.run_id import new_run_id
     from ..pod.slices import parse_slice, several_slices
     from ..remote.prestart import Prestart
 
     try:
-        return Prestart(simulated_pod(several_slices(parse_slice(slice), count)), new_run_id())
+        pod = simulated_pod(several_slices(parse_slice(slice), count))
+        return None if is_held(pod) else Prestart(pod, new_run_id())
     except UserError:  # the main path reports it, with the other mistakes
         return None

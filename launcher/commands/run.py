@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode
 
+from ..hold.transport import find_hold
 from ..plan.plan import make_plan
 from ..plan.program import Program
 from ..pod.secret_values import read_secrets
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..remote.prestart import Prestart
     from ..run.renewal import Renewal
     from ..staging.bundle import Bundle
+    from ..transport.base import Transport
 
 
 def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal | None = None) -> int:
@@ -59,5 +61,9 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
         from ..run.background import start_in_background
 
         return start_in_background(directory, bundles, request.json)
-    transport = prestarted if prestarted and prestarted.pod == pod else None
-    return run_attempts(spec, directory, make_console(request.json), bundles, transport=transport, renewal=renewal)
+    console = make_console(request.json)
+    transport: Transport | None
+    transport, remark = find_hold(pod, spec.run_id)
+    if transport is None and prestarted and prestarted.pod == pod:
+        transport = prestarted
+    return run_attempts(spec, directory, console, bundles, transport=transport, remark=remark, renewal=renewal)

@@ -69,6 +69,7 @@ def run_attempts(
     *,
     adopt: bool = False,
     transport: Transport | None = None,
+    remark: str = "",
     job_time: JobTime | None = None,
     renewal: Renewal | None = None,
 ) -> int:
@@ -81,6 +82,7 @@ def run_attempts(
         bundles: the code for remote hosts.
         adopt: another launcher started an attempt and is gone; take it over first.
         transport: transport of the pod, which is closed at the end; None: created here.
+        remark: a line about that transport to print at the start.
         job_time: the queue's job that this run is in; its signal ends the attempt, and the run may continue in another
             job.
         renewal: the service that has just created the pod's machines, and recreates them if they are taken away.
@@ -103,6 +105,7 @@ def run_attempts(
         view = View(console, recorder, lambda: bool(signals.received), signals.note, Mask(secrets.values()))
         stack.callback(view.close)
         run = _Run(spec, _Open(directory, view, logs, signals, secrets), transport, job_time, renewal)
+        run.remark = remark
         stack.callback(run.close)
         try:
             try:
@@ -158,6 +161,8 @@ class _Run:
         self._bad_hosts = BadHosts()
         self._unfit: set[str] = set()
         """Hosts that answer but could not be prepared. The run continues without them."""
+        self.remark = ""
+        """A line to print at the start of the first attempt."""
         self._is_new_here = True  # this process has not run an attempt yet
         self._agents = ReusableAgents()
         struck = opened.directory.struck() if spec.inject else ()
@@ -245,7 +250,7 @@ class _Run:
             prepare: prepares its hosts; None if they are ready.
         """
         if adoption is None:
-            remark = self._transport.remark() if self._is_new_here else None
+            remark = self.remark or self._transport.remark() if self._is_new_here else None
             self._is_new_here = False
             try:
                 self._open.directory.begin(plan)

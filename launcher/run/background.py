@@ -13,6 +13,7 @@ from pathlib import Path
 from podrun.runtime.contract import ExitCode, Phase, UserError, failure_code
 from podrun.runtime.events import EventKind
 
+from ..hold.transport import find_hold
 from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
@@ -161,7 +162,10 @@ def main() -> None:
     bundles = pickle.load(sys.stdin.buffer)
     adopt = "adopt" in sys.argv[2:]
     try:
-        code = int(run_attempts(directory.spec(), directory, NoConsole(), bundles, adopt=adopt))
+        spec = directory.spec()
+        held, remark = (None, "") if adopt else find_hold(spec.pod, spec.run_id)
+        console = NoConsole()
+        code = int(run_attempts(spec, directory, console, bundles, adopt=adopt, transport=held, remark=remark))
     except UserError as error:
         if directory.supervisor() is None:  # otherwise another supervisor has locked the run
             print(f"podrun: {error}", file=sys.stderr, flush=True)

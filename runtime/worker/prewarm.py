@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..contract import ENV_MAIN_PID, ENV_PID
@@ -19,37 +19,94 @@ PREWARM = "--prewarm"
 """Argument of a worker that is prewarmed for the next attempt, while others train: it imports at low priority."""
 PRESTART = "--prestart"
 """Argument of a worker that is prewarmed for the first attempt, which is about to start."""
+HOLD = "--hold"
+"""Argument of a worker that is prewarmed for a later run on a held pod, perhaps in half an hour and with other code."""
 _NICE = 19
 
 
-def wait_to_start(import_modules: Callable[[], None], beside_training: bool) -> None:
+def wait_to_start(import_modules: Callable[[], None], how: str) -> None:
     """Import modules, wait for the agent's orders, then take on the worker's environment, working directory and output.
+
+    On a held pod, files may have changed since the imports. Then the process starts again, as the worker, without them.
 
     Args:
         import_modules: imports what training needs.
-        beside_training: another worker is training on this host, so import at low priority.
+        how: PREWARM, PRESTART or HOLD.
     """
+    importing = os.dup(1)  # the agent reads its end, and so learns when the imports are done
     with tempfile.TemporaryFile() as printed:
         _print_to(printed.fileno())
         with contextlib.suppress(Exception):  # the worker imports again and reports the error
-            if beside_training:
+            if how == PREWARM:  # another worker is training on this host
                 _import_at_low_priority(import_modules)
             else:
                 import_modules()
+        files = dict(_imported_files()) if how == HOLD else {}
+        os.close(importing)
         orders = _await_orders()
         os.chdir(orders["folder"])
         out = os.open(orders["output"], os.O_WRONLY | os.O_APPEND)
         _print_to(out)
+        os.chdir(orders["cwd"])
+        if how == HOLD and (reason := _why_stale(files)):
+            print(f"cold start: {reason}", flush=True)
+            _start_again(orders["env"])
         printed.seek(0)
         os.write(out, printed.read())
         os.close(out)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.chdir(orders["cwd"])
     sys.path[0] = os.getcwd()
+    _set_environ(orders["env"])
+
+
+def _imported_files() -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield path and version of the file of each imported module; (0, 0) for a file that is gone."""
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if isinstance(path, str):
+            yield path, _version(path)
+
+
+def _version(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
+
+
+def _why_stale(files: dict[str, tuple[int, int]]) -> str:
+    """Return why an import would give something else now; empty if all modules are those that would be imported.
+
+    Args:
+        files: the imported files with their versions at that time.
+    """
+    for path, version in files.items():
+        if _version(path) != version:
+            return f"{path} has changed since this pod was held"
+    with os.scandir() as entries:  # of the working directory, which comes first on Python's path
+        for entry in entries:
+            name, dot, _ = entry.name.partition(".")
+            is_module = entry.name.endswith((".py", ".so")) if dot else os.path.exists(f"{entry.name}/__init__.py")
+            if is_module and name in sys.modules and name != "__main__":
+                return f"{entry.name} in the job's folder has the name of a module that was imported before"
+    return ""
+
+
+def _start_again(env: dict[str, str]) -> None:
+    """Replace this process by the worker as it is started without a hold."""
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    _set_environ(env)
+    command = sys.orig_argv[:-1]
+    os.execvp(command[0], command)
+
+
+def _set_environ(env: dict[str, str]) -> None:
     pids = {name: os.environ[name] for name in (ENV_PID, ENV_MAIN_PID)}
     os.environ.clear()
-    os.environ.update({**orders["env"], **pids})
+    os.environ.update({**env, **pids})
 
 
 def _import_at_low_priority(import_modules: Callable[[], None]) -> None:

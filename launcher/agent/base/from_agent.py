@@ -101,6 +101,16 @@ class Started(_Started, total=False):
 
     standby: bool
     """The worker was prewarmed."""
+    cold: Words
+    """Why the interpreter that was held for the worker could not be used."""
+
+
+class Warm(Message):
+    """The workers of a held agent that waits for its spec have done their imports."""
+
+    type: Literal["warm"]
+    workers: Count
+    """Number of workers that memory allowed."""
 
 
 class Output(Message):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .protocol import ENV_WORKDIR
 
 if TYPE_CHECKING:
-    from .to_agent import Spec, WorkerSpec
+    from .to_agent import Expected, Spec, WorkerSpec
 
 
 def expand_spec(spec: Spec) -> Spec:
@@ -28,6 +28,18 @@ def expand_process(process: WorkerSpec) -> WorkerSpec:
 
     argv[0] is expanded as well, because Python looks for its virtual environment's `pyvenv.cfg` beside argv[0].
     """
+    expected = expand_expected(process)
+    return {
+        **process,
+        "argv": expected["argv"],
+        "cwd": expected["cwd"],
+        "path": expected["path"],
+        "env": dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),
+    }
+
+
+def expand_expected(process: Expected) -> Expected:
+    """Return an expected worker with `~` expanded."""
     argv = process["argv"]
     container = process.get("container")
     prefix = len(container["command"]) if container else 1  # words before the program's arguments
@@ -36,5 +48,4 @@ def expand_process(process: WorkerSpec) -> WorkerSpec:
         "argv": [*map(os.path.expanduser, argv[:prefix]), *argv[prefix:]],
         "cwd": os.path.expanduser(process["cwd"]),
         "path": {name: [os.path.expanduser(folder) for folder in folders] for name, folders in process["path"].items()},
-        "env": dict(process["env"], **{ENV_WORKDIR: os.path.expanduser(process["env"][ENV_WORKDIR])}),
     }

@@ -195,12 +195,26 @@ class Close(_Close, total=False):
     """True: the spec of the next attempt may follow."""
 
 
-class PrestartFrame(Message):
-    """The expected workers, sent while the spec is being made."""
-
+class _PrestartFrame(Message):
     type: Literal["prestart"]
     processes: ExpectedWorkers
     count: Count
+
+
+class PrestartFrame(_PrestartFrame, total=False):
+    """The expected workers, sent while the spec is being made, or for a later run on a held pod."""
+
+    lease: float
+    """Seconds without a line after which the agent of a held pod ends; absent: the spec comes soon."""
+    environ: Dict[str, str]
+    """Environment of the agent, which its workers inherit; absent: its own."""
+
+
+class Environ(Message):
+    """Environment of a held agent on the launcher's machine: that of the launcher whose run takes the agent."""
+
+    type: Literal["environ"]
+    env: Dict[str, str]
 
 
 class PrepareFrame(Message):
@@ -218,6 +232,8 @@ First = Union[Spec, PrestartFrame, PrepareFrame]
 TO_AGENT: Frames = frame_checks(ToAgent)
 FIRST: Frames = frame_checks(First)
 SPEC: Frames = {"spec": TO_AGENT["spec"]}
+WAITING: Frames = {**SPEC, "ping": TO_AGENT["ping"], "environ": check_of(Environ)}
+"""Checks of the frames that an agent accepts while it waits for its spec."""
 ATTACH: Frames = {"attach": TO_AGENT["attach"]}
 """Checks of an `attach` frame, which begins a conversation."""
 
@@ -443,7 +459,7 @@ Request = Union[
     PieceHead,
     End,
 ]
-Sent = Union[First, ToAgent, Request]
+Sent = Union[First, Environ, ToAgent, Request]
 """Everything that is sent as a line of JSON."""
 
 PREPARE_REQUEST = check_of(PrepareRequest)

@@ -11,7 +11,6 @@ agent's mark. A forked agent behaves like one that was started alone.
 from __future__ import annotations
 
 import array
-import ctypes
 import gc
 import json
 import os
@@ -20,8 +19,9 @@ import signal
 import socket
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..base.processes import ended_children, namespaces_work, stat_fields, wake_on_signals
+from ..base.processes import ended_children, namespaces_work, wake_on_signals
 from ..base.protocol import MARK
+from ..base.shown_command import show_command, shown_command
 from . import attempts, relay, serve
 
 __all__ = ["attempts", "forkserver", "relay", "serve"]  # modules that every agent needs, imported once
@@ -29,7 +29,6 @@ __all__ = ["attempts", "forkserver", "relay", "serve"]  # modules that every age
 _PACKET = 1 << 16
 _FILES = 3
 _CODE = 4  # index, in the command line, of the code that starts an agent
-_ARG_START = 45  # index in `stat_fields` of the start of the command line in memory; the next field is its end
 
 
 def forkserver() -> List[str]:
@@ -112,20 +111,13 @@ def _become_independent(sock: socket.socket, files: List[int]) -> None:
 
 
 def _show_command(args: List[str]) -> None:
-    """Write the agent's arguments to /proc/PID/cmdline, which `ps` shows and `clean` reads.
-
-    The kernel shows the memory of the original command line there. The arguments replace the code in it.
-    """
-    with open("/proc/self/cmdline", "rb") as file:
-        old = file.read()
-    words = old.split(b"\0")[:-1]
+    """Let /proc/PID/cmdline show the agent's arguments, in place of a part of the code."""
+    words = shown_command()
+    size = sum(len(word) + 1 for word in words)
     words[-1:] = [os.fsencode(arg) for arg in args]
-    room = len(old) - sum(len(word) + 1 for word in words) + len(words[_CODE])
+    room = size - sum(len(word) + 1 for word in words) + len(words[_CODE])
     words[_CODE] = words[_CODE][:room].ljust(room)
-    new = b"".join(word + b"\0" for word in words)
-    begin, end = map(int, stat_fields(os.getpid())[_ARG_START:][:2])
-    if len(new) == len(old) == end - begin:  # else there is no room, or the addresses are hidden
-        ctypes.memmove(begin, new, len(new))
+    show_command(words)
 
 
 def _receive(sock: socket.socket) -> Tuple[int, Optional[List[str]], List[int]]:

@@ -1,7 +1,8 @@
 """Start an agent before its spec is known, so that the workers import while the launcher still checks the job.
 
 The launcher first sends the workers that it expects, then the spec. A worker that differs from the expected one is started
-as usual.
+as usual. On a held pod (docs/hold.md) the spec is that of a later run: the agent says when its workers have imported, and
+waits as long as the launcher's pings arrive.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-from typing import TYPE_CHECKING, NoReturn
+import sys
+from typing import TYPE_CHECKING, Any, Dict, NoReturn, Optional
 
-from ..base.connection import CHUNK
+from ..base.login_folder import expand_expected
 from ..base.private import UnsafeError
 from ..base.processes import kill_descendants, reap
-from ..base.protocol import PRESTART
+from ..base.protocol import HOLD, PRESTART
 from ..base.run_folder import open_folder, use_log
+from ..base.shown_command import show_run
 from .prewarmed import PrewarmedWorkers
 
 if TYPE_CHECKING:
@@ -27,17 +30,30 @@ class PrestartedAgent:
 
     def __init__(self, frame: PrestartFrame) -> None:
         """Fork the agent. Raises OSError."""
-        self._sock, theirs = socket.socketpair()
+        self.environ: Optional[Dict[str, str]] = None
+        """Environment to give the agent with its spec; None: its own."""
+        self.sock, theirs = socket.socketpair()
+        self._lines = self.sock.makefile("rb")
         self._pid = os.fork()
         if self._pid == 0:
-            self._sock.close()
+            self._lines.close()
+            self.sock.close()
             _await_spec(theirs, frame)
         theirs.close()
 
+    def read_line(self) -> bytes:
+        """Return the next line of the agent, a frame for the launcher; exits if the agent has ended."""
+        line = self._lines.readline()
+        if not line:
+            sys.exit("the agent has ended before it got its spec")
+        return line
+
     def start(self, spec: Spec) -> int:
         """Make the run folder, and send the agent its spec. Returns the agent's pid. Raises OSError, UnsafeError."""
-        self._sock.sendall(json.dumps(spec).encode() + b"\n")
-        answer = json.loads(_line(self._sock) or b'{"unsafe": "the agent has ended before it got its spec"}')
+        self.sock.sendall(json.dumps([spec, self.environ]).encode() + b"\n")
+        answer: Any = {"type": "warm"}
+        while "type" in answer:  # a frame that was sent before the spec arrived
+            answer = json.loads(self._lines.readline() or b'{"unsafe": "the agent has ended before it got its spec"}')
         if "unsafe" in answer:
             raise UnsafeError(answer["unsafe"])
         if "errno" in answer:
@@ -47,7 +63,8 @@ class PrestartedAgent:
 
     def close(self) -> None:
         """End the agent and its workers, unless `start` has succeeded."""
-        self._sock.close()
+        self._lines.close()
+        self.sock.close()
         if self._pid:
             os.waitpid(self._pid, 0)
 
@@ -58,12 +75,21 @@ def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
     nothing = os.open(os.devnull, os.O_RDWR)
     for target in range(3):
         os.dup2(nothing, target)
+    lines = sock.makefile("rb")
     try:
         prewarmed = PrewarmedWorkers()
-        prewarmed.start(frame["processes"], frame["count"], PRESTART)
-        line = _line(sock)
+        if "environ" in frame:
+            _set_environ(frame["environ"])
+        processes = [expand_expected(process) for process in frame["processes"]]
+        prewarmed.start(processes, frame["count"], HOLD if "lease" in frame else PRESTART)
+        if "lease" in frame and prewarmed.wait_until_warm(sock):
+            _answer(sock, type="warm", workers=prewarmed.count)
+        line = lines.readline()
         if line:
-            spec = json.loads(line)
+            spec, environ = json.loads(line)
+            if environ is not None:
+                _set_environ(environ)
+            show_run(spec["run"])
             try:
                 listener, log = open_folder(spec)
             except UnsafeError as error:
@@ -73,6 +99,7 @@ def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
             else:
                 use_log(log)
                 _answer(sock)
+                lines.close()
                 sock.close()
                 from .attempts import become_agent
 
@@ -86,12 +113,6 @@ def _answer(sock: socket.socket, **fields: object) -> None:
     sock.sendall(json.dumps(fields).encode() + b"\n")
 
 
-def _line(sock: socket.socket) -> bytes:
-    """Return the next line; empty if the other end is closed."""
-    data = b""
-    while not data.endswith(b"\n"):
-        chunk = sock.recv(CHUNK)
-        if not chunk:
-            return b""
-        data += chunk
-    return data
+def _set_environ(environ: Dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environ)

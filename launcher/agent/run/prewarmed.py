@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
-from typing import TYPE_CHECKING, Dict, Optional, Sequence, Set
+import socket
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence, Set
 
+from ..base.connection import CHUNK
 from ..base.processes import enter_pid_namespace
-from ..base.protocol import PREWARM
+from ..base.protocol import HOLD, PREWARM
 from .worker import Worker, fork_worker, worker_env
 
 if TYPE_CHECKING:
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
 RESERVE = 1 << 30  # bytes of memory that must stay available
 SIZE = 300 << 20  # bytes that a prewarmed worker may take (docs/performance.md)
 _OWN = "PODRUN_"  # prefix of variables that no worker reads before it has its orders
+_EARLY = (
+    *("JAX_", "XLA_", "LIBTPU_", "TPU_", "CUDA_", "TF_", "LD_", "PYTHON", "GLIBC_", "MALLOC_", "NPROC", "HOME", "TZ"),
+    *("OMP_", "OPENBLAS_", "MKL_", "LANG", "LC_"),
+)
+"""Prefixes of variables that Python or a library may read when it starts or is imported."""
 
 
 class PrewarmedWorkers:
@@ -31,6 +39,7 @@ class PrewarmedWorkers:
         self.survivors: Set[int] = set()
         """Pids that outlive the attempt: the prewarmed workers, and the first process of their PID namespace."""
         self._first = 0  # first process of their PID namespace
+        self._is_held = False
         self._unused: Dict[int, _PrewarmedWorker] = {}  # by process number
 
     def start(self, specs: Sequence[Expected], count: int, argument: str = PREWARM) -> None:
@@ -45,6 +54,7 @@ class PrewarmedWorkers:
             return
         if memory_available() < RESERVE + SIZE * count:
             return
+        self._is_held = argument == HOLD
         try:
             self._unused = {}
             self._first = enter_pid_namespace()
@@ -54,6 +64,24 @@ class PrewarmedWorkers:
                 self.survivors.add(prewarmed.pid)
         except OSError:  # too many processes or files: the next attempt starts its workers as usual
             pass
+
+    @property
+    def count(self) -> int:
+        """Return the number of workers that can still be assigned."""
+        return len(self._unused)
+
+    def wait_until_warm(self, interrupt: socket.socket) -> bool:
+        """Wait until all workers have done their imports. Returns False if `interrupt` becomes readable before."""
+        waiting: List[int] = [worker.imports for worker in self._unused.values()]
+        sources: List[Any] = [interrupt]
+        while waiting:
+            ready = select.select([*sources, *waiting], [], [])[0]
+            if interrupt in ready:
+                return False
+            for fd in ready:
+                if not os.read(fd, CHUNK):
+                    waiting.remove(fd)
+        return True
 
     def release_namespace(self) -> int:
         """Give the PID namespace to a new attempt, so that the prewarmed workers end with it.
@@ -67,9 +95,12 @@ class PrewarmedWorkers:
         """Start `worker` in the interpreter that was prewarmed for it. Returns False if there is none, or it has failed."""
         prewarmed = self._unused.pop(worker.process, None)
         if prewarmed is None:
+            worker.cold = "none is waiting for process %d" % worker.process if self._is_held else None
             return False
         os.close(worker.open_output())  # made before the orders are sent, because it is opened as soon as they arrive
-        if not prewarmed.become(worker.spec, worker_env(worker.spec, extra_env)):
+        reason = prewarmed.become(worker.spec, worker_env(worker.spec, extra_env))
+        if reason:
+            worker.cold = reason if self._is_held else None
             return False
         worker.pid, worker.was_prewarmed = prewarmed.pid, True
         return True
@@ -95,7 +126,8 @@ class _PrewarmedWorker:
         """Start the process. Raises OSError."""
         self._startup = _startup(spec)
         orders, self._orders = os.pipe()
-        out = os.open(os.devnull, os.O_WRONLY)
+        self.imports, out = os.pipe()
+        """Descriptor that is at its end when the worker has done its imports, or has ended."""
         try:
             command: Expected = {**spec, "argv": [*spec["argv"], argument]}
             self.pid, error = fork_worker(command, worker_env(spec, {}), isolated, orders, out)
@@ -106,24 +138,36 @@ class _PrewarmedWorker:
             raise OSError(error)
         os.set_blocking(self._orders, False)
 
-    def become(self, spec: WorkerSpec, env: Dict[str, str]) -> bool:
-        """Turn the process into the worker of `spec`. If that fails, kill it and return False."""
+    def become(self, spec: WorkerSpec, env: Dict[str, str]) -> str:
+        """Turn the process into the worker of `spec`. If that fails, kill it. Returns the reason; empty on success."""
         orders = {"env": env, "cwd": spec["cwd"], "output": spec["output"], "folder": os.getcwd()}
         data = json.dumps(orders).encode() + b"\n"
+        reason = _difference(self._startup, _startup(spec))
         try:
-            sent = _startup(spec) == self._startup and os.write(self._orders, data) == len(data)
-        except OSError:  # the process is gone, or the pipe is too small
-            sent = False
+            if not reason and os.write(self._orders, data) != len(data):
+                reason = "its orders are too long"
+        except OSError:
+            reason = "it has ended"
         os.close(self._orders)
-        if not sent:
+        os.close(self.imports)
+        if reason:
             _kill(self.pid)
-        return sent
+        return reason
 
 
-def _startup(spec: Expected) -> str:
-    """Return the settings that a process cannot change after its start, as one text for comparison."""
-    env = {name: value for name, value in spec["env"].items() if not name.startswith(_OWN)}
-    return json.dumps([spec["argv"], env, spec["path"], spec["threads"], spec.get("names")], sort_keys=True)
+def _startup(spec: Expected) -> Dict[str, object]:
+    """Return the settings that a process cannot change after its start, by what they are."""
+    early = {name: value for name, value in worker_env(spec, {}).items() if name.startswith(_EARLY)}
+    env = {name: value for name, value in {**early, **spec["env"]}.items() if not name.startswith(_OWN)}
+    settings = {"its command": spec["argv"], "its threads": spec["threads"], "the pod's hosts": spec.get("names")}
+    return {**settings, **spec["path"], **env}
+
+
+def _difference(before: Dict[str, object], now: Dict[str, object]) -> str:
+    """Return which settings differ, as text; empty if none does."""
+    changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    more = " and %d more settings" % (len(changed) - 3) if len(changed) > 3 else ""
+    return "%s%s changed" % (", ".join(changed[:3]), more) if changed else ""
 
 
 def _kill(pid: int) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Optional
+import time
+from typing import TYPE_CHECKING, Any, List, Optional, Tuple, Union
 
 from ..base.connection import CHUNK
 from ..base.disk import cannot_write
@@ -17,13 +19,14 @@ from ..base.private import UnsafeError
 from ..base.processes import namespaces_work
 from ..base.protocol import NO_AGENT, NOT_STARTED, Malformed, parse
 from ..base.run_folder import LOG, open_folder, use_log
+from ..base.shown_command import show_run
 from ..base.stdin import read_line
-from ..base.to_agent import FIRST, SPEC
+from ..base.to_agent import FIRST, SPEC, WAITING
 from .prepare_first import prepare_first
 from .prestart import PrestartedAgent
 
 if TYPE_CHECKING:
-    from ..base.to_agent import First, Spec
+    from ..base.to_agent import Environ, First, Ping, Spec
 
 
 def run() -> None:
@@ -41,8 +44,7 @@ def run() -> None:
             given: Spec = parse(line, SPEC)
         elif frame["type"] == "prestart":
             prestarted = PrestartedAgent(frame)
-            line, rest = read_line(0, rest)
-            given = parse(line, SPEC)
+            given, rest = await_spec(prestarted, rest, frame.get("lease"))
         else:
             given = frame
         spec = expand_spec(given)
@@ -60,6 +62,41 @@ def run() -> None:
     os.waitpid(child, 0)
 
 
+def await_spec(agent: PrestartedAgent, data: bytes, lease: Optional[float]) -> Tuple[Spec, bytes]:
+    """Wait for the spec on stdin, and meanwhile pass on what the agent says. Exits if stdin or the agent ends.
+
+    Args:
+        agent: the agent that waits.
+        data: bytes that have been read from stdin.
+        lease: seconds of silence on stdin after which this process exits; None: no limit.
+
+    Returns:
+        The spec, and the bytes that follow it.
+    """
+    heard = time.monotonic()
+    sources: List[Any] = [0, agent.sock]
+    while True:
+        while b"\n" not in data:
+            left = None if lease is None else max(0.0, heard + lease - time.monotonic())
+            ready = select.select(sources, [], [], left)[0]
+            if agent.sock in ready:
+                say(agent.read_line())
+            elif 0 in ready:
+                chunk = os.read(0, CHUNK)
+                if not chunk:
+                    sys.exit(0)  # the launcher needs no agent here any more
+                data, heard = data + chunk, time.monotonic()
+            elif not ready and lease is not None:
+                sys.exit("no word from the launcher for %g s" % lease)
+        line, _, data = data.partition(b"\n")
+        frame: Union[Ping, Environ, Spec] = parse(line, WAITING)
+        if frame["type"] == "spec":
+            show_run(frame["run"])
+            return frame, data
+        if frame["type"] == "environ":
+            agent.environ = frame["env"]
+
+
 def start(spec: Spec) -> int:
     """Make the run folder and its socket, then fork the agent. Returns its pid."""
     listener, log = open_folder(spec)
@@ -74,6 +111,14 @@ def start(spec: Spec) -> int:
     from .attempts import become_agent
 
     become_agent(spec, listener)
+
+
+def say(line: bytes) -> None:
+    """Send a line to the launcher. Exits if it is gone."""
+    try:
+        os.write(1, line)
+    except OSError:
+        sys.exit(0)
 
 
 def relay(directory: str, first: bytes, child: int = 0) -> None:

@@ -25,6 +25,7 @@ class Worker:
         self.code: Optional[int] = None  # negative: the signal that ended it
         self.error: Optional[str] = None  # why it could not be started
         self.was_prewarmed = False  # its imports were done before it was started
+        self.cold: Optional[str] = None  # why the interpreter that was held for it could not be used
 
     def start(self, extra_env: Dict[str, str], isolated: bool) -> None:
         """Start the process: sets `pid`, and `error` on failure. `isolated`: the agent has entered a PID namespace."""

@@ -17,7 +17,7 @@ from .prewarmed import PrewarmedWorkers
 from .worker import Worker
 
 if TYPE_CHECKING:
-    from ..base.from_agent import Exit, Ready, State
+    from ..base.from_agent import Exit, Ready, Started, State
     from ..base.to_agent import Spec
 
 
@@ -78,12 +78,15 @@ class Workers:
                 worker.error, worker.code = why, 127
                 yield {"type": "exit", "process": worker.process, "code": 127, "error": why, "asked": False}
             if worker.error is None and worker.pid is not None:
-                yield {
+                started: Started = {
                     "type": "started",
                     "process": worker.process,
                     "pid": worker.pid,
                     "standby": worker.was_prewarmed,
                 }
+                if worker.cold:
+                    started["cold"] = worker.cold
+                yield started
         self.prewarmed.stop_unused()
 
     def _start(self, worker: Worker, env: Dict[str, str]) -> None:

@@ -1,0 +1,123 @@
+"""The process that holds a pod: it prepares the hosts, starts their agents, and serves runs until it is released."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from podrun.runtime.contract import ExitCode, UserError
+
+from ..agent.base.to_agent import Expected
+from ..hold.holder import Holder
+from ..hold.record import HoldRecord, NotHeldError, claim, has_record, listen, write_record
+from ..plan.plan import LaunchPlan
+from ..staging.bundle import Bundle
+from ..transport.base import Transport, load_transport
+from ..view.times import duration
+
+
+@dataclass(frozen=True)
+class Order:
+    """A hold to make."""
+
+    record: HoldRecord
+    """Its record, without pid and time."""
+    plan: LaunchPlan
+    """Plan of a run on the pod, by which its hosts are prepared."""
+    workers: Mapping[str, list[Expected]]
+    bundles: Sequence[Bundle]
+
+
+class _FailedError(Exception):
+    """The pod cannot be held."""
+
+
+def main() -> None:
+    """Read the order from stdin, and report on stdout: lines of JSON."""
+    order: Order = pickle.load(sys.stdin.buffer)
+    try:
+        _hold(order)
+    except (UserError, NotHeldError) as error:
+        _report(failed=str(error), is_bad=True)
+        sys.exit(ExitCode.BAD_CONFIG)
+    except OSError as error:
+        _report(
+            failed=f"cannot write {error.filename}: {error.strerror}; set PODRUN_HOME to a folder you can write to",
+            is_bad=True,
+        )
+        sys.exit(ExitCode.BAD_CONFIG)
+    except _FailedError as error:
+        _report(failed=str(error), is_bad=False)
+        sys.exit(ExitCode.UNAVAILABLE)
+
+
+def _hold(order: Order) -> None:
+    pod = order.plan.pod
+    transport = load_transport(pod)
+    holder = Holder(pod, transport, order.workers, order.record)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda *_: holder.release())
+    try:
+        with claim(order.record.id) as file:
+            _prepare(order, transport)
+            cold = holder.start(lambda host: _report(say=f"{host}: ready"))
+            if cold:
+                raise _FailedError("\n".join(f"{host}: {why}" for host, why in cold.items()))
+            listener = listen(order.record.id)
+            write_record(file, replace(order.record, pid=os.getpid(), since=time.time()))
+            idle = duration(order.record.idle)
+            _report(
+                held=f"held: {order.record.pod}; the next `podrun train.yaml` on it starts with warm interpreters\n"
+                f"it ends after {idle} without a run, or with `podrun release`"
+            )
+            _close_stdout()
+            holder.serve(listener, lambda: has_record(file, order.record.id))
+    finally:
+        holder.close()
+
+
+def _prepare(order: Order, transport: Transport) -> None:
+    """Send code and environment to the hosts, and check them. Raises _FailedError, UserError."""
+    plan = order.plan
+    if plan.run.code is None and not plan.pod.traits.is_exclusive:
+        return
+    from ..run.stage import check_hosts, stage_hosts
+
+    def tell(host: str, phase: str, message: str) -> None:
+        if phase in ("environment", "setup"):
+            _report(say=f"{host}: {phase}: {message}")
+
+    def note(message: str, sent: object = None) -> None:
+        _report(say=message)
+
+    if plan.run.code is None:
+        failures = check_hosts(plan, transport, note)
+    else:
+        failures = stage_hosts(plan, transport, order.bundles, tell, note)
+    if failures:
+        raise _FailedError("\n".join(f"{failure}{failure.details and f'; {failure.details}'}" for failure in failures))
+
+
+def _report(**message: Any) -> None:
+    try:
+        print(json.dumps(message), flush=True)
+    except OSError:
+        pass  # the command that started this process is gone
+
+
+def _close_stdout() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for target in (0, 1):
+        os.dup2(nothing, target)
+    os.close(nothing)
+
+
+if __name__ == "__main__":
+    main()

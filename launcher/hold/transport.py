@@ -1,0 +1,200 @@
+"""The transport of a run on a held pod: each command is a connection to the process that holds it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ..agent.base.schema import Malformed
+from ..plan.agent_file import agent_file
+from ..pod.errors import HostError
+from ..pod.pod import Host, Pod
+from ..transport.base import Channel, Transport, load_transport
+from .record import HoldRecord, NotHeldError, connect, hold_id, read_record, receive_line, remove_stale, send_line
+from .relay import DATA, ENDED, EOF, FINISH, receive_frame, send_frame
+
+_ANSWER = 5.0  # seconds for the process of the hold to answer
+_OPEN = 60.0  # seconds for it to start a command
+
+
+def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
+    """Take the hold of the pod for a run.
+
+    Returns:
+        The transport, None if there is no hold or it cannot be used; and a line that says so, empty if there is none.
+    """
+    try:
+        record = read_record(hold_id(pod))
+        if record.agent != agent_file()[0]:
+            raise NotHeldError("it was made by another version of podrun; `podrun release` and `podrun hold` renew it")
+        try:
+            control = connect(record.id)
+        except NotHeldError:
+            remove_stale(record.id)
+            raise
+        answer = ask(control, {"ask": "use", "run": run_id})
+        if "refused" in answer:
+            control.close()
+            raise NotHeldError(str(answer["refused"]))
+        return HeldTransport(pod, record, run_id, control), _remark(record, _reasons(answer.get("cold")))
+    except NotHeldError as why:
+        return None, f"cold start: the hold of this pod is not used: {why}" if str(why) else ""
+
+
+def _remark(record: HoldRecord, cold: Mapping[str, str]) -> str:
+    """Return the line about a hold that is used. `cold`: hosts without a warm interpreter, with the reasons."""
+    since = time.strftime("%H:%M", time.localtime(record.since))
+    line = f"this pod is held since {since}: its agents and interpreters are waiting"
+    if not cold:
+        return line
+    host, why = next(iter(cold.items()))
+    others = f" and {len(cold) - 1} more" if len(cold) > 1 else ""
+    return f"{line}, but not those of {host}{others}: {why}"
+
+
+def ask(control: socket.socket, request: dict[str, Any], limit: float = _ANSWER) -> dict[str, Any]:
+    """Return the answer of a hold's process. Raises NotHeldError."""
+    control.settimeout(limit)
+    try:
+        send_line(control, request)
+        answer = receive_line(control)
+        control.settimeout(None)
+        return answer
+    except TimeoutError:
+        control.close()
+        raise NotHeldError(f"its process did not answer within {limit:g} s") from None
+    except (OSError, Malformed):
+        control.close()
+        raise NotHeldError("its process has just ended") from None
+
+
+def _reasons(cold: Any) -> dict[str, str]:
+    return {str(host): str(why) for host, why in cold.items()} if isinstance(cold, dict) else {}
+
+
+class HeldTransport(Transport):
+    """Starts commands through the process of a hold, or by the pod's own transport if that process is gone."""
+
+    def __init__(self, pod: Pod, record: HoldRecord, run_id: str, control: socket.socket) -> None:
+        """Use a hold that has accepted the run.
+
+        Args:
+            pod: the pod.
+            record: the hold.
+            run_id: the run.
+            control: connection to the process of the hold; the hold is free again when it is closed.
+        """
+        self._pod = pod
+        self._record = record
+        self._run_id = run_id
+        self._control = control
+        self._lock = threading.Lock()
+        self._channels: list[HeldChannel] = []
+        self._own_transport: Transport | None = None
+        self._is_closed = False
+
+    def open(self, host: Host, argv: Sequence[str]) -> Channel:
+        request: dict[str, Any] = {"ask": "open", "run": self._run_id, "host": host.name, "argv": list(argv)}
+        if self._pod.traits.files_are_here:  # workers inherit the environment of their launcher
+            request["env"] = dict(os.environ)
+        try:
+            sock = connect(self._record.id)
+            answer = ask(sock, request, _OPEN)
+        except NotHeldError:
+            return self._own().open(host, argv)
+        if answer.get("opened"):
+            return self._add(HeldChannel(sock))
+        sock.close()
+        if "error" in answer:
+            raise HostError(host.name, str(answer["error"]), bool(answer.get("dropped")))
+        return self._own().open(host, argv)
+
+    def _add(self, channel: HeldChannel) -> HeldChannel:
+        with self._lock:
+            self._channels = [other for other in self._channels if not other.is_closed]
+            self._channels.append(channel)
+            if self._is_closed:
+                channel.close()
+        return channel
+
+    def _own(self) -> Transport:
+        with self._lock:
+            if self._own_transport is None:
+                self._own_transport = load_transport(self._pod)
+                if self._is_closed:
+                    self._own_transport.close()
+            return self._own_transport
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            channels, direct = self._channels, self._own_transport
+        for channel in channels:
+            channel.close()
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+        if direct is not None:
+            direct.close()
+
+
+class HeldChannel(Channel):
+    """The streams of a command that the process of a hold has started."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.is_closed = False
+        self._socket = sock
+        self._at_end = False
+        self._ended: dict[str, Any] | None = None
+        self._reading = threading.Lock()
+        self._sending = threading.Lock()
+
+    def send(self, data: bytes) -> None:
+        with self._sending:
+            send_frame(self._socket, DATA, data)
+
+    def finish(self) -> None:
+        with self._sending, suppress(OSError):
+            send_frame(self._socket, FINISH)
+
+    def receive(self) -> bytes:
+        while not self._at_end:
+            frame = receive_frame(self._socket)
+            if frame.kind == DATA and frame.data:
+                return frame.data
+            self._at_end = frame.kind in (EOF, b"")
+        return b""
+
+    def close(self) -> None:
+        self.is_closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def stderr_tail(self) -> str:
+        return str(self._end().get("stderr") or "")
+
+    def why_not_started(self) -> str | None:
+        why = self._end().get("why")
+        return None if why is None else str(why)
+
+    def exit_code(self) -> int | None:
+        code = self._end().get("code")
+        return code if isinstance(code, int) else None
+
+    def _end(self) -> dict[str, Any]:
+        """Return what is known of the command after the end of its output; nothing if the connection was lost."""
+        with self._reading:
+            if self._ended is None and self._at_end:
+                frame = receive_frame(self._socket)
+                self._ended = {}
+                if frame.kind == ENDED:
+                    with suppress(ValueError):
+                        self._ended = json.loads(frame.data)
+            return self._ended or {}

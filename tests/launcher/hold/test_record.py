@@ -1,0 +1,149 @@
+"""Records of held pods: which pod they are for, and what a launcher does with one that is not sound."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from podrun.launcher.commands.hold import _check_supported, list_holds
+from podrun.launcher.hold.record import (
+    HoldRecord,
+    NotHeldError,
+    claim,
+    connect,
+    has_record,
+    hold_id,
+    listen,
+    read_record,
+    write_record,
+)
+from podrun.launcher.hold.transport import find_hold
+from podrun.launcher.inventory.simulated import simulated_pod
+from podrun.launcher.plan.agent_file import agent_file
+from podrun.launcher.pod.container import Container
+from podrun.launcher.pod.pod import Ssh
+from podrun.launcher.pod.slices import parse_slice
+from podrun.runtime.contract import UserError
+
+Folder = Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """The folder of the holds; its path is longer than the kernel allows for a socket."""
+    home = tmp_path / ("h" * 90)
+    monkeypatch.setenv("PODRUN_HOME", str(home))
+    folder = home / "holds"
+    folder.mkdir(parents=True, mode=0o700)
+    home.chmod(0o700)
+    return folder
+
+
+def record(id: str, agent: str = "") -> HoldRecord:
+    return HoldRecord(id, "cpu-2x1", os.getpid(), 0.0, 60.0, agent or agent_file()[0])
+
+
+def test_what_makes_another_hold(folder: Folder) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    others = [
+        simulated_pod(parse_slice("cpu-1x1")),
+        replace(pod, ssh=Ssh(user="me")),
+        replace(pod, transport="ssh"),
+        replace(pod, home="/elsewhere"),
+    ]
+    assert len({hold_id(pod), *map(hold_id, others)}) == 5
+    assert hold_id(replace(pod, env={"A": "b"})) == hold_id(pod)  # a run says what of it does not fit
+
+
+def test_a_claim_is_exclusive_and_leaves_nothing(folder: Folder) -> None:
+    with claim("a") as file:
+        with pytest.raises(NotHeldError, match="held already"), claim("a"):
+            pass
+        with pytest.raises(NotHeldError, match="just being made"):
+            read_record("a")
+        write_record(file, record("a"))
+        assert read_record("a") == record("a")
+        with listen("a"):
+            connect("a").close()
+        assert has_record(file, "a")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_hold_whose_record_was_removed_does_not_remove_the_next_one(folder: Folder) -> None:
+    with claim("a") as file:
+        (folder / "a.json").unlink()
+        assert not has_record(file, "a")
+        (folder / "a.json").write_text("{}")
+    assert (folder / "a.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("no json", "is not the record of a hold"),
+        ("[]", "is not the record of a hold"),
+        ('{"id": 3}', "is not the record of a hold"),
+        ("[" * 60000, "is not the record of a hold"),
+    ],
+)
+def test_garbage_is_named_and_the_run_starts_cold(folder: Folder, text: str, words: str) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    (folder / f"{hold_id(pod)}.json").write_text(text)
+    transport, remark = find_hold(pod, "r")
+    assert transport is None
+    assert remark.startswith("cold start: the hold of this pod is not used: ") and words in remark
+
+
+def test_files_of_others_are_not_read(folder: Folder) -> None:
+    path = folder / "a.json"
+    path.write_text(json.dumps(asdict(record("a"))))
+    path.chmod(0o666)
+    with pytest.raises(NotHeldError, match="not a private file of this user"):
+        read_record("a")
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(NotHeldError, match="cannot read"):
+        read_record("a")
+    path.unlink()
+    os.mkfifo(path, 0o600)
+    with pytest.raises(NotHeldError, match="not a private file of this user"):
+        read_record("a")
+
+
+def test_a_hold_without_its_process_is_removed(folder: Folder) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    id = hold_id(pod)
+    (folder / f"{id}.json").write_text(json.dumps(asdict(record(id))))
+    assert find_hold(pod, "r") == (None, "cold start: the hold of this pod is not used: its process is gone")
+    assert find_hold(pod, "r") == (None, "")
+    assert list(folder.iterdir()) == []
+
+
+def test_another_version_is_not_used(folder: Folder) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    id = hold_id(pod)
+    with claim(id) as file, listen(id):
+        write_record(file, record(id, "other.pyz"))
+        transport, remark = find_hold(pod, "r")
+    assert transport is None and "another version of podrun" in remark
+
+
+def test_the_list_names_files_that_are_no_records(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.json").write_text("no json")
+    list_holds()
+    out, err = capsys.readouterr()
+    assert out == "no pod is held on this machine\n"
+    assert "a.json is not the record of a hold" in err
+
+
+def test_what_cannot_be_held(folder: Folder) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    _check_supported(pod)
+    with pytest.raises(UserError, match=r"a job of a queue.*salloc"):
+        _check_supported(replace(pod, transport="slurm"))
+    with pytest.raises(UserError, match="container image cannot be held"):
+        _check_supported(replace(pod, container=Container(image="x", engine="docker")))

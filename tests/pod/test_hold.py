@@ -1,0 +1,160 @@
+"""A held pod: warm interpreters wait for the next run, whose code is imported anew; nothing is left in the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ..conftest import Sandbox
+from ..hosts import wait_until
+from .conftest import Run, processes_of
+
+Start = Callable[..., Run]
+POD = ("--simulate", "--slice", "cpu-2x1")
+JOB = (*POD, "small.yaml", "steps=1")
+
+
+@pytest.fixture
+def held(sandbox: Sandbox) -> Iterator[Sandbox]:
+    done = sandbox.podrun("hold", *POD)
+    assert done.returncode == 0, done.stderr
+    yield sandbox
+    sandbox.podrun("release", "--all")
+    assert processes_of(sandbox) == {}
+    assert os.listdir(sandbox.path / "home" / "holds") == []
+
+
+def warm(run: Run) -> list[bool]:
+    return ["standby" in e for e in run.of("host") if e["phase"] == "started"]
+
+
+def id_of(run: Run) -> str:
+    return str(run.of("start")[0]["run_id"])
+
+
+def notes(run: Run) -> str:
+    return "\n".join(e["message"] for e in run.of("note"))
+
+
+def holder_of(sandbox: Sandbox) -> int:
+    return next(pid for pid, command in processes_of(sandbox).items() if "hold_process" in command)
+
+
+def interpreters(sandbox: Sandbox) -> int:
+    return sum("--hold" in command for command in processes_of(sandbox).values())
+
+
+def await_ready(sandbox: Sandbox) -> None:
+    wait_until(lambda: "all hosts are ready" in sandbox.podrun("hold", "--list").stdout, "all hosts are ready", 120)
+
+
+def test_runs_on_a_held_pod_are_warm_and_see_changed_code(start: Start, held: Sandbox) -> None:
+    module = held.path / "mine.py"
+    for colour in ("red", "blue"):
+        module.write_text(
+            f"def flat(options, peak, steps):\n    print('{colour} code')\n    return lambda step: peak\n"
+        )
+        run = start(*JOB, "schedule.name=mine:flat", "--workdir", colour)
+        assert run.end() == 0, run.stderr + notes(run)
+        assert warm(run) == [True, True]
+        assert "this pod is held since" in notes(run)
+        logs = list((held.path / "home" / "runs" / id_of(run) / "logs").glob("host-*.log"))
+        assert [f"{colour} code" in log.read_text() for log in logs] == [True, True]
+        await_ready(held)
+    assert held.podrun("release", *POD).returncode == 0
+    assert processes_of(held) == {}
+
+
+def test_a_variable_that_the_interpreter_has_read_already_is_named(start: Start, held: Sandbox) -> None:
+    run = start(*JOB, "launch.env.XLA_FLAGS=--xla_force_host_platform_device_count=1")
+    assert run.end() == 0, run.stderr
+    assert warm(run) == [False, False]
+    assert "cold start on host-" in notes(run)
+    assert "XLA_FLAGS changed" in notes(run)
+    await_ready(held)
+    again = start(*JOB, "launch.env.XLA_FLAGS=--xla_force_host_platform_device_count=1", "--workdir=again")
+    assert again.end() == 0, again.stderr
+    assert warm(again) == [True, True]
+
+
+def test_a_killed_holder_leaves_nothing_and_the_next_run_is_cold(start: Start, held: Sandbox) -> None:
+    os.kill(holder_of(held), signal.SIGKILL)
+    wait_until(lambda: processes_of(held) == {}, "all processes have ended")
+    run = start(*JOB)
+    assert run.end() == 0, run.stderr
+    assert "the hold of this pod is not used: its process is gone" in notes(run)
+    assert list((held.path / "home" / "holds").iterdir()) == []
+
+
+def test_a_second_run_starts_without_the_hold(start: Start, held: Sandbox) -> None:
+    first = start(*JOB[:-1], "steps=100000")
+    first.wait_for(lambda e: e["event"] == "step")
+    second = start(*JOB, "--workdir", "second")
+    assert second.end() == 0, second.stderr
+    assert f"run {id_of(first)} uses it" in notes(second)
+    refused = held.podrun("release", *POD)
+    assert (refused.returncode, f"podrun stop {id_of(first)}" in refused.stderr) == (2, True)
+    first.process.send_signal(signal.SIGINT)
+    assert first.end() == 130
+    await_ready(held)
+
+
+def test_a_killed_launcher_frees_the_hold(start: Start, held: Sandbox) -> None:
+    run = start(*JOB[:-1], "steps=100000")
+    run.wait_for(lambda e: e["event"] == "step")
+    run.process.kill()
+    await_ready(held)
+    wait_until(lambda: interpreters(held) == 2, "the workers of the run have ended")
+
+
+def test_the_holder_dies_during_a_run_which_goes_on(start: Start, held: Sandbox) -> None:
+    run = start(*JOB[:-1], "steps=100000")
+    run.wait_for(lambda e: e["event"] == "step")
+    os.kill(holder_of(held), signal.SIGKILL)
+    step = run.of("step")[-1]["step"]
+    run.wait_for(lambda e: e["event"] == "step" and e["step"] > step + 3)
+    run.process.send_signal(signal.SIGINT)
+    assert run.end() == 130
+    assert processes_of(held) == {}
+
+
+def test_a_restart_within_a_held_run(start: Start, held: Sandbox) -> None:
+    run = start(*JOB[:-1], "steps=6", "checkpoint.every=2", "launch.max_restarts=1", "--inject", "kill:host=1@step=4")
+    assert run.end() == 0, run.stderr + notes(run)
+    await_ready(held)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--idle", "5s", *POD), "too short"),
+        (("--idle", "soon", *POD), "not a duration"),
+        (("--slice", "cpu-2x1"), "no hosts"),
+    ],
+)
+def test_mistakes(sandbox: Sandbox, args: tuple[str, ...], words: str) -> None:
+    done = sandbox.podrun("hold", *args)
+    assert (done.returncode, words in done.stderr) == (2, True), done.stderr
+    assert not list(sandbox.path.glob("home/holds/*"))
+
+
+def test_releasing_what_is_not_held(sandbox: Sandbox) -> None:
+    done = sandbox.podrun("release", *POD)
+    assert (done.returncode, "this pod is not held" in done.stderr) == (2, True), done.stderr
+    done = sandbox.podrun("release", "--all")
+    assert (done.returncode, done.stdout) == (0, "no pod is held on this machine\n")
+
+
+def test_holding_twice(held: Sandbox) -> None:
+    done = held.podrun("hold", *POD)
+    assert (done.returncode, "held already" in done.stderr) == (2, True), done.stderr
+
+
+def test_an_idle_hold_ends(sandbox: Sandbox) -> None:
+    assert sandbox.podrun("hold", "--idle", "10s", *POD).returncode == 0
+    wait_until(lambda: processes_of(sandbox) == {}, "the hold has ended", 60)
+    assert list(Path(sandbox.path / "home" / "holds").iterdir()) == []
