@@ -51,7 +51,7 @@ SMALLEST = {
     "step_overhead": ["--rounds=1 --steps=1 --slice=cpu-2x1 --model=small"],
     "strategies": ["--rounds=2 --steps=1 --slice=cpu-1x4 --model=mlp"],
     "streaming": ["--hosts=2 --lines=100 --rounds=1"],
-    "sweep": ["--trials=2 --search=random"],
+    "sweep": ["--trials=2 --search=random", "--trials=5 --kills=1"],
     "verification": ["--rounds=1 --steps=1 --layers=1 --width=32 --devices=2"],
     "watch": ["--rounds=1 --seconds=1 --listeners 1"],
 }

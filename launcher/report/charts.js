@@ -239,7 +239,7 @@ class Chart {
     if (low === 0 && high === 0) return [0, 1];
     if (this.log) return [Math.max(low, 1e-38) / 1.1, Math.max(high, 1e-37) * 1.1];
     if (this.spec.most) return [0, Math.max(high, this.spec.most)];
-    if (!this.all && this.spec.axis === "step") {
+    if (!this.all && this.spec.axis !== "time") {
       [low, high] = withoutOutliers(values, low, high);
       const beyond = values.filter((value) => value < low || value > high).length;
       if (beyond) this.note = beyond + (beyond === 1 ? " value is" : " values are") + " beyond the axis";
@@ -329,7 +329,7 @@ class Chart {
       line(pen, x, bottom, x, bottom + 4);
       pen.fillText(text, Math.min(x, right + 10 - half), bottom + 6);
     }
-    pen.fillText(isTime ? timeTitle(this.range[1]) : this.axis === "tokens" ? "tokens" : "step", (left + right) / 2, bottom + 21);
+    pen.fillText(isTime ? timeTitle(this.range[1]) : ["tokens", "trial"].includes(this.axis) ? this.axis : "step", (left + right) / 2, bottom + 21);
     line(pen, left, bottom + 0.5, right, bottom + 0.5);
   }
 
@@ -450,7 +450,7 @@ class Chart {
   }
 
   named(at) {
-    return this.isTime ? clock(at) : this.axis === "tokens" ? short(at) + " tokens" : "step " + at;
+    return this.isTime ? clock(at) : this.axis === "tokens" ? short(at) + " tokens" : (this.axis === "trial" ? "trial " : "step ") + at;
   }
 
   // Shows what a drag has chosen so far.

@@ -67,13 +67,15 @@ class PageData(TypedDict):
     strips: list[StripsData]
 
 
+AXES = ("step", "time", "trial")
+"""The axes that a chart may have."""
 MOST_CHARTS = 80
 """Maximum number of charts of each axis on a page."""
 
 
 def drawn_charts(charts: Sequence[Chart]) -> list[Chart]:
     """Return the charts that a page draws: the first of each axis."""
-    return [chart for axis in ("step", "time") for chart in [c for c in charts if c.axis == axis][:MOST_CHARTS]]
+    return [chart for axis in AXES for chart in [c for c in charts if c.axis == axis][:MOST_CHARTS]]
 
 
 def drawn_data(shown: Sequence[Chart], strips: Sequence[Strips]) -> PageData:

@@ -53,7 +53,10 @@ class Chart:
     """Unit of the values, for the axis."""
     series: list[Series]
     axis: str = "step"
-    """`step`, or `time` for seconds since the start of the run. Charts with the same axis are zoomed together."""
+    """`step`, `time` for seconds since the start of the run, or `trial` for the number of a sweep's trial.
+
+    Charts with the same axis are zoomed together.
+    """
     marks: list[Mark] = field(default_factory=list)
     smooth: bool = False
     """True: the chart has controls for smoothing and a log axis."""

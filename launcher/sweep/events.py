@@ -22,6 +22,9 @@ class Kind(StrEnum):
     TRIAL = "trial"
     START = "start"
     DONE = "done"
+    RUNG = "rung"
+    PROMOTE = "promote"
+    PRUNE = "prune"
     FAIL = "fail"
     STOP = "stop"
     END = "end"
@@ -88,6 +91,8 @@ class StartEvent(_Event):
     """The folder of podrun's files that has its record, as PODRUN_HOME says."""
     machine: str
     """Name of the machine whose podrun supervises it."""
+    until: NotRequired[Count]
+    """Step of the rung at which the trial pauses; absent without early stopping, and if it is trained to its last step."""
 
 
 class DoneEvent(_Event):
@@ -104,6 +109,42 @@ class DoneEvent(_Event):
     """Its last value."""
     is_best: bool
     """True if it is the best of all trials so far."""
+
+
+class RungEvent(_Event):
+    """A trial has reached a rung of early stopping: its run has ended there with a checkpoint, and the trial pauses."""
+
+    event: Literal[Kind.RUNG]
+    trial: Count
+    """Number of the trial."""
+    run: str
+    """Id of the run."""
+    step: Count
+    """Step of the rung."""
+    metric: str
+    """Full name of the metric, as in `done`."""
+    value: float
+    """Its last value, by which the trial is compared with the others at this rung."""
+
+
+class PromoteEvent(_Event):
+    """A paused trial goes on from its rung."""
+
+    event: Literal[Kind.PROMOTE]
+    trial: Count
+    """Number of the trial."""
+    step: Count
+    """Step of the next rung, or the last step of the job."""
+
+
+class PruneEvent(_Event):
+    """The sweep is complete, and a trial stays at its rung: it was stopped early."""
+
+    event: Literal[Kind.PRUNE]
+    trial: Count
+    """Number of the trial."""
+    step: Count
+    """Step of the rung."""
 
 
 class FailEvent(_Event):
@@ -146,15 +187,29 @@ class EndEvent(_Event):
     """Number of trials that are done."""
     failed: Count
     """Number of trials that have failed."""
+    pruned: NotRequired[Count]
+    """Number of trials that were stopped early."""
     best: Count | None
-    """Number of the best trial; null without one."""
+    """Number of the best trial; null without one. One that was stopped early is the best only if no trial is done."""
     value: NotRequired[float | None]
     """Its value of the metric."""
     message: str
     """The last line for people."""
 
 
-Event = SweepEvent | ResumeEvent | TrialEvent | StartEvent | DoneEvent | FailEvent | StopEvent | EndEvent
+Event = (
+    SweepEvent
+    | ResumeEvent
+    | TrialEvent
+    | StartEvent
+    | DoneEvent
+    | RungEvent
+    | PromoteEvent
+    | PruneEvent
+    | FailEvent
+    | StopEvent
+    | EndEvent
+)
 EVENTS = get_args(Event)
 _CHECKS = checks_of(Event)
 

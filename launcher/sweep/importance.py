@@ -21,12 +21,15 @@ def importance(state: SweepState) -> dict[str, float]:
 
     Results are ranked, so that one very bad trial does not decide. A key's values form groups: each listed value, or the
     quarters of a range. The share is corrected for chance (epsilon squared), so a key without influence has about 0. Keys are
-    looked at one by one: interactions of keys are not seen. Empty if too few trials are done.
+    looked at one by one: interactions of keys are not seen. With early stopping the results are those at the first
+    rung, which are all of the same step. Empty if too few trials have results.
     """
-    trials = state.in_state(TrialState.DONE)
-    if len(trials) < _FEWEST:
+    results = {trial.number: trial.rungs[min(trial.rungs)] for trial in state.in_state(*TrialState) if trial.rungs}
+    if not results:
+        results = {trial.number: trial.value or 0.0 for trial in state.in_state(TrialState.DONE)}
+    if len(results) < _FEWEST:
         return {}
-    ranks = _ranks([trial.value or 0.0 for trial in trials])
+    trials, ranks = [state.trials[number] for number in results], _ranks([*results.values()])
     keys = dict.fromkeys(key for trial in trials for key in trial.values)
     return {key: _share(_groups([trial.values.get(key) for trial in trials]), ranks) for key in keys}
 

@@ -25,14 +25,16 @@ def suggested(file: SweepFile, number: int, earlier: Sequence[Trial]) -> Values:
     Args:
         file: the sweep.yaml.
         number: number of the trial.
-        earlier: the trials before it whose results it may use; one that has failed has none.
+        earlier: the trials before it whose results it may use; one that has failed has none. Of one that was not trained to
+            its end the values at its rungs are told, as those of a trial that was pruned.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=zlib.crc32(f"{file.seed} {number}".encode()))
     direction = "maximize" if file.ranking.is_max else "minimize"
     study = optuna.create_study(sampler=sampler, direction=direction)
     space = {key: _distribution(parameter) for key, parameter in file.space.items()}
-    study.add_trials([_told(trial, file.space, space) for trial in earlier if trial.state is TrialState.DONE])
+    told = [trial for trial in earlier if trial.result is not None]
+    study.add_trials([_told(trial, file.space, space) for trial in told])
     asked = study.ask(space).params
     return {key: _value(parameter, asked[key]) for key, parameter in file.space.items()}
 
@@ -51,7 +53,13 @@ def _told(trial: Trial, parameters: Mapping[str, Parameter], space: dict[str, Ba
         key: value if parameters[key].values is None else parameters[key].place_of(value)
         for key, value in trial.values.items()
     }
-    return create_trial(state=OptunaState.COMPLETE, params=params, distributions=space, value=trial.value)
+    return create_trial(
+        state=OptunaState.COMPLETE if trial.state is TrialState.DONE else OptunaState.PRUNED,
+        params=params,
+        distributions=space,
+        value=trial.value,
+        intermediate_values=trial.rungs,
+    )
 
 
 def _value(parameter: Parameter, asked: Any) -> JsonValue:

@@ -12,7 +12,7 @@ from ..view.printable import in_one_line
 from ..view.text_table import shorten, text_table
 from .events import Event, Kind
 from .space import Values, variant_of
-from .state import SweepState, Trial, TrialState
+from .state import SweepState, TrialState
 
 _SHOWN = 20  # trials in the table
 _REASON = 60  # characters of a reason in the table
@@ -42,6 +42,10 @@ class Lines:
             case Kind.DONE:
                 best = ", the best so far" if event["is_best"] else ""
                 return f"trial {event['trial']}: {event['metric']} {event['value']:.5g}{best}"
+            case Kind.RUNG:
+                return f"trial {event['trial']} pauses at step {event['step']}: {event['metric']} {event['value']:.5g}"
+            case Kind.PROMOTE:
+                return f"trial {event['trial']} goes on to step {event['step']}"
             case Kind.FAIL:
                 again = "; it is started again" if event["retry"] else ""
                 return f"trial {event['trial']} failed: {in_one_line(event['reason'])}{again}"
@@ -64,30 +68,20 @@ def name_of(number: int, values: Values) -> str:
 
 def trial_table(state: SweepState) -> str:
     """Return a table of the trials, the best first; of many, those that are shown are the best."""
-    trials = ranked(state)
+    trials = state.ranked()
     keys = [*dict.fromkeys(key for trial in trials for key in trial.values)]
     rows = [
         [
             str(trial.number),
             *(value for _, value in variant_of(trial.number, trial.values).values),
-            "-" if trial.value is None else f"{trial.value:.5g}",
-            shorten(f"{trial.state}: {trial.reason}" if trial.reason else trial.state, _REASON),
+            "-" if trial.result is None else f"{trial.result:.5g}",
+            shorten(trial.described, _REASON),
         ]
         for trial in trials[:_SHOWN]
     ]
     numbers = [0, len(keys) + 1]
     table = text_table([["TRIAL", *keys, state.ranking.metric, "STATE"], *rows], right=numbers)
     return f"{table}\nand {len(trials) - _SHOWN} more trials" if len(trials) > _SHOWN else table
-
-
-def ranked(state: SweepState) -> list[Trial]:
-    """Return the trials: those that are done from the best to the worst, then the others in the order of their numbers."""
-
-    def key(trial: Trial) -> tuple[bool, float, int]:
-        cost = state.ranking.cost_of(trial.value)
-        return cost is None, cost or 0.0, trial.number
-
-    return sorted(state.trials.values(), key=key)
 
 
 def summary(state: SweepState, limit: str | None, again: str) -> str:
@@ -100,9 +94,12 @@ def summary(state: SweepState, limit: str | None, again: str) -> str:
     """
     done, failed = len(state.in_state(TrialState.DONE)), len(state.in_state(TrialState.FAILED))
     counts = f"{counted(done, 'trial')} done" + (f", {failed} failed" if failed else "")
+    for early in (TrialState.PAUSED, TrialState.PRUNED):
+        counts += f", {len(trials)} {early}" if (trials := state.in_state(early)) else ""
     name, best = "", state.best
     if best is not None:
-        name = f"; best by {state.ranking}: trial {best.number}, {best.value:.5g} ({name_of(best.number, best.values)})"
+        at = "" if best.state is TrialState.DONE else f" at step {best.step}"
+        name = f"; best by {state.ranking}: trial {best.number}, {best.result:.5g}{at} ({name_of(best.number, best.values)})"
     end = f"; go on with: {again}" if limit is None else f"; complete: {limit}"
     return f"{counts}{name}{end}"
 
@@ -112,12 +109,11 @@ def write_csv(file: Path, state: SweepState) -> None:
     keys = [*dict.fromkeys(key for trial in state.trials.values() for key in trial.values)]
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
-        columns = [f"metrics.{state.ranking.metric}", *(f"space.{key}" for key in keys)]
+        columns = ["step", f"metrics.{state.ranking.metric}", *(f"space.{key}" for key in keys)]
         writer.writerow(["trial", "state", *columns, "reason", "runs"])
         for number in sorted(state.trials):
             trial = state.trials[number]
             texts = dict(variant_of(number, trial.values).values)
-            value = "" if trial.value is None else repr(trial.value)
-            writer.writerow(
-                [number, trial.state, value, *(texts.get(key, "") for key in keys), trial.reason, " ".join(trial.runs)]
-            )
+            step, value = trial.step if trial.is_paused else "", "" if trial.result is None else repr(trial.result)
+            cells = [value, *(texts.get(key, "") for key in keys), trial.reason, " ".join(trial.runs)]
+            writer.writerow([number, trial.state, step, *cells])

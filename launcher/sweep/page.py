@@ -13,7 +13,7 @@ from ..report.encode import drawn_data
 from ..report.model import Chart, Series
 from ..report.write_html import document, figures, section, text_of, tiles_of
 from .importance import importance
-from .output import name_of, ranked
+from .output import name_of
 from .space import text_of as value_text
 from .state import SweepState, Trial, TrialState
 from .sweep_file import Parameter
@@ -38,7 +38,7 @@ class About:
 
 def page_of(state: SweepState, about: About, message: str) -> str:
     """Return the page: one self-contained HTML file. `message`: the last line of the command."""
-    trials = ranked(state)
+    trials = state.ranked()
     charts = [_best_so_far(state)] if state.best else []
     parts = {
         "verdict": _verdict(state, message),
@@ -78,13 +78,20 @@ def _tiles(state: SweepState) -> list[tuple[str, str]]:
 def _best_so_far(state: SweepState) -> Chart:
     """Return the chart of the results by trial, in the order of their numbers, and of the best of them so far."""
     done = state.in_state(TrialState.DONE)
-    numbers, values = [float(trial.number) for trial in done], [trial.value or 0.0 for trial in done]
-    best = [*accumulate(values, max if state.ranking.is_max else min)]
+    early = [trial for trial in state.in_state(*TrialState) if trial not in done and trial.result is not None]
+    best = accumulate([trial.value or 0.0 for trial in done], max if state.ranking.is_max else min)
     series = [
-        Series("best so far", numbers, best, colour=0),
-        Series("trial", numbers, values, style="dots", colour=1),
+        Series("best so far", [float(trial.number) for trial in done], [*best], colour=0),
+        _dots("trial", done, 1),
+        _dots("stopped early", early, 2),
     ]
-    return Chart("best", f"{state.ranking.metric}, by the number of the trial", "", series)
+    shown = [one for one in series if one.x]
+    return Chart("best", f"{state.ranking.metric}, by the number of the trial", "", shown, axis="trial")
+
+
+def _dots(name: str, trials: Sequence[Trial], colour: int) -> Series:
+    values = [trial.result or 0.0 for trial in trials]
+    return Series(name, [float(trial.number) for trial in trials], values, style="dots", colour=colour)
 
 
 # --- parallel coordinates -------------------------------------------------------------------------------------------
@@ -101,10 +108,10 @@ class _Axis:
 
 def _coordinates(state: SweepState, space: Mapping[str, Parameter]) -> str:
     """Return the section in which each trial is a line through its values, to its result on the last axis."""
-    done = [trial for trial in ranked(state) if trial.state is TrialState.DONE]
+    done = [trial for trial in state.ranked() if trial.result is not None]
     if len(done) < 2:
         return ""
-    results = [trial.value or 0.0 for trial in done]
+    results = [trial.result or 0.0 for trial in done]
     axes = [
         *(_axis_of(key, space[key]) for key in space),
         _scale(state.ranking.metric, min(results), max(results), False),
@@ -120,6 +127,8 @@ def _coordinates(state: SweepState, space: Mapping[str, Parameter]) -> str:
         f'aria-label="Parallel coordinates of {len(done)} trials">{"".join(lines)}{drawn}</svg>'
     )
     note = "A line is a trial: its values, and its result on the last axis. The best seventh has the first colour, and so on."
+    if any(trial.state is not TrialState.DONE for trial in done):
+        note += " Trials that were stopped early are dashed, and ranked after the others, those of a higher rung first."
     return section("Parallel coordinates", f'<p class="quiet">{note}</p>', f'<div class="wide">{svg}</div>')
 
 
@@ -151,10 +160,11 @@ def _y(place: float) -> float:
 def _line(trial: Trial, number: int, count: int, axes: Sequence[tuple[float, _Axis]]) -> str:
     *keys, (end, result) = axes
     points = [f"{x:.1f},{_y(axis.place(trial.values[axis.name]))}" for x, axis in keys]
-    points.append(f"{end:.1f},{_y(result.place(trial.value))}")
-    title = text_of(f"trial {trial.number}: {trial.value:.5g}, {name_of(trial.number, trial.values)}")
-    colour = number * _COLOURS // count
-    return f'<polyline class="line{colour}" points="{" ".join(points)}"><title>{title}</title></polyline>'
+    points.append(f"{end:.1f},{_y(result.place(trial.result))}")
+    at = "" if trial.state is TrialState.DONE else f" at step {trial.step}"
+    title = text_of(f"trial {trial.number}: {trial.result:.5g}{at}, {name_of(trial.number, trial.values)}")
+    colour = f"line{number * _COLOURS // count}{' early' if at else ''}"
+    return f'<polyline class="{colour}" points="{" ".join(points)}"><title>{title}</title></polyline>'
 
 
 def _drawn(x: float, axis: _Axis) -> str:
@@ -177,6 +187,8 @@ def _importance(state: SweepState) -> str:
         "The share of the variance of the results' ranks that the values of a key explain, by itself and without what chance "
         "explains; a range counts by its quarters."
     )
+    if any(trial.rungs for trial in state.trials.values()):
+        note += " The results are those at the first rung, which all trials have."
     head = '<thead><tr><th>Key</th><th class="number">Explains</th></tr></thead>'
     return section("Importance", f'<p class="quiet">{note}</p>', f"<table>{head}<tbody>{rows}</tbody></table>")
 
@@ -186,9 +198,9 @@ def _table(trials: Sequence[Trial], metric: str) -> str:
     head = "".join(f"<th>{text_of(key)}</th>" for key in ("Trial", metric, *keys, "State", "Last run"))
     body = "".join(
         f"<tr><td>{trial.number}</td>"
-        f'<td class="number">{"-" if trial.value is None else f"{trial.value:.5g}"}</td>'
+        f'<td class="number">{"-" if trial.result is None else f"{trial.result:.5g}"}</td>'
         + "".join(f"<td><code>{text_of(value_text(trial.values[key]))}</code></td>" for key in keys)
-        + f"<td>{text_of(f'{trial.state}: {trial.reason}' if trial.reason else trial.state)}</td>"
+        + f"<td>{text_of(trial.described)}</td>"
         + f"<td><code>{text_of(trial.runs[-1] if trial.runs else '-')}</code></td></tr>"
         for trial in trials
     )

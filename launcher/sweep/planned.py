@@ -25,6 +25,8 @@ from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import queue_name
 from ..request.request import Request, make_spec
+from .asha import Asha
+from .early_stopping import check_early_stopping
 from .parts import parts_of
 from .space import Values, corners, variant_of
 from .sweep_file import SweepFile, read_sweep
@@ -49,12 +51,20 @@ class Sweep:
     """Number of steps of the job with the first values of the space; None if it is not known."""
     job: dict[str, Any]
     """The job with the first values of the space, or the words of the program, for the journal."""
+    asha: Asha | None = None
+    """The rule by which trials are stopped early; None: all are trained to their end."""
     code: Code | None = None
     bundles: tuple[Bundle, ...] = ()
 
-    def spec_of(self, variant: Variant, part: Pod) -> RunSpec:
-        """Return the spec of a new run of a trial. Raises UserError if the job does not accept its values."""
-        spec = make_spec(_request_of(self.request, variant), new_run_id(), part=part)
+    def spec_of(self, variant: Variant, part: Pod, until: int | None = None) -> RunSpec:
+        """Return the spec of a new run of a trial. Raises UserError if the job does not accept its values.
+
+        `until`: the step at which it ends; None: the last one.
+        """
+        request = _request_of(self.request, variant)
+        if until is not None:
+            request = replace(request, overrides=(*request.overrides, f"stop_at={until}"))
+        spec = make_spec(request, new_run_id(), part=part)
         spec = replace(spec, workdir=self.folders.runs / variant.folder, owner="")
         if self.code is None:
             return spec
@@ -121,7 +131,8 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
     folders = folders_of(first.workdir if workdir else first.workdir.with_name(name), first.pod)
     steps = first.job.steps if isinstance(first.job, Config) else None
     job = first.job.model_dump(mode="json") if isinstance(first.job, Config) else {"program": [*first.job.argv]}
-    sweep = Sweep(name, file, request, parts, folders, files, steps, job)
+    asha = check_early_stopping(file, [spec.job for spec in specs if isinstance(spec.job, Config)])
+    sweep = Sweep(name, file, request, parts, folders, files, steps, job, asha)
     _check_budget(sweep, first)
     if not first.pod.traits.needs_staging:
         return sweep

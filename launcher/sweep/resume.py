@@ -12,6 +12,7 @@ from typing import Any
 from podrun.runtime.contract import UserError
 
 from ..rundir.runs import RunDirectory
+from .asha import Asha
 from .events import VERSION, Event, Kind, SweepEvent
 from .journal import JOURNAL
 from .planned import Sweep
@@ -80,6 +81,7 @@ def resumed(sweep: Sweep, events: Sequence[Event]) -> SweepState:
         state = state_of(events, sweep.file.ranking)
         for trial in state.trials.values():
             _check_values(sweep.file, trial)
+            _check_rungs(sweep.asha, trial)
     except (KeyError, ValueError) as error:
         raise UserError(
             f"{journal} contradicts itself: {error.args[0]}; restore it, or choose another folder with --workdir DIR"
@@ -97,6 +99,16 @@ def _check_values(file: SweepFile, trial: Trial) -> None:
             raise ValueError(f"trial {trial.number} has {json.dumps(trial.values)}, which is not in the space")
     elif json.dumps(trial.values) != json.dumps(chosen := values_of(file, trial.number)):
         raise ValueError(f"trial {trial.number} has {json.dumps(trial.values)} in place of {json.dumps(chosen)}")
+
+
+def _check_rungs(asha: Asha | None, trial: Trial) -> None:
+    """Raise ValueError if a trial has paused at other steps than the sweep's rungs."""
+    rungs = asha.rungs if asha else ()
+    if [*trial.rungs] != [*rungs[: len(trial.rungs)]]:
+        raise ValueError(
+            f"trial {trial.number} has paused at steps {', '.join(map(str, trial.rungs))}, and the rungs are "
+            f"{', '.join(map(str, rungs)) or 'none'}"
+        )
 
 
 def record_of(trial: Trial) -> RunDirectory:

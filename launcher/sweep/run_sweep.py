@@ -21,7 +21,7 @@ from ..request.request import make_workdir
 from ..run.signals import Signals
 from ..rundir.run_summary import RunStatus, status_of
 from ..rundir.runs import RunDirectory
-from .events import EndEvent, Event, FailEvent, Kind, StopEvent
+from .events import EndEvent, Event, FailEvent, Kind, StartEvent, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
 from .result import NoResult, result_of
@@ -85,6 +85,7 @@ class SweepRun:
                 self._settle_orphans()
                 while self._step(signals):
                     pass
+                self._prune()
             except (JournalError, SweepError):
                 self._stop_all(signals)
                 raise
@@ -95,7 +96,8 @@ class SweepRun:
     @property
     def is_complete(self) -> bool:
         """Return whether no trial is left."""
-        return not self.state.in_state(TrialState.WAITING, TrialState.RUNNING) and self.limit() is not None
+        is_left = self.state.in_state(TrialState.WAITING, TrialState.RUNNING) or self._promotable()
+        return not is_left and self.limit() is not None
 
     def end_event(self, code: int, message: str) -> EndEvent:
         best = self.state.best
@@ -106,8 +108,9 @@ class SweepRun:
             "is_complete": self.is_complete,
             "done": len(self.state.in_state(TrialState.DONE)),
             "failed": len(self.state.in_state(TrialState.FAILED)),
+            "pruned": len(self.state.in_state(TrialState.PRUNED)),
             "best": best.number if best else None,
-            "value": best.value if best else None,
+            "value": best.result if best else None,
             "message": message,
         }
 
@@ -139,7 +142,38 @@ class SweepRun:
     def _next(self) -> Trial | None:
         """Return the trial to start next: one that has begun before a new one; None if there is none."""
         waiting = [trial for trial in self.state.in_state(TrialState.WAITING) if trial.number not in self._running]
-        return waiting[0] if waiting else self._choose()
+        return waiting[0] if waiting else self._promote() or self._choose()
+
+    def _promote(self) -> Trial | None:
+        """Record that a paused trial goes on, and return it; None if there is none.
+
+        The decision depends on what is recorded before it and on nothing else, so a resumed sweep decides in the same way.
+        """
+        if (trial := self._promotable()) is None:
+            return None
+        step = self._end_of(trial)
+        self.record({"event": Kind.PROMOTE, "time": time.time(), "trial": trial.number, "step": step})
+        return trial
+
+    def _promotable(self) -> Trial | None:
+        """Return the paused trial that goes on next; None if there is none, or the budget does not allow it."""
+        asha, budget = self._sweep.asha, self._sweep.file.budget
+        trial = asha.promotable(self.state) if asha and not self._is_over_time() else None
+        if trial is None or budget.steps is None:
+            return trial
+        return trial if self._end_of(trial) - trial.step <= self._steps_left(budget.steps) else None
+
+    def _end_of(self, trial: Trial) -> int:
+        """Return the step at which the next run of a trial ends, in a sweep with early stopping."""
+        assert self._sweep.asha
+        return self._sweep.asha.end_after(trial.step)
+
+    def _prune(self) -> None:
+        """Record that the trials at rungs stay there, if the sweep is complete."""
+        if not self.is_complete:
+            return
+        for trial in self.state.in_state(TrialState.PAUSED):
+            self.record({"event": Kind.PRUNE, "time": time.time(), "trial": trial.number, "step": trial.step})
 
     def _choose(self) -> Trial | None:
         """Record the values of a new trial, and return it; None if the sweep may have no more."""
@@ -154,22 +188,37 @@ class SweepRun:
         """Return the limit because of which no trial is chosen any more; None if there may be more."""
         file, number = self._sweep.file, len(self.state.trials)
         budget = file.budget
-        hours = (self._spent + time.monotonic() - self._began) / _HOUR
         if number >= (file.combinations() if file.search == "grid" else MAX_TRIALS):
             return "all combinations were tried" if file.search == "grid" else f"there are {MAX_TRIALS} trials"
         if budget.trials is not None and number >= budget.trials:
             return f"budget.trials is {budget.trials}"
-        if budget.hours is not None and hours >= budget.hours:
+        if self._is_over_time():
             return f"budget.hours is {budget.hours:g}"
         if budget.steps is None:
             return None
-        left = budget.steps - sum(self._sweep.steps_of(trial.values) or 0 for trial in self.state.trials.values())
-        most = self._sweep.most_steps or 0
+        left, asha = self._steps_left(budget.steps), self._sweep.asha
+        most = asha.rungs[0] if asha else self._sweep.most_steps or 0
         return f"budget.steps has {max(0, left)} left, and a trial may need {most}" if most > left else None
+
+    def _is_over_time(self) -> bool:
+        hours = (self._spent + time.monotonic() - self._began) / _HOUR
+        limit = self._sweep.file.budget.hours
+        return limit is not None and hours >= limit
+
+    def _steps_left(self, limit: int) -> int:
+        """Return how many of `limit` steps are left."""
+        return limit - sum(map(self._steps_of, self.state.trials.values()))
+
+    def _steps_of(self, trial: Trial) -> int:
+        """Return the steps that a trial takes: up to its end, or to the rung at which it stays; 0 if they are not known."""
+        asha = self._sweep.asha
+        if asha is None:
+            return self._sweep.steps_of(trial.values) or 0
+        return trial.step if trial.is_paused else asha.end_after(trial.step)
 
     def _can_choose(self, number: int) -> bool:
         """Return whether all results have arrived that the values of a trial depend on."""
-        return not self._sweep.file.learns or all(trial.has_ended for trial in self._earlier(number))
+        return not self._sweep.file.learns or all(trial.has_result for trial in self._earlier(number))
 
     def _earlier(self, number: int) -> list[Trial]:
         """Return the trials whose results the values of a trial may depend on.
@@ -190,8 +239,9 @@ class SweepRun:
 
     def _start(self, trial: Trial, pod: Pod) -> None:
         """Start a run of a trial, or record that its values are refused. Raises SweepError if no run can start."""
+        until = self._rung_of(trial)
         try:
-            spec = self._sweep.spec_of(variant_of(trial.number, trial.values), pod)
+            spec = self._sweep.spec_of(variant_of(trial.number, trial.values), pod, until)
         except UserError as error:
             self._check_job(pod)
             self.record(_failed(trial.number, "", ExitCode.BAD_CONFIG, _in_one_line(error), retry=False))
@@ -202,18 +252,25 @@ class SweepRun:
             directory = RunDirectory.create(spec)
         except UserError as error:
             raise SweepError(f"trial {trial.number} cannot start: {_in_one_line(error)}") from None
-        self.record(
-            {
-                "event": Kind.START,
-                "time": time.time(),
-                "trial": trial.number,
-                "run": spec.run_id,
-                "hosts": [host.name for host in pod.hosts],
-                "home": str(podrun_home()),
-                "machine": socket.gethostname(),
-            }
-        )
+        start: StartEvent = {
+            "event": Kind.START,
+            "time": time.time(),
+            "trial": trial.number,
+            "run": spec.run_id,
+            "hosts": [host.name for host in pod.hosts],
+            "home": str(podrun_home()),
+            "machine": socket.gethostname(),
+        }
+        if until is not None:
+            start["until"] = until
+        self.record(start)
         self._fork(trial.number, _names(pod), directory, partial(supervise, spec, directory, self._sweep.bundles))
+
+    def _rung_of(self, trial: Trial) -> int | None:
+        """Return the rung at which a trial pauses next; None if it is trained to its last step."""
+        asha = self._sweep.asha
+        step = asha.end_after(trial.step) if asha else None
+        return step if asha and step != asha.steps else None
 
     def _check_job(self, pod: Pod) -> None:
         """Raise SweepError if the job is refused with the values that it had been accepted with."""
@@ -297,6 +354,19 @@ class SweepRun:
             unread = measured.reason
             retry = bool(unread) and trial.failures < self._sweep.file.retries
             self.record(_failed(trial.number, directory.run_id, ExitCode.DONE, unread or str(why), retry=retry))
+            return
+        if (rung := self._rung_of(trial)) is not None:
+            self.record(
+                {
+                    "event": Kind.RUNG,
+                    "time": time.time(),
+                    "trial": trial.number,
+                    "run": directory.run_id,
+                    "step": rung,
+                    "metric": name,
+                    "value": value,
+                }
+            )
             return
         self.record(
             {

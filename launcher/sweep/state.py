@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ class TrialState(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
+    PAUSED = "paused"
+    PRUNED = "pruned"
     FAILED = "failed"
 
 
@@ -43,14 +46,40 @@ class Trial:
     """Number of runs that have failed."""
     value: float | None = None
     """Value of the metric of a trial that is done."""
+    rungs: dict[int, float] = field(default_factory=dict)
+    """Value of the metric at each rung that it has reached, by the step of the rung."""
     reason: str = ""
     """Reason why its last run has failed or was stopped."""
     code: int = 0
     """Exit code of its last run that has failed."""
 
     @property
-    def has_ended(self) -> bool:
-        return self.state in (TrialState.DONE, TrialState.FAILED)
+    def has_result(self) -> bool:
+        """Return whether something is known of how good its values are."""
+        return self.state in (TrialState.DONE, TrialState.FAILED) or bool(self.rungs)
+
+    @property
+    def is_paused(self) -> bool:
+        """Return whether it stays at a rung, unless it is promoted."""
+        return self.state in (TrialState.PAUSED, TrialState.PRUNED)
+
+    @property
+    def step(self) -> int:
+        """Return the step of the highest rung that it has reached; 0 if it has reached none."""
+        return max(self.rungs, default=0)
+
+    @property
+    def result(self) -> float | None:
+        """Return the value of a trial that is done, or that at the highest rung; None without one, or if it has failed."""
+        if self.state in (TrialState.DONE, TrialState.FAILED):
+            return self.value
+        return self.rungs.get(self.step)
+
+    @property
+    def described(self) -> str:
+        """Return its state with the reason, or with the rung at which it stays."""
+        at = f"{self.state} at step {self.step}" if self.is_paused else str(self.state)
+        return f"{at}: {self.reason}" if self.reason else at
 
 
 @dataclass
@@ -90,6 +119,18 @@ class SweepState:
                 trial = self._with_run(event["trial"], event["run"])
                 trial.state, trial.value, trial.reason = TrialState.DONE, event["value"], ""
                 self.metric = event["metric"]
+            case Kind.RUNG:
+                trial = self._with_run(event["trial"], event["run"])
+                if event["step"] <= trial.step:
+                    raise ValueError(f"trial {trial.number} reaches step {event['step']} after step {trial.step}")
+                trial.state, trial.reason = TrialState.PAUSED, ""
+                trial.rungs[event["step"]] = event["value"]
+                self.metric = event["metric"]
+            case Kind.PROMOTE:
+                trial = self._in_state(event["trial"], TrialState.PAUSED, TrialState.PRUNED)
+                trial.state = TrialState.WAITING
+            case Kind.PRUNE:
+                self._in_state(event["trial"], TrialState.PAUSED).state = TrialState.PRUNED
             case Kind.FAIL:
                 trial = (
                     self._with_run(event["trial"], event["run"])
@@ -103,13 +144,13 @@ class SweepState:
                 trial = self._with_run(event["trial"], event["run"])
                 trial.state, trial.reason = TrialState.WAITING, event["reason"]
 
-    def _in_state(self, number: int, state: TrialState) -> Trial:
-        """Return a trial that is in this state. Raises KeyError, ValueError."""
+    def _in_state(self, number: int, *states: TrialState) -> Trial:
+        """Return a trial that is in one of these states. Raises KeyError, ValueError."""
         if number not in self.trials:
             raise KeyError(f"trial {number} was not chosen before")
         trial = self.trials[number]
-        if trial.state is not state:
-            raise ValueError(f"trial {number} is {trial.state}, not {state}")
+        if trial.state not in states:
+            raise ValueError(f"trial {number} is {trial.state}, not {' or '.join(states)}")
         return trial
 
     def _with_run(self, number: int, run: str) -> Trial:
@@ -123,20 +164,38 @@ class SweepState:
         """Return the trials in one of the states, in the order of their numbers."""
         return [trial for _, trial in sorted(self.trials.items()) if trial.state in states]
 
+    def ranked(self) -> list[Trial]:
+        """Return the trials: those that are done from the best to the worst, then those at rungs, the highest first.
+
+        Those without a result come last, in the order of their numbers.
+        """
+
+        def key(trial: Trial) -> tuple[bool, bool, int, float, int]:
+            cost = self.ranking.cost_of(trial.result)
+            return cost is None, trial.state is not TrialState.DONE, -trial.step, cost or 0.0, trial.number
+
+        return sorted(self.trials.values(), key=key)
+
+    def order_at(self, rung: int, trial: Trial) -> tuple[float, int]:
+        """Return the key by which trials that have reached a rung are sorted there, the best first."""
+        cost = self.ranking.cost_of(trial.rungs[rung])
+        assert cost is not None
+        return cost, trial.number
+
     @property
     def best(self) -> Trial | None:
-        """Return the best trial that is done; of equal ones that with the lowest number. None if no trial is done."""
-        return min(self.in_state(TrialState.DONE), key=self._cost, default=None)
+        """Return the best trial that is done, or else the best one at the highest rung; None if no trial has a result.
+
+        Of equal ones that with the lowest number is the best.
+        """
+        return next((trial for trial in self.ranked() if trial.result is not None), None)
 
     def is_better(self, value: float) -> bool:
         """Return whether a value of the metric is better than that of each trial that is done."""
-        best, cost = self.best, self.ranking.cost_of(value)
-        return cost is not None and (best is None or cost < self._cost(best))
-
-    def _cost(self, trial: Trial) -> float:
-        cost = self.ranking.cost_of(trial.value)
-        assert cost is not None
-        return cost
+        values = [trial.value for trial in self.in_state(TrialState.DONE)]
+        costs = [cost for cost in map(self.ranking.cost_of, values) if cost is not None]
+        cost = self.ranking.cost_of(value)
+        return cost is not None and cost < min(costs, default=math.inf)
 
 
 def state_of(events: Iterable[Event], ranking: Ranking) -> SweepState:

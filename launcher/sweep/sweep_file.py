@@ -24,6 +24,8 @@ MAX_TRIALS = 10_000
 """Maximum number of trials of a sweep."""
 _EXACT = 2**53  # from here a float no longer has all whole numbers
 _KEY = re.compile(r"[\w-]+(\.[\w-]+)*")
+_LENGTH = ("steps", "epochs", "stop_at")
+"""Keys of a job that say when it ends."""
 _START = "docs/sweeps.md has examples"
 
 
@@ -92,6 +94,17 @@ class Budget(Section):
     )
 
 
+class EarlyStopping(Section):
+    """Stop trials early by ASHA (asha.py)."""
+
+    min_steps: int = Field(gt=0, description="Step of the first rung, up to which each trial is trained.")
+    factor: int = Field(
+        3,
+        ge=2,
+        description="One of so many trials goes on from a rung, and the next rung is at so many times the steps.",
+    )
+
+
 def _metric(text: str) -> str:
     try:
         return str(Ranking.parse(text))
@@ -113,6 +126,10 @@ class SweepFile(Section):
     seed: int = Field(0, ge=0, description="Seed of the search: the same seed gives the same trials.")
     metric: Annotated[str, AfterValidator(_metric)] = Field(
         description="What makes a trial the best: min or max, and the name of a metric, such as max accuracy."
+    )
+    early_stopping: EarlyStopping | None = Field(
+        None,
+        description="Stop trials early by ASHA: at each rung the best of them go on; null: all are trained to the end.",
     )
     budget: Budget = Field(Budget(), description="How much the sweep may use.")
     side_by_side: int = Field(
@@ -172,6 +189,9 @@ def _contradictions(sweep: SweepFile, values: Mapping[str, Any], lines: Mapping[
         yield mistake_row("job", what, lines)
     if unknown := _unknown_place(sweep):
         yield mistake_row("program", unknown, lines)
+    if sweep.early_stopping and sweep.program:
+        what = "is for a job: podrun does not know the steps and checkpoints of a program, so it cannot pause one; remove it"
+        yield mistake_row("early_stopping", what, lines)
     for key, parameter in sweep.space.items():
         dotted = f"space.{key}"
         if not _KEY.fullmatch(key):
@@ -181,6 +201,9 @@ def _contradictions(sweep: SweepFile, values: Mapping[str, Any], lines: Mapping[
             yield mistake_row(dotted, what, lines)
         elif above := next((other for other in sweep.space if key.startswith(f"{other}.")), None):
             yield mistake_row(dotted, f"{above} is searched as well, and contains it; remove one of them", lines)
+        if sweep.early_stopping and key in _LENGTH:
+            what = "early_stopping compares trials at the same steps, so all must have the same; give it in the job"
+            yield mistake_row(dotted, what, lines)
         if sweep.search == "grid" and parameter.values is None:
             what = "a grid has no ranges; list the values, as in values: [0.001, 0.01], or use search: random"
             yield mistake_row(dotted, what, lines)

@@ -14,6 +14,8 @@ import pytest
 
 from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.rundir.runs import RunDirectory
+from podrun.runtime.config import Config
+from podrun.runtime.config.optimizer import AdamW
 
 from ...conftest import Sandbox
 from .conftest import Make, Podrun
@@ -216,3 +218,99 @@ def test_a_sweep_does_not_go_on_with_hosts_of_another_kind(
     (folder / "runs" / "sweep" / "sweep.jsonl").write_text("".join(lines))
     done = podrun(*SWEEP)
     assert done.code == 2 and 'the transport to its hosts was "ssh", and is "' in done.err
+
+
+JOB = "task: regression\nsteps: 9\nbatch_size: 8\neval: {every: 1}\n"
+EARLY = """
+job: train.yaml
+space: {optimizer.learning_rate: {min: 1.0e-3, max: 1.0, log: true}}
+metric: min loss
+early_stopping: {min_steps: 1}
+"""
+
+
+def trained(spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
+    """Take the place of a run's supervisor: the job is trained at once, from its newest evaluation on."""
+    job = spec.job
+    assert isinstance(job, Config) and isinstance(job.optimizer, AdamW)
+    metrics = spec.workdir / "metrics.jsonl"
+    done = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+    with metrics.open("a") as file:
+        for step in range(done + 1, (job.stop_at or job.steps or 0) + 1):
+            print(json.dumps({"kind": "eval", "step": step, "loss": job.optimizer.learning_rate / step}), file=file)
+    directory.record_end("done", 0)
+    return 0
+
+
+@pytest.fixture
+def early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Returns a function that writes a sweep of trained jobs with early stopping and this budget."""
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", trained)
+    (folder / "train.yaml").write_text(JOB)
+
+    def written(budget: str) -> None:
+        (folder / "sweep.yaml").write_text(f"{EARLY}budget: {{{budget}}}\n")
+
+    return written
+
+
+def rungs(folder: Path) -> dict[int, list[int]]:
+    """Return the steps that each trial was trained to, by its number."""
+    steps: dict[int, list[int]] = {}
+    for event in journal(folder):
+        if event["event"] in ("rung", "done"):
+            steps.setdefault(event["trial"], []).append(event.get("step", 9))
+    return steps
+
+
+def test_early_stopping_trains_the_best_and_says_which_trials_it_has_pruned(
+    podrun: Podrun, folder: Path, early: Callable[[str], None]
+) -> None:
+    early("trials: 9")
+    done = podrun(*SWEEP, "--json")
+    assert done.code == 0, done.err
+    events = [json.loads(line) for line in done.out.splitlines()]
+    rates = [event["values"]["optimizer.learning_rate"] for event in events if event["event"] == "trial"]
+    best = min(range(9), key=lambda number: rates[number])
+    end = events[-1]
+    assert (end["best"], end["is_complete"], end["failed"]) == (best, True, 0)
+    assert rungs(folder)[best] == [1, 3, 9] and end["done"] + end["pruned"] == 9
+    promoted = {(event["trial"], event["step"]) for event in events if event["event"] == "promote"}
+    assert promoted == {(trial, step) for trial, steps in rungs(folder).items() for step in steps[1:]}
+    pruned = {event["trial"]: event["step"] for event in events if event["event"] == "prune"}
+    assert pruned == {trial: steps[-1] for trial, steps in rungs(folder).items() if steps[-1] < 9}
+    assert (folder / "runs" / "sweep" / "sweep.html").read_text().count("pruned at step") == len(pruned)
+    again = podrun(*SWEEP, "--json")
+    assert [json.loads(line)["event"] for line in again.out.splitlines()] == ["resume", "end"]
+
+
+def test_a_larger_budget_lets_pruned_trials_go_on(podrun: Podrun, folder: Path, early: Callable[[str], None]) -> None:
+    """Those that come later are worse than all before."""
+    rates = [number / 100 for number in range(1, 31)]
+    searched = EARLY.replace("{min: 1.0e-3, max: 1.0, log: true}", f"{{values: {rates}}}") + "search: grid\n"
+    early("trials: 9")
+    for count, longest in ((9, 3), (30, 10)):
+        (folder / "sweep.yaml").write_text(f"{searched}budget: {{trials: {count}}}\n")
+        done = podrun(*SWEEP)
+        assert done.code == 0, done.err
+        assert sorted(trial for trial, steps in rungs(folder).items() if len(steps) > 1) == [*range(longest)]
+
+
+def test_a_budget_in_steps_counts_those_up_to_each_rung(
+    podrun: Podrun, folder: Path, early: Callable[[str], None]
+) -> None:
+    early("steps: 20")
+    done = podrun(*SWEEP)
+    assert done.code == 0, done.err
+    assert sum(steps[-1] for steps in rungs(folder).values()) == 20
+    assert done.out.splitlines()[-1].endswith("complete: budget.steps has 0 left, and a trial may need 1")
+
+
+def test_a_journal_with_other_rungs_is_refused(podrun: Podrun, folder: Path, early: Callable[[str], None]) -> None:
+    early("trials: 9")
+    podrun(*SWEEP)
+    path = folder / "runs" / "sweep" / "sweep.jsonl"
+    lines = [json.dumps({**event, "step": 2} if event["event"] == "rung" else event) for event in journal(folder)[:4]]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    done = podrun(*SWEEP)
+    assert done.code == 2 and "trial 0 has paused at steps 2, and the rungs are 1, 3; restore it" in done.err

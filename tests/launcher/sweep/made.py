@@ -41,3 +41,7 @@ def done(number: int, value: float, at: float = 0.0, run: str = "run") -> Event:
 
 def fail(number: int, retry: bool, run: str = "run") -> Event:
     return event("fail", trial=number, run=run, code=1, reason="boom", retry=retry)
+
+
+def rung(number: int, step: int, value: float, run: str = "run") -> Event:
+    return event("rung", trial=number, run=run, step=step, metric="score", value=value)

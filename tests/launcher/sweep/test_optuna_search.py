@@ -48,3 +48,14 @@ def test_a_search_learns_from_its_results() -> None:
     trials = searched(made(search="optuna", space={"x": SPACE["x"]}, seed=3), 40)
     distances = [abs(float(str(one.values["x"])) - 0.3) for one in trials]
     assert sum(distances[30:]) < sum(distances[:10]) / 2
+
+
+def test_a_trial_that_was_stopped_early_is_told_with_its_values_at_the_rungs() -> None:
+    """They decide as results do: of 12 trials at a rung the good ones are near x = 0.3."""
+    file = made(search="optuna", space={"x": SPACE["x"]}, metric="min score")
+    values = [{"x": number / 12} for number in range(12)]
+    rungs = [{10: abs(one["x"] - 0.3), 30: abs(one["x"] - 0.3) / 2} for one in values]
+    trials = [Trial(n, values[n], TrialState.PRUNED, rungs=rungs[n]) for n in range(12)]
+    near = [abs(float(str(suggested(file, number, trials)["x"])) - 0.3) for number in range(12, 22)]
+    random = [abs(float(str(suggested(file, number, [])["x"])) - 0.3) for number in range(12, 22)]
+    assert sum(near) < sum(random) / 2

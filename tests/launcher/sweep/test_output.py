@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from podrun.launcher.sweep.output import summary, write_csv
+from podrun.launcher.sweep.output import summary, trial_table, write_csv
 from podrun.launcher.sweep.state import SweepState, state_of
 from podrun.runtime.ranking import Ranking
 
-from .made import done, event, start
+from .made import done, event, rung, start
 
 
 def searched(values: dict[str, object]) -> SweepState:
@@ -25,7 +25,7 @@ def test_columns_of_the_table_have_distinct_names(tmp_path: Path) -> None:
         (row,) = csv.DictReader(file)
     assert row["metrics.score"] == "0.5" and row["space.score"] == "7"
     assert row["state"] == "done" and row["space.state"] == "x" and row["runs"] == "run"
-    assert len(row) == 2 + 1 + 5 + 2
+    assert len(row) == 3 + 1 + 5 + 2
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,18 @@ def test_the_last_line_says_why_there_are_no_more_trials(limit: str | None, end:
     assert (
         summary(state, limit, "podrun sweep a.yaml") == f"1 trial done; best by max score: trial 0, 0.5 (lr=0.1){end}"
     )
+
+
+def test_trials_that_were_stopped_early_are_counted_and_have_their_step(tmp_path: Path) -> None:
+    events = [event("trial", trial=0, values={"lr": 0.1}), start(0), rung(0, 10, 0.5)]
+    paused, pruned = (state_of([*events, *more], Ranking("score")) for more in ([], [event("prune", trial=0, step=10)]))
+    best = "; best by min score: trial 0, 0.5 at step 10 (lr=0.1)"
+    assert summary(paused, None, "again") == f"0 trials done, 1 paused{best}; go on with: again"
+    assert (
+        summary(pruned, "budget.trials is 1", "again") == f"0 trials done, 1 pruned{best}; complete: budget.trials is 1"
+    )
+    assert "pruned at step 10" in trial_table(pruned)
+    write_csv(tmp_path / "trials.csv", pruned)
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["state"], row["step"], row["metrics.score"]) == ("pruned", "10", "0.5")

@@ -11,13 +11,17 @@ from podrun.launcher.sweep.page import About, page_of
 from podrun.launcher.sweep.state import SweepState, state_of
 from podrun.runtime.ranking import Ranking
 
-from .made import done, event, fail, made, start
+from .made import done, event, fail, made, rung, start
 
 SPACE = {
     "lr": {"min": 1e-4, "max": 1e-1, "log": True},
     "layers": {"values": [2, 4]},
     "name": {"values": ["</script><b>", "sgd"]},
 }
+
+
+def _about() -> About:
+    return About("sweep", "cpu-1x1", "/runs/sweep", "podrun sweep sweep.yaml", "today", made(space=SPACE).space)
 
 
 def searched(count: int) -> SweepState:
@@ -53,8 +57,7 @@ def test_equal_results_are_explained_by_nothing(value: float) -> None:
 def test_the_page_has_a_line_for_each_trial_that_is_done() -> None:
     """The best is drawn last. Texts of the user are escaped."""
     state = searched(21)
-    about = About("sweep", "cpu-1x1", "/runs/sweep", "podrun sweep sweep.yaml", "today", made(space=SPACE).space)
-    html = page_of(state, about, "20 trials done")
+    html = page_of(state, _about(), "20 trials done")
     lines = re.findall(r'<polyline class="line(\d)" points="([^"]*)"><title>(.*?)</title>', html)
     assert len(lines) == 20
     assert lines[-1][0] == "0" and lines[-1][2].startswith(f"trial {state.best.number}: ")  # type: ignore[union-attr]
@@ -66,5 +69,24 @@ def test_the_page_has_a_line_for_each_trial_that_is_done() -> None:
 
 def test_a_page_without_results_says_so() -> None:
     state = state_of([event("trial", trial=0, values={"lr": 1.0})], Ranking("score"))
-    about = About("sweep", "cpu-1x1", "/runs/sweep", "podrun sweep sweep.yaml", "today", made(space=SPACE).space)
-    assert "No trial is done" in page_of(state, about, "0 trials done")
+    assert "No trial is done" in page_of(state, _about(), "0 trials done")
+
+
+def test_the_page_says_which_trials_were_stopped_early_and_where() -> None:
+    """Their lines are dashed and below those of the others. Importance compares all trials at the first rung."""
+    events = []
+    for number in range(12):
+        values = {"lr": 10 ** (-4 + number / 4), "layers": 2 + 2 * (number % 2), "name": "sgd"}
+        events += [event("trial", trial=number, values=values), start(number), rung(number, 10, number / 10)]
+    events += [event("promote", trial=0, step=30), start(0, "more"), done(0, 0.4, run="more")]
+    events += [event("prune", trial=number, step=10) for number in range(1, 12)]
+    state = state_of(events, Ranking("score"))
+    html = page_of(state, _about(), "1 trial done, 11 pruned")
+    lines = re.findall(r'<polyline class="(line\d(?: early)?)" points="[^"]*"><title>(.*?), ', html)
+    assert lines[-1] == ("line0", "trial 0: 0.4") and lines[0] == ("line6 early", "trial 11: 1.1 at step 10")
+    assert html.count("pruned at step 10") == 11 and "stopped early" in html
+    assert importance(state)["lr"] > 0.5
+
+
+def test_the_axis_of_the_trials_is_theirs() -> None:
+    assert '"axis":"trial"' in page_of(searched(21), _about(), "20 trials done").replace(" ", "")

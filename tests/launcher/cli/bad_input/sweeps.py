@@ -194,3 +194,94 @@ SWEEPS = [
         *("--slice", "cpu-1x1", "--slurm=time=1:00:00"),
     ),
 ]
+
+_EARLY = "job: train.yaml\nspace: {seed: {values: [1, 2, 3]}}\nmetric: min loss\nbudget: {trials: 3}\n"
+_EPOCHS = "task: regression\nepochs: 5\nbatch_size: 8\n"
+_STOPS = "task: regression\nsteps: 6\nstop_at: 4\nbatch_size: 8\n"
+
+
+def _of_job(name: str, what: str, where: str, remedy: str, job: str) -> Case:
+    """Return a case of a sweep with early stopping whose train.yaml has this text."""
+    files = {"sweep.yaml": _EARLY + "early_stopping: {min_steps: 2}\n", "train.yaml": job}
+    return Case(name, what, where, remedy, ("sweep", "--slice", "cpu-1x1", "--simulate", "sweep.yaml"), files=files)
+
+
+EARLY_STOPPING = [
+    _case(
+        "a first rung after the last step",
+        "is not less than the 6 steps of a trial",
+        "early_stopping.min_steps: 6",
+        "give less",
+        _EARLY + "early_stopping: {min_steps: 6}\n",
+    ),
+    _case(
+        "early stopping without a first rung",
+        "required",
+        "line 5: early_stopping.min_steps:",
+        "required",
+        _EARLY + "early_stopping: {factor: 3}\n",
+    ),
+    _case(
+        "early stopping by its name alone",
+        "(it is 'asha')",
+        "line 5: early_stopping:",
+        "min_steps",
+        _EARLY + "early_stopping: asha\n",
+    ),
+    _case(
+        "each trial goes on",
+        "must be greater than or equal to 2",
+        "line 5: early_stopping.factor:",
+        "it is 1",
+        _EARLY + "early_stopping: {min_steps: 2, factor: 1}\n",
+    ),
+    _case(
+        "no evaluations at rungs",
+        "eval.every is 0",
+        "early_stopping: trials are compared by loss at step 2",
+        "give eval.every: 2",
+        _EARLY + "early_stopping: {min_steps: 2}\n",
+    ),
+    _case(
+        "rungs between evaluations",
+        "is no multiple of eval.every, 3",
+        "early_stopping.min_steps: 2",
+        "give 3, or eval.every: 2",
+        _EARLY.replace("{seed: {values: [1, 2, 3]}}", "{eval.every: {values: [2, 3]}}")
+        + "early_stopping: {min_steps: 2}\n",
+    ),
+    _case(
+        "rungs between the reports of a metric of training",
+        "is no multiple of log.every, 4",
+        "early_stopping.min_steps: 2",
+        "give 4, or log.every: 2",
+        _EARLY.replace("{seed: {values: [1, 2, 3]}}", "{log.every: {values: [2, 4]}}").replace("loss", "grad_norm")
+        + "early_stopping: {min_steps: 2}\n",
+    ),
+    _case(
+        "too few trials for any to be trained to its end",
+        "of 3 trials none is trained to step 6",
+        "early_stopping: one of 2 trials goes on from each rung (1, 2, 4)",
+        "give at least 8 trials, or a larger min_steps",
+        _EARLY.replace("loss", "grad_norm") + "early_stopping: {min_steps: 1, factor: 2}\n",
+    ),
+    _case(
+        "early stopping of a program",
+        "does not know the steps and checkpoints of a program",
+        "line 5: early_stopping:",
+        "remove it",
+        _EARLY.replace("job: train.yaml", "program: [python, text.txt]") + "early_stopping: {min_steps: 2}\n",
+    ),
+    _case(
+        "trials of different lengths that are stopped early",
+        "compares trials at the same steps",
+        "line 2: space.steps:",
+        "give it in the job",
+        _EARLY.replace("{seed: {values: [1, 2, 3]}}", "{steps: {values: [6, 12]}}")
+        + "early_stopping: {min_steps: 2}\n",
+    ),
+    _of_job(
+        "early stopping of a job of epochs", "the job gives epochs", "early_stopping:", "give its steps", job=_EPOCHS
+    ),
+    _of_job("two ways to end a trial", "stop_at: 4 in the job", "early_stopping says", "remove one", job=_STOPS),
+]

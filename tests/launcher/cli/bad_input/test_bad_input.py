@@ -15,10 +15,10 @@ from .jobs import MODEL_AND_SIZES, OVERRIDES, PARALLEL, TRAIN_YAML
 from .options import OPTIONS
 from .pods import HOSTS, INIT, POD, POD_FILE
 from .programs import PROGRAMS
-from .sweeps import SWEEPS
+from .sweeps import EARLY_STOPPING, SWEEPS
 
 JOBS = [*TRAIN_YAML, *OVERRIDES, *MODEL_AND_SIZES, *PARALLEL, *FILES, *PROGRAMS]
-EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS, *BUCKETS, *SWEEPS]
+EARLY = [*JOBS, *POD, *POD_FILE, *HOSTS, *INIT, *OPTIONS, *BUCKETS, *SWEEPS, *EARLY_STOPPING]
 
 
 def explain(sandbox: Sandbox, podrun: Podrun, case: Case) -> subprocess.CompletedProcess[str]:
