@@ -61,7 +61,7 @@ from .verification import Verifier
 from .wording import counted, first_names
 from .worker.blocked import BlockedData, pod_store
 from .worker.fault_injection import WRONG_FACTOR
-from .worker.memory import large_blocks_returned
+from .worker.memory import freed_memory_returned
 from .worker.preempt import Preempted, StopRequest
 from .worker.profiler import Profiler
 from .worker.progress import Reporter
@@ -226,7 +226,7 @@ class Trainer:
         published = self._published
         if isinstance(section, DecoderModel) and published is not None:
             folder = model_in_bucket(self._config, self._reporter.note)
-            with large_blocks_returned():
+            with freed_memory_returned():
                 self._state = self._strategy.init_from(
                     lambda form: load_weights(section, published, form, self._reporter.record.part, folder=folder)
                 )

@@ -28,7 +28,7 @@ from ..events import Metrics
 from ..ranking import Ranking
 from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
-from ..worker.memory import large_blocks_returned
+from ..worker.memory import freed_memory_returned
 from ..worker.workdir import damaged_name
 from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, require_frozen, unreadable
 from .manifest import Verification
@@ -196,7 +196,7 @@ class CheckpointFolder:
             DamagedCheckpointError: a file is damaged, or `parse` rejects the metadata; see `read_meta`.
             HostFaultError: this host cannot read a file at the moment.
         """
-        with large_blocks_returned():
+        with freed_memory_returned():
             try:
                 return self._read(step, parse, use)
             except HostFaultError:

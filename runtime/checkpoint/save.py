@@ -28,7 +28,7 @@ from ..storage.base import Storage
 from ..storage.bucket_client import BucketError, is_unreachable
 from .background import Background
 from .damage import error_number, save_failure
-from .manifest import digest, flush, write_manifest
+from .manifest import digest, flush_and_list, write_manifest
 from .names import COMMITTED, FROZEN, LINKS, STATE
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
@@ -198,11 +198,11 @@ class Saves:
     def _finish(self, step: int) -> None:
         folder = path_of(self._directory, step)
         try:
-            flush(folder)
+            files = flush_and_list(folder, self._linked)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)  # without a manifest, missing data would not be noticed
             raise
-        write_manifest(folder, self._linked)
+        write_manifest(folder, files)
         if (folder / FROZEN).is_dir():
             self.frozen_in, self.is_frozen_verified = folder, True
         self._storage.after_save(folder)

@@ -34,7 +34,7 @@ from ..checkpoint.metadata import JobMeta
 from ..checkpoint.placement import Block, own_blocks, placed
 from ..contract import Phase, RefusedError, UserError, WorkerEnv
 from ..distributed import as_numpy
-from ..worker.memory import large_blocks_returned
+from ..worker.memory import freed_memory_returned
 from ..worker.progress import Reporter
 from . import files, layout
 from .files import BlockEntry, DamagedMemoryError, Generation, Manifest, PartFiles, parse_manifest
@@ -262,7 +262,7 @@ class MemoryCheckpoints:
             self._reporter.phase(Phase.RESTORE)
             value, problem = None, ""
             try:
-                with large_blocks_returned():
+                with freed_memory_returned():
                     value = self._load(checkpoint, target)
             except (DamagedMemoryError, DamagedCheckpointError, PeerError, OSError) as error:
                 problem = f"{self._env.host} cannot restore step {checkpoint.step} from memory: {error}"

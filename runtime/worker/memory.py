@@ -1,4 +1,4 @@
-"""Return freed memory to the operating system while a checkpoint or a published model is read."""
+"""Return the memory that reading a checkpoint or a published model has needed to the operating system."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from contextlib import contextmanager
 _TRIM, _MMAP = -1, -3  # mallopt(3): M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 _GLIBC = 128 << 10  # bytes; glibc's own thresholds
 _MOST = 2**31 - 1  # mallopt takes an int
-_READING = 1 << 20  # bytes
+_REUSED = 64 << 20  # bytes
 
 
 @contextmanager
-def large_blocks_returned() -> Iterator[None]:
-    """Make glibc return each freed buffer of 1 MB or more to the system at once. Without glibc, do nothing.
+def freed_memory_returned() -> Iterator[None]:
+    """Make glibc return freed memory to the system at the end, and buffers of more than 64 MB at once.
 
+    Without glibc, do nothing.
     Workers on CPUs keep freed memory, because every step needs it again (launcher/plan/base_env.py). But buffers to read a
-    state, which are as large as its arrays, are needed only once: keeping them took 0.2 GB more for a checkpoint of 1 GB.
+    state are needed only for that. While it is read, they are used again and again: new pages from the system for each
+    array took as long as all the rest of a restore.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    libc = ctypes.CDLL(None)
+    mallopt = getattr(libc, "mallopt", None)
     if mallopt is None:
         yield
         return
-    mallopt(_MMAP, _READING)
-    mallopt(_TRIM, _READING)
+    mallopt(_MMAP, _REUSED)
+    mallopt(_TRIM, _MOST)
     try:
         yield
     finally:
         mallopt(_MMAP, _before("MALLOC_MMAP_THRESHOLD_"))
         mallopt(_TRIM, _before("MALLOC_TRIM_THRESHOLD_"))
+        libc.malloc_trim(0)
 
 
 def _before(name: str) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from podrun.runtime.checkpoint import manifest as manifest_module
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError, HostFaultError
-from podrun.runtime.checkpoint.manifest import Verification, verify, write_manifest
+from podrun.runtime.checkpoint.manifest import Verification, flush_and_list, verify, write_manifest
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, CHECKPOINT_METRICS, CHECKPOINT_PINNED
 
 from ..strategies import assert_identical
@@ -51,7 +51,7 @@ def made(folder: Path) -> Path:
     (folder / "d").mkdir(parents=True)
     (folder / "small").write_bytes(b"small")
     (folder / "d" / "large").write_bytes(bytes(3 << 20))
-    write_manifest(folder)
+    write_manifest(folder, flush_and_list(folder))
     return folder
 
 
@@ -63,7 +63,7 @@ def test_what_the_manifest_says(tmp_path: Path) -> None:
     (folder / CHECKPOINT_PINNED).touch()
     (folder / "later").touch()
     verify(7, folder, full=True)
-    write_manifest(folder)
+    write_manifest(folder, flush_and_list(folder))
     assert set(json.loads((folder / CHECKPOINT_MANIFEST).read_text())["files"]) == {"small", "d/large", "later"}
 
 

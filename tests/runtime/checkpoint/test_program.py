@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from podrun.runtime.checkpoint import trees
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
-from podrun.runtime.checkpoint.manifest import write_manifest
+from podrun.runtime.checkpoint.manifest import flush_and_list, write_manifest
 from podrun.runtime.checkpoint.program import ProgramCheckpoints
 from podrun.runtime.checkpoint.retention import Retention
 from podrun.runtime.contract import UserError
@@ -176,7 +176,7 @@ def test_a_checkpoint_from_before_texts_were_saved(tmp_path: Path) -> None:
     written = json.loads(meta.read_text())
     assert written.pop("texts") == {}
     meta.write_text(json.dumps(written))
-    write_manifest(tmp_path / "1")
+    write_manifest(tmp_path / "1", flush_and_list(tmp_path / "1"))
     like = {"w": 0.0, "name": "x"}
     assert ProgramCheckpoints(tmp_path, like, Retention(1)).restore(1, like, Reporter(None)) == {"w": 7.0, "name": "x"}
 
@@ -193,7 +193,7 @@ def test_texts_that_nobody_has_saved(tmp_path: Path) -> None:
         {"name": ["str", 1]},
     ):
         meta.write_text(json.dumps({**json.loads(meta.read_text()), "texts": texts}))
-        write_manifest(tmp_path / "1")
+        write_manifest(tmp_path / "1", flush_and_list(tmp_path / "1"))
         with pytest.raises(DamagedCheckpointError, match="not the metadata of a checkpoint"):
             ProgramCheckpoints(tmp_path, {"w": 0.0, "name": ""}, Retention(1)).restore(
                 1, {"w": 0.0, "name": ""}, Reporter(None)

@@ -12,27 +12,31 @@ from podrun.launcher.pod.slices import parse_slice
 
 PROGRAM = """
 import numpy as np
-from podrun.runtime.worker.memory import large_blocks_returned
+from podrun.runtime.worker.memory import freed_memory_returned
 
 def resident():
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
     return int(line.split()[1]) >> 10
 
-def left():
+def left(count, each):
     before = resident()
-    block = np.ones(64 << 17)
-    assert resident() - before > 60
-    del block
+    blocks = [np.ones(each << 17) for _ in range(count)]
+    assert resident() - before > count * each * 0.9
+    del blocks
     return resident() - before
 
-with large_blocks_returned():
-    print(left())
-print(left())
+before = resident()
+with freed_memory_returned():
+    print(left(1, 80))
+    print(left(5, 16))
+print(resident() - before)
+print(left(5, 16))
 """
 
 
 def test_memory_is_kept_but_in_a_restore() -> None:
     env = {**os.environ, **base_env(simulated_pod(parse_slice("cpu-1x1")), (0,))}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=env, stdout=subprocess.PIPE, text=True, check=True)
-    restoring, training = map(int, done.stdout.split())  # MB that stay, of 64
-    assert restoring < 5 and training > 60
+    large, others, restored, training = map(int, done.stdout.split())  # MB that stay, of 80
+    assert large < 5 and restored < 5
+    assert others > 60 and training > 60
