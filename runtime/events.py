@@ -161,6 +161,8 @@ class CheckpointEvent(OfWorker):
 
     event: Literal[EventKind.CHECKPOINT]
     step: Count
+    next: NotRequired[Count]
+    """Step of the next one, if the job has `checkpoint.every: auto`."""
 
 
 class ResumeEvent(OfWorker):

@@ -55,7 +55,8 @@ def milestone(event: WorkerEvent) -> str | None:
         case EventKind.EPOCH:
             return describe_epoch(event)
         case EventKind.CHECKPOINT:
-            return f"checkpoint of step {event['step']} complete"
+            following = f", the next one at step {event['next']}" if "next" in event else ""
+            return f"checkpoint of step {event['step']} complete{following}"
         case EventKind.RESUME:
             if where := event.get("memory"):
                 return f"resumed from step {event['step']} in {where}"

@@ -22,7 +22,7 @@ from .contract import Phase, UserError, Workdir, WorkerEnv
 from .data.base import Dataset
 from .data.saved_tokenizer import saved_form
 from .distributed import agree, barrier, gather
-from .events import EpochEvent, EvalEvent, EventKind, Metrics, ResumeEvent, WorkerEvent
+from .events import CheckpointEvent, EpochEvent, EvalEvent, EventKind, Metrics, ResumeEvent, WorkerEvent
 from .measure.tracker import Ending
 from .measure.writers import Writer, make_writers
 from .memory.store import MemoryCheckpoints
@@ -103,10 +103,19 @@ class Results:
                 published,
             ),
         )
-        self._checkpoints.when_complete(lambda step: reporter.event({"event": EventKind.CHECKPOINT, "step": step}))
+        self._checkpoints.when_complete(self._tell_complete)
+        self.next_save = 0
+        """Step of the next save, if it is known: with `checkpoint.every: auto`."""
         self._memory: MemoryCheckpoints | None = None
         self.saved: int | None = None
         """Step of the checkpoint on disk that was restored, or of the last save that was started."""
+
+    def _tell_complete(self, step: int) -> None:
+        """Report that a checkpoint is complete. Called in the thread that completes it."""
+        event: CheckpointEvent = {"event": EventKind.CHECKPOINT, "step": step}
+        if self.next_save > step:
+            event["next"] = self.next_save
+        self._reporter.event(event)
 
     def restore(self, template: Callable[[], StateDict]) -> Restored | None:
         """Restore the newest checkpoint that can be read; None if there is none. Raises as `restore_newest` does."""

@@ -554,7 +554,7 @@ class Trainer:
             return
         step, now = self._counts.step, time.monotonic()
         until = self._of_process_zero(self._pace.saved(step, begun, now))
-        self._pace.next = step + until
+        self._pace.next = self._results.next_save = step + until
         if not self._told_pace or not self._told_pace / 2 <= until <= self._told_pace * 2:
             self._told_pace = until
             self._note(

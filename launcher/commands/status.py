@@ -154,7 +154,10 @@ def _facts(directory: RunDirectory, summary: Summary, details: RunState) -> list
     if details.late and not summary.has_ended:
         facts.append(("late", f"{describe_late(details.late)}, since {moment(details.late['since'])}"))
     if details.checkpoint:
-        facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {moment(details.checkpoint['time'])}"))
+        has_next = "next" in details.checkpoint and not summary.has_ended
+        following = f", the next one at step {details.checkpoint['next']}" if has_next else ""
+        when = moment(details.checkpoint["time"])
+        facts.append(("checkpoint", f"step {details.checkpoint['step']}, at {when}{following}"))
     if summary.has_ended and summary.code and (later := resumed_by(directory)):
         facts.append(("resumed", f"by {later[0]}, from step {later[1]}"))
     if summary.supervisor is not None:

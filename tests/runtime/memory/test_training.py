@@ -46,3 +46,5 @@ def test_saves_at_their_own_pace_change_no_loss(tmp_path: Path) -> None:
     events = [json.loads(line) for line in (tmp_path / "run-auto" / "events").read_text().splitlines()]
     notes = [event["message"] for event in events if event["event"] == "note"]
     assert any(note.startswith("checkpoint.every: auto: the next save is ") for note in notes)
+    following = [(event["step"], event["next"]) for event in events if "next" in event]
+    assert all(step < after for step, after in following)
