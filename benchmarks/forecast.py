@@ -8,7 +8,7 @@ goodput that was forecast and the mean of the runs, with its standard error; and
 proposed, beside the best of a grid in which each point sees the same `--draws` failures.
 
 With `--real N` a run trains a tiny model on a simulated pod of two hosts, and its workers are killed a few times. From its
-record the goodput is forecast of N more such runs, whose workers are killed at random moments, on average after four times
+record the goodput is forecast of N more such runs, whose workers are killed at random moments, on average after six times
 the time of a restart. It is compared with their actual goodput: the share of the time in training whose steps were kept,
 from the first step to the last. On a busy machine a restart takes longer at one time than at another, so
 there is a forecast from each run's own times as well. A Ctrl-C ends it with the runs that are done.
@@ -97,7 +97,7 @@ eval: {every: 0, batches: 1}
 launch: {max_restarts: 10000}
 """
 FAILURES, SAVES = 4, 3  # of the run from which is forecast: each worker is killed after so many saves
-STARTS = 3.0  # times from a failure until training goes on, between two failures
+STARTS = 6.0  # times from a failure until training goes on, between two failures
 LENGTH = 3.0  # times between two failures, without the first start
 LONGEST = 600.0  # seconds without a line
 
