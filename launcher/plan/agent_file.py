@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,8 +24,10 @@ _START = (
 # code then checks the folders and compiles the modules.
 _RECEIVE = (
     "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
-    "hashlib.sha256(d).hexdigest()[:16] in p or sys.exit('not all of it arrived'); m={}; "
-    "z=zipfile.ZipFile(io.BytesIO(d)); [exec(z.read('podrun_agent/base/%s.py'%n),m) for n in ('private','compiled')]; "
+    "zipfile.is_zipfile(io.BytesIO(d)) or sys.exit('not all of it arrived'); m={}; h=hashlib.sha256(); "
+    "z=zipfile.ZipFile(io.BytesIO(d)); [h.update(n.encode()+b'\\0'+z.read(n)) for n in z.namelist()]; "
+    "h.hexdigest()[:16] in p or sys.exit('not all of it arrived'); "
+    "[exec(z.read('podrun_agent/base/%s.py'%n),m) for n in ('private','compiled')]; "
     "m['private_path'](*os.path.split(os.path.dirname(p))); d=m['with_compiled'](d); t=p+'.'+os.urandom(8).hex(); "
     "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
     "os.close(f); os.rename(t,p)"
@@ -35,21 +35,34 @@ _RECEIVE = (
 
 
 @lru_cache(maxsize=1)
+def _modules() -> dict[str, bytes]:
+    """Return the sources of the agent by their names in its file."""
+    return {f"podrun_agent/{path.relative_to(_FOLDER)}": path.read_bytes() for path in sorted(_FOLDER.rglob("*.py"))}
+
+
+@lru_cache(maxsize=1)
+def agent_name() -> str:
+    """Return the name of the agent's file. It is needed at every start, so it is the hash of the sources, not of the file."""
+    content = hashlib.sha256()
+    for name, data in _modules().items():
+        content.update(name.encode() + b"\0" + data)
+    return f"{content.hexdigest()[:16]}.pyz"
+
+
+@lru_cache(maxsize=1)
 def agent_file() -> tuple[str, bytes]:
     """Return the agent as a zip file that Python can run: its name and content. Deterministic.
 
-    The name is needed at every start, the content once per host. It is not compressed, because that would take longer.
+    The content is needed once per host. It is not compressed, because that would take longer.
     """
+    import io
+    import zipfile  # only where the file is sent: the import would delay every start
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for path in sorted(_FOLDER.rglob("*.py")):
-            _add(archive, f"podrun_agent/{path.relative_to(_FOLDER)}", path.read_bytes())
-    data = buffer.getvalue()
-    return f"{hashlib.sha256(data).hexdigest()[:16]}.pyz", data
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+        for name, data in _modules().items():
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), data)
+    return agent_name(), buffer.getvalue()
 
 
 def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
@@ -57,9 +70,9 @@ def agent_command(pod: Pod, *args: str) -> tuple[str, ...]:
 
     It fails if the file is missing or another user could have changed it.
     """
-    return (pod.agent_python, *ISOLATED, _START, agent_path(pod.home, agent_file()[0]), *args)
+    return (pod.agent_python, *ISOLATED, _START, agent_path(pod.home, agent_name()), *args)
 
 
 def receive_command(pod: Pod) -> tuple[str, ...]:
     """Return the command that reads the agent from stdin and stores it."""
-    return (pod.agent_python, *ISOLATED, _RECEIVE, agent_path(pod.home, agent_file()[0]))
+    return (pod.agent_python, *ISOLATED, _RECEIVE, agent_path(pod.home, agent_name()))

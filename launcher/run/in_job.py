@@ -19,7 +19,6 @@ from ..staging.bundle import Bundle
 from ..view.live_console import make_console
 from .attempts import run_attempts
 from .job_time import JobTime, Onward
-from .pack import add_executables
 
 if TYPE_CHECKING:
     from ..transport.base import Transport
@@ -40,7 +39,11 @@ def supervise_in_job(
     Raises:
         UserError: the run's code cannot be read, or `run_attempts` raises it.
     """
-    spec, executables = add_executables(replace(directory.spec(), pod=pod))  # compiled while the job was in the queue
+    spec, executables = replace(directory.spec(), pod=pod), ()
+    if spec.stored:
+        from .pack import add_executables  # a program has none
+
+        spec, executables = add_executables(spec)  # compiled while the job was in the queue
     directory.record_job(job)  # the user may have submitted the script again
     directory.write_spec(spec)
     bundles = [*(bundle for bundle in _bundles(directory) if bundle.kind != "programs"), *executables]

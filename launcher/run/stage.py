@@ -18,13 +18,11 @@ from ..pod.errors import HostError
 from ..pod.pod import Pod
 from ..preflight.base import FactsByHost, Finding, group, name_hosts
 from ..preflight.rules import apply_rules, fatal_findings
-from ..preflight.run_preflight import gather_facts
 from ..preflight.versions import check_imports
 from ..request.imports import imported_packages
 from ..staging.bundle import Bundle
 from ..staging.prepare import EndedError, LacksWheels, Prepared, prepare_hosts
 from ..staging.project_files import shown
-from ..staging.send_wheels import send_wheels
 from ..transport.base import Transport
 
 _WARNINGS = 3  # warnings shown at a start
@@ -71,6 +69,8 @@ def stage_hosts(
     answers = prepare(pod)
     lacking = {host: answer for host, answer in answers.items() if isinstance(answer, LacksWheels)}
     if lacking and not _failures(answers):
+        from ..staging.send_wheels import send_wheels
+
         environments = send_wheels(pod, transport, lacking, tell, note)
         if unbuildable := {h: e for h, e in environments.items() if isinstance(e, HostError)}:
             reasons = group({h: (e.reason, e.dropped) for h, e in unbuildable.items()})
@@ -117,6 +117,8 @@ def _failures(answers: Mapping[str, object]) -> list[Failure]:
 
 def check_hosts(plan: LaunchPlan, transport: Transport, note: Note) -> list[Failure]:
     """Check hosts that have code and environment already. Returns the failures that prevent the start."""
+    from ..preflight.run_preflight import gather_facts
+
     run = plan.run
     pod = replace(run.pod, env={**run.pod.env, **plan.launch.env})
     workdir = None if plan.is_program else os.fspath(run.workdir)

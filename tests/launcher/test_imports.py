@@ -85,7 +85,28 @@ def test_what_starts_in_a_job_of_slurm_imports_nothing_that_takes_long() -> None
     """The agents start meanwhile: each import here delays them."""
     modules = imported("import podrun.launcher.engines.slurm.job_start, podrun.launcher.remote.prestart")
     assert third_party(modules) == set()
-    assert not {"importlib.metadata", "asyncio", "multiprocessing"} & (modules - imported("pass"))
+    assert not {"importlib.metadata", "asyncio", "multiprocessing", "zipfile"} & (modules - imported("pass"))
+
+
+def test_a_job_of_slurm_imports_nothing_for_what_is_on_the_hosts_already() -> None:
+    """Its program waits for these imports."""
+    modules = imported("import podrun.launcher.engines.slurm.in_job, podrun.launcher.run.stage")
+    sent = ("run.pack", "staging.bundles", "staging.send_wheels", "staging.wheels", "staging.managed_python")
+    assert not {f"podrun.launcher.{name}" for name in (*sent, "preflight.run_preflight")} & modules
+    assert not {"zipfile", "tarfile", "platform"} & (modules - imported("pass"))
+
+
+def test_an_agent_imports_nothing_for_environments_that_are_built_already(agent: Path) -> None:
+    """A host that needs no environment of its own waits for its preparation only."""
+    statements = (
+        f"sys.path.insert(0, {str(agent)!r})",
+        "import podrun_agent.main, podrun_agent.run.relay, podrun_agent.run.attempts",
+        "import podrun_agent.prepare.prepare, podrun_agent.prepare.facts",
+    )
+    modules = imported("import sys", *statements)
+    unused = {f"podrun_agent.prepare.{name}" for name in ("environment", "managed_python", "buildable", "extract")}
+    assert "podrun_agent.prepare.facts" in modules
+    assert not (unused | {"tempfile", "tarfile", "platform", "configparser"}) & (modules - imported("pass"))
 
 
 def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file() -> None:

@@ -59,6 +59,11 @@ def sources_in(data: bytes) -> dict[str, bytes]:
 # --- the file -------------------------------------------------------------------------------------------------------
 
 
+def clear_caches() -> None:
+    for function in (agent_file, agent_file_module.agent_name, agent_file_module._modules):
+        function.cache_clear()
+
+
 def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whatever the time and the files' own times are: a host that has it is not sent it again."""
     sources = Path(agent_file_module.__file__).parents[1] / "agent"
@@ -73,14 +78,14 @@ def test_the_same_sources_give_the_same_file(monkeypatch: pytest.MonkeyPatch, tm
     (copy / "notes.txt").write_text("not Python")
     first = agent_file()
     monkeypatch.setattr(agent_file_module, "_FOLDER", copy)
-    agent_file.cache_clear()
+    clear_caches()
     try:
         assert agent_file() == first
         (copy / "host" / "lock.py").write_text("# changed")
-        agent_file.cache_clear()
+        clear_caches()
         assert agent_file()[0] != first[0]
     finally:
-        agent_file.cache_clear()
+        clear_caches()
     with zipfile.ZipFile(io.BytesIO(first[1])) as archive:
         names = {f"podrun_agent/{path.relative_to(sources)}" for path in sources.rglob("*.py")}
         assert set(archive.namelist()) == names
