@@ -16,7 +16,7 @@ from ..plan.spec import RunSpec
 from ..pod.run_id import new_run_id
 from ..request.queue_options import Submission
 from ..run.signals import Signals
-from ..rundir.queues import Queue, QueueError
+from ..rundir.queues import Queue, QueueError, UnknownSubmissionError
 from ..rundir.runs import RunDirectory
 from ..rundir.submitted import end_of, is_pending, is_unfinished, pending_words
 from .collect import collect
@@ -171,12 +171,14 @@ class _Jobs:
     def _refuse(self, variant: Variant, spec: RunSpec, error: UserError, ended: int) -> None:
         """Keep a rejected variant for later if other jobs are running, otherwise give it up.
 
+        One that the queue may have taken is never submitted again, because two jobs would then write to one workdir.
         Raises UserError if no job was submitted before. `ended`: number of jobs that have ended.
         """
         if not self._jobs:
             raise error
         reason = str(error).partition("\n")[0]
-        if self._going:
+        is_unknown = isinstance(error, UnknownSubmissionError)
+        if self._going and not is_unknown:
             self._full_at = ended
             self._say(f"{variant.label}: {reason}; podrun tries again when another variant has ended")
             return
@@ -184,7 +186,12 @@ class _Jobs:
         self._waiting.popleft()
         workdir = str(spec.workdir)
         self._refused[variant.label] = Measurement(
-            variant, VariantState.FAILED, reason, ExitCode.BAD_CONFIG, workdir=workdir
+            variant,
+            VariantState.FAILED,
+            reason,
+            ExitCode.BAD_CONFIG,
+            spec.run_id if is_unknown else None,
+            workdir=workdir,
         )
 
     def _stop(self) -> None:

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from podrun.runtime.contract import UserError
+
 from ..pod.lazy import load
 from ..pod.pod import Pod
 from ..pod.traits import TRAITS
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from ..plan.spec import RunSpec
     from ..staging.bundle import Bundle
     from .runs import RunDirectory
+
+
+class UnknownSubmissionError(UserError):
+    """It is unknown whether a queue has taken a run. Its record stays, because the run may begin."""
 
 
 class QueueError(Exception):
@@ -106,7 +112,12 @@ class Queue(ABC):
 
     @abstractmethod
     def submit(self, spec: RunSpec, bundles: Sequence[Bundle], arguments: Sequence[str]) -> RunDirectory:
-        """Submit a run, and return its directory. Raises UserError, and then leaves no run directory."""
+        """Submit a run, and return its directory.
+
+        Raises:
+            UnknownSubmissionError: it is unknown whether the queue has taken the run.
+            UserError: the queue refuses it; no run directory is left.
+        """
 
     @abstractmethod
     def submit_array(

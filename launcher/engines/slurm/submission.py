@@ -19,6 +19,7 @@ from ...plan.spec import RunSpec
 from ...pod.home import podrun_home
 from ...pod.run_id import unit_of
 from ...run.signals import one_interrupt
+from ...rundir.queues import UnknownSubmissionError
 from ...rundir.runs import RunDirectory
 from ...rundir.work_tree import note_work_tree
 from ...staging.bundle import Bundle
@@ -146,7 +147,7 @@ def _submit(
             _tell(str(error))
             raise KeyboardInterrupt from None
         except UnknownJob as error:  # its runs may begin, so their records stay
-            raise UserError(
+            raise UnknownSubmissionError(
                 f"it is unknown whether SLURM has taken the job: {error}\n`squeue --me` lists it if so, and it begins as the "
                 f"run {unit_of(specs[0].run_id)}, which `podrun ps` lists; otherwise submit it again"
             ) from None

@@ -274,6 +274,21 @@ def test_a_queue_that_does_not_answer_after_sbatch(slurm: Slurm, in_process: Pod
     assert slurm.jobs() == [None] * 3
 
 
+def test_a_comparison_submits_no_variant_twice(
+    slurm: Slurm, in_process: Podrun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs would write to one workdir. A refused variant is submitted again when another, as here, has ended."""
+    monkeypatch.setattr("podrun.launcher.engines.slurm.batch.SBATCH_TIMEOUT", 5.0)
+    once = slurm._bin / "once"
+    slurm.program("sbatch", f"[ -e {once} ] || {{ touch {once}; echo {JOB}; exit; }}\n{LOST[0]}")
+    slurm.program("squeue", 'case "$*" in *%o*) echo "Unable to contact slurm controller" >&2; exit 1;; esac')
+    done = in_process("compare", "--slurm=time=10", "--slice=cpu-1x1", "small.yaml", "--over", "seed=1,2")
+    assert done.returncode != 0
+    assert "it is unknown whether SLURM has taken the job: " in done.stdout
+    assert len([call for call in slurm.calls("sbatch") if "--test-only" not in call]) == 2
+    assert slurm.jobs() == [JOB, None]
+
+
 @pytest.mark.usefixtures("hurried")
 def test_ctrl_c_while_the_job_is_looked_for(slurm: Slurm, in_process: Podrun) -> None:
     slurm.program("sbatch", LOST[0])
