@@ -39,7 +39,8 @@ def supervise_in_job(
     Raises:
         UserError: the run's code cannot be read, or `run_attempts` raises it.
     """
-    spec, executables = replace(directory.spec(), pod=pod), ()
+    spec = replace(directory.spec(), pod=pod)
+    executables: tuple[Bundle, ...] = ()
     if spec.stored:
         from .pack import add_executables  # a program has none
 
