@@ -171,6 +171,7 @@ class Trainer:
         least = step_seconds_at_peak(config, self._task, self._strategy, self._data.train, size)
         self._clock = Clock(consumed, self._task.units_per_example, self._task.unit, least)
         self._feed: TrainFeed | None = None  # while no step is left
+        self._owes_evaluation = False  # an earlier run was stopped in the evaluation after the step that is resumed
         self._was_complete = False  # an earlier run has done and evaluated all steps of the same job
         self._first = 0  # number of the first step of this process
         self._host = env.host
@@ -250,12 +251,15 @@ class Trainer:
             self._data = data
             self._make_step()
         self._state = self._strategy.place(restored.state)
+        self._owes_evaluation = is_due(restored.step, self._config.eval.every) and restored.counters.evaluated is False
         self._was_complete = self._counts.is_over and bool(restored.counters.evaluated) and not restored.changes
 
     def run(self, until: int | None = None) -> None:
         """Run the remaining steps, up to step `until` if it is given."""
         config, counts, feed, record = self._config, self._counts, self._feed, self._reporter.record
-        if feed is None:
+        if self._owes_evaluation:
+            self._evaluate()
+        if feed is None or counts.best.is_exhausted:
             if counts.best.is_exhausted:
                 self._note(counts.early_end())
             elif counts.is_cut:
