@@ -16,8 +16,9 @@ from podrun.runtime.contract import ExitCode, UserError
 
 from ..agent.base.to_agent import Expected
 from ..hold.holder import Holder
-from ..hold.record import HoldRecord, NotHeldError, claim, has_record, listen, write_record
+from ..hold.record import HOLDS, HoldRecord, NotHeldError, claim, has_record, listen, write_record
 from ..plan.plan import LaunchPlan
+from ..pod.home import podrun_home
 from ..staging.bundle import Bundle
 from ..transport.base import Transport, load_transport
 from ..view.times import duration
@@ -48,9 +49,9 @@ def main() -> None:
         _report(failed=str(error), is_bad=True)
         sys.exit(ExitCode.BAD_CONFIG)
     except OSError as error:
+        where = error.filename or podrun_home() / HOLDS
         _report(
-            failed=f"cannot write {error.filename}: {error.strerror}; set PODRUN_HOME to a folder you can write to",
-            is_bad=True,
+            failed=f"cannot write {where}: {error.strerror}; set PODRUN_HOME to a folder you can write to", is_bad=True
         )
         sys.exit(ExitCode.BAD_CONFIG)
     except _FailedError as error:
@@ -73,10 +74,12 @@ def _hold(order: Order) -> None:
             listener = listen(order.record.id)
             write_record(file, replace(order.record, pid=os.getpid(), since=time.time()))
             idle = duration(order.record.idle)
-            _report(
+            is_heard = _report(
                 held=f"held: {order.record.pod}; the next `podrun train.yaml` on it starts with warm interpreters\n"
                 f"it ends after {idle} without a run, or with `podrun release`"
             )
+            if not is_heard:
+                return
             _close_stdout()
             holder.serve(listener, lambda: has_record(file, order.record.id))
     finally:
@@ -105,11 +108,13 @@ def _prepare(order: Order, transport: Transport) -> None:
         raise _FailedError("\n".join(f"{failure}{failure.details and f'; {failure.details}'}" for failure in failures))
 
 
-def _report(**message: Any) -> None:
+def _report(**message: Any) -> bool:
+    """Send a line to the command that started this process. Returns False if it is gone."""
     try:
         print(json.dumps(message), flush=True)
     except OSError:
-        pass  # the command that started this process is gone
+        return False
+    return True
 
 
 def _close_stdout() -> None:

@@ -67,6 +67,8 @@ class _Place:
     expects: list[Expected] = field(default_factory=list)
     """The workers that the waiting agent has started."""
     is_starting: bool = False
+    is_put_off: bool = False
+    """The agent has ended, or could not be started, and `due` says when to try again."""
     pause: float = _PAUSE
     due: float = 0.0
     """Time at which an agent may be started again."""
@@ -164,21 +166,22 @@ class Holder:
     # --- waiting agents -----------------------------------------------------------------------------------------------
 
     def _needs_agent(self, place: _Place) -> bool:
-        if place.agent is not None and place.agent.has_ended:
-            place.why = f"its agent has ended{place.agent.why and f' ({place.agent.why})'}"
-            place.agent = None
+        agent = place.agent
+        if agent is not None and agent.has_ended and not place.is_put_off:
+            place.why = f"its agent has ended{agent.why and f' ({agent.why})'}"
             self._put_off(place)
-        fits = place.agent is not None and place.expects == place.workers
+        fits = agent is not None and not agent.has_ended and place.expects == place.workers
         return not fits and _now() >= place.due
 
     def _put_off(self, place: _Place) -> None:
+        place.is_put_off = True
         place.due, place.pause = _now() + place.pause, min(2 * place.pause, _LONGEST_PAUSE)
 
     def _start_agent(self, place: _Place) -> None:
         with self._changed:
             if self._run or self._is_ending:
                 return
-            place.is_starting = True
+            place.is_starting, place.is_put_off = True, False
             old, place.agent, place.expects = place.agent, None, place.workers
         agent: Relay | None = None
         why = ""
@@ -324,14 +327,14 @@ class Holder:
     def _take(self, place: _Place, environ: dict[str, str] | None) -> Relay | None:
         """Return the agent that waits on a host, for a run; None if there is none. Called with the lock held."""
         self._changed.wait_for(lambda: not place.is_starting, _TAKE)
-        agent, place.agent = place.agent, None
-        place.why, place.pause, place.due = "a run has just used it", _PAUSE, 0.0
-        if agent is None or agent.has_ended:
-            return None
+        agent = place.agent
         if environ is not None:
             self._environ = environ
-            if not agent.tell({"type": "environ", "env": environ}):
+            if agent is not None and not agent.tell({"type": "environ", "env": environ}):
                 return None
+        if agent is None or agent.has_ended:
+            return None
+        place.agent, place.why, place.pause, place.due = None, "a run has just used it", _PAUSE, 0.0
         return agent
 
     def _learn(self, place: _Place, line: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from ..conftest import Sandbox
 from ..hosts import wait_until
+from ..tutorial import commands, run
 from .conftest import Run, processes_of
 
 Start = Callable[..., Run]
@@ -152,6 +153,17 @@ def test_releasing_what_is_not_held(sandbox: Sandbox) -> None:
 def test_holding_twice(held: Sandbox) -> None:
     done = held.podrun("hold", *POD)
     assert (done.returncode, "held already" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.long
+def test_the_page(sandbox: Sandbox) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hold.md").read_text()
+    held, trained, listed, released = [run(sandbox, command) for command in commands(page)]
+    assert "host-1: ready" in held
+    assert "this pod is held since" in trained
+    assert "cpu-2x1, 2 hosts simulated" in listed
+    assert "released: cpu-2x1" in released
+    assert processes_of(sandbox) == {}
 
 
 def test_an_idle_hold_ends(sandbox: Sandbox) -> None:
