@@ -28,7 +28,7 @@ from .contract import (
 )
 from .events import EventKind
 from .worker.mistakes import explained_kind, users_line
-from .worker.prewarm import HOLD, PRESTART, PREWARM, wait_to_start
+from .worker.prewarm import HOLD, PRESTART, PREWARM, trace_small_step, wait_to_start
 from .worker.progress import Reporter
 from .worker.sigterm import leave_on_sigterm, leave_unsaved_on_sigterm
 from .worker.xla_flags import set_xla_flags
@@ -38,7 +38,7 @@ def main() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's errors; a stop is a warning
     if sys.argv[1:] in ([PREWARM], [PRESTART], [HOLD]):
         how = sys.argv[1]
-        wait_to_start(import_first if how == PRESTART else import_all, how)
+        wait_to_start({PRESTART: import_first, PREWARM: import_all, HOLD: warm_up}[how], how)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # the launcher asks for stacks when a pod hangs
     try:
@@ -75,6 +75,13 @@ def import_all() -> None:
     """Import the modules that a worker needs to restore a checkpoint, as well."""
     import_first()
     from .checkpoint import orbax_files  # noqa: F401
+
+
+def warm_up() -> None:
+    """Do what a worker does for each job in the same way, and what needs no device."""
+    import_all()
+    trace_small_step()
+    gc.freeze()
 
 
 def run(env: WorkerEnv, reporter: Reporter) -> int:

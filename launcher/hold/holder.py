@@ -110,7 +110,7 @@ class Holder:
         self._used = _now()
         self._lease = attached_lease(pod)
 
-    def start(self, tell: Callable[[str], None]) -> dict[str, str]:
+    def start(self, tell: Callable[[str], object]) -> dict[str, str]:
         """Start an agent on every host, and wait until their workers have imported.
 
         Args:
