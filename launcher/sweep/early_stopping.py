@@ -12,12 +12,13 @@ from .asha import Asha
 from .sweep_file import SweepFile
 
 
-def check_early_stopping(file: SweepFile, jobs: Sequence[Config]) -> Asha | None:
+def check_early_stopping(file: SweepFile, jobs: Sequence[Config], is_new: bool) -> Asha | None:
     """Return the rule of early stopping; None if the sweep has none.
 
     Args:
         file: the sweep.yaml.
         jobs: the job with each listed value and the ends of each range.
+        is_new: the sweep begins. One that goes on may have a smaller budget, to end soon.
 
     Raises:
         UserError: trials could not be compared at the rungs, or none would be trained to its end.
@@ -40,7 +41,9 @@ def check_early_stopping(file: SweepFile, jobs: Sequence[Config]) -> Asha | None
         )
     for each in jobs:
         _check_metric(file, first, each)
-    _check_count(file, asha)
+    if is_new:
+        _check_count(file, asha)
+        _check_steps(file, asha)
     return asha
 
 
@@ -79,4 +82,16 @@ def _check_count(file: SweepFile, asha: Asha) -> None:
     raise UserError(
         f"early_stopping: one of {asha.factor} trials goes on from each rung ({rungs}), so of {most} trials none is trained "
         f"to step {asha.steps}; give at least {asha.fewest_trials} trials, or a larger min_steps"
+    )
+
+
+def _check_steps(file: SweepFile, asha: Asha) -> None:
+    """Raise UserError if budget.steps is too small for one trial to be trained to its end."""
+    limit = file.budget.steps
+    if limit is None or limit >= asha.fewest_steps:
+        return
+    raise UserError(
+        f"budget.steps: {limit} is too few to train one trial to step {asha.steps}: one of {asha.factor} goes on "
+        f"from each rung ({', '.join(map(str, asha.rungs))}), so {asha.fewest_trials} trials begin; give at least "
+        f"{asha.fewest_steps}, or a larger min_steps"
     )

@@ -101,6 +101,8 @@ def summary(state: SweepState, limit: str | None, again: str) -> str:
         at = "" if best.state is TrialState.DONE else f" at step {best.step}"
         name = f"; best by {state.ranking}: trial {best.number}, {best.result:.5g}{at} ({name_of(best.number, best.values)})"
     end = f"; go on with: {again}" if limit is None else f"; complete: {limit}"
+    if limit is not None and best is not None and not done:
+        end += "; no trial was trained to its end"
     return f"{counts}{name}{end}"
 
 

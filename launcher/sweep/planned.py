@@ -27,6 +27,7 @@ from ..request.queue_options import queue_name
 from ..request.request import Request, make_spec
 from .asha import Asha
 from .early_stopping import check_early_stopping
+from .journal import JOURNAL
 from .parts import parts_of
 from .space import Values, corners, variant_of
 from .sweep_file import SweepFile, read_sweep
@@ -131,7 +132,8 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
     folders = folders_of(first.workdir if workdir else first.workdir.with_name(name), first.pod)
     steps = first.job.steps if isinstance(first.job, Config) else None
     job = first.job.model_dump(mode="json") if isinstance(first.job, Config) else {"program": [*first.job.argv]}
-    asha = check_early_stopping(file, [spec.job for spec in specs if isinstance(spec.job, Config)])
+    jobs = [spec.job for spec in specs if isinstance(spec.job, Config)]
+    asha = check_early_stopping(file, jobs, is_new=not (folders.results / JOURNAL).exists())
     sweep = Sweep(name, file, request, parts, folders, files, steps, job, asha)
     _check_budget(sweep, first)
     if not first.pod.traits.needs_staging:
@@ -181,7 +183,7 @@ def _check_budget(sweep: Sweep, first: RunSpec) -> None:
         raise UserError("budget.steps: podrun does not know the steps of a program; give budget.trials or budget.hours")
     if first.job.steps is None:
         raise UserError("budget.steps: the job gives epochs; give its steps, or budget.trials or budget.hours")
-    if sweep.most_steps is not None and sweep.most_steps > limit:
+    if sweep.asha is None and sweep.most_steps is not None and sweep.most_steps > limit:
         raise UserError(
             f"budget.steps: {limit} is less than the {sweep.most_steps} steps of one trial; give at least that"
         )

@@ -157,11 +157,10 @@ class SweepRun:
 
     def _promotable(self) -> Trial | None:
         """Return the paused trial that goes on next; None if there is none, or the budget does not allow it."""
-        asha, budget = self._sweep.asha, self._sweep.file.budget
-        trial = asha.promotable(self.state) if asha and not self._is_over_time() else None
-        if trial is None or budget.steps is None:
-            return trial
-        return trial if self._end_of(trial) - trial.step <= self._steps_left(budget.steps) else None
+        asha, limit = self._sweep.asha, self._sweep.file.budget.steps
+        if asha is None or self._is_over_time():
+            return None
+        return asha.promotable(self.state, None if limit is None else self._steps_left(limit))
 
     def _end_of(self, trial: Trial) -> int:
         """Return the step at which the next run of a trial ends, in a sweep with early stopping."""
@@ -196,9 +195,18 @@ class SweepRun:
             return f"budget.hours is {budget.hours:g}"
         if budget.steps is None:
             return None
-        left, asha = self._steps_left(budget.steps), self._sweep.asha
-        most = asha.rungs[0] if asha else self._sweep.most_steps or 0
-        return f"budget.steps has {max(0, left)} left, and a trial may need {most}" if most > left else None
+        left, asha = max(0, self._steps_left(budget.steps)), self._sweep.asha
+        if asha is None:
+            most = self._sweep.most_steps or 0
+            return f"budget.steps has {left} left, and a trial may need {most}" if most > left else None
+        trial = asha.promotable(self.state)
+        if trial is not None and not asha.promotable(self.state, left):  # a new one would take what others wait for
+            return (
+                f"budget.steps has {left} left, and trial {trial.number} would need {self._end_of(trial) - trial.step}"
+            )
+        if asha.may_train(self.state, 0, left):
+            return None
+        return f"budget.steps has {left} left, and a trial may need {asha.rungs[0]}"
 
     def _is_over_time(self) -> bool:
         hours = (self._spent + time.monotonic() - self._began) / _HOUR
@@ -214,7 +222,7 @@ class SweepRun:
         asha = self._sweep.asha
         if asha is None:
             return self._sweep.steps_of(trial.values) or 0
-        return trial.step if trial.is_paused else asha.end_after(trial.step)
+        return asha.end_of(trial)
 
     def _can_choose(self, number: int) -> bool:
         """Return whether all results have arrived that the values of a trial depend on."""

@@ -64,6 +64,11 @@ class Trial:
         return self.state in (TrialState.PAUSED, TrialState.PRUNED)
 
     @property
+    def is_failed(self) -> bool:
+        """Return whether it has failed and is not started again."""
+        return self.state is TrialState.FAILED
+
+    @property
     def step(self) -> int:
         """Return the step of the highest rung that it has reached; 0 if it has reached none."""
         return max(self.rungs, default=0)

@@ -299,11 +299,26 @@ def test_a_larger_budget_lets_pruned_trials_go_on(podrun: Podrun, folder: Path, 
 def test_a_budget_in_steps_counts_those_up_to_each_rung(
     podrun: Podrun, folder: Path, early: Callable[[str], None]
 ) -> None:
-    early("steps: 20")
+    early("steps: 30")
     done = podrun(*SWEEP)
     assert done.code == 0, done.err
-    assert sum(steps[-1] for steps in rungs(folder).values()) == 20
-    assert done.out.splitlines()[-1].endswith("complete: budget.steps has 0 left, and a trial may need 1")
+    assert sum(steps[-1] for steps in rungs(folder).values()) == 30
+    assert any(steps == [1, 3, 9] for steps in rungs(folder).values())
+    assert "; complete: budget.steps has 0 left, and trial " in done.out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("budget", ["trials: 5", "steps: 5"])
+def test_a_smaller_budget_ends_a_sweep_that_has_begun(
+    podrun: Podrun, folder: Path, early: Callable[[str], None], budget: str
+) -> None:
+    """Although it would be refused for a new one."""
+    early("trials: 9")
+    podrun(*SWEEP)
+    path = folder / "runs" / "sweep" / "sweep.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[: 1 + 5 * 3]))
+    early(budget)
+    done = podrun(*SWEEP)
+    assert done.code == 0 and "; complete: budget." in done.out.splitlines()[-1], done.err
 
 
 def test_a_journal_with_other_rungs_is_refused(podrun: Podrun, folder: Path, early: Callable[[str], None]) -> None:

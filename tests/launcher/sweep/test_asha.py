@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from podrun.launcher.sweep.asha import Asha
 from podrun.launcher.sweep.events import Event
+from podrun.launcher.sweep.journal import Journal
+from podrun.launcher.sweep.output import summary
+from podrun.launcher.sweep.planned import Sweep
+from podrun.launcher.sweep.run_sweep import SweepRun
 from podrun.launcher.sweep.state import SweepState, TrialState, state_of
 from podrun.launcher.sweep.sweep_file import EarlyStopping
 from podrun.runtime.ranking import Ranking
 
-from .made import done, event, rung, start, trial
+from .made import done, event, fail, made, rung, start, trial
 
 LOSS = Ranking("loss")
 
@@ -126,6 +133,91 @@ def test_the_best_is_one_that_is_done_or_else_at_the_highest_rung() -> None:
     assert state.is_better(5.0)  # none is done
     state = state_of([*events, trial(3), start(3), done(3, 0.9)], LOSS)
     assert state.best is state.trials[3] and not state.is_better(1.0)
+
+
+def test_a_trial_that_fails_before_the_first_rung_counts_there_as_the_worst() -> None:
+    events = [trial(0), start(0), fail(0, retry=False), *reached(1, 0.5)]
+    assert asha().promotable(state_of(events, LOSS)) is None
+    promoted = asha().promotable(state_of(events + reached(2, 0.4), LOSS))
+    assert promoted is not None and promoted.number == 2
+
+
+def test_a_promoted_trial_that_fails_gives_up_its_place() -> None:
+    events = flat(reached(0, 0.1), reached(1, 0.3), reached(2, 0.2), [event("promote", trial=0, step=3)])
+    assert asha().promotable(state_of([*events, start(0, "more"), fail(0, True, "more")], LOSS)) is None
+    promoted = asha().promotable(state_of([*events, start(0, "more"), fail(0, False, "more")], LOSS))
+    assert promoted is not None and promoted.number == 2
+
+
+Fails = Callable[[int, int], bool]
+"""Tells whether a trial (its number) fails on its way to a step."""
+
+
+def ran(folder: Path, budget: dict[str, int], fails: Fails = lambda number, end: False, parts: int = 1) -> str:
+    """Return the last line of a sweep whose runs end in the order of their starts; more trials are not better nor worse."""
+    file = made(metric="min loss", early_stopping={"min_steps": 1000}, budget=budget)
+    rule = Asha.of(EarlyStopping(min_steps=1000), 9000)
+    unused: Any = None
+    sweep = Sweep("s", file, unused, [unused] * parts, unused, unused, 9000, {}, rule)
+    state, running = SweepState(LOSS), list[int]()
+    with Journal.open(folder) as journal:
+        run = SweepRun(sweep, journal, state, lambda told: None)
+        while True:
+            while len(running) < parts and (following := run._next()):
+                run.record(start(following.number))
+                running.append(following.number)
+            if not running:
+                break
+            number = running.pop(0)
+            end = rule.end_after(state.trials[number].step)
+            if fails(number, end):
+                run.record(fail(number, retry=False))
+            else:
+                value = (number * 7 % 11) / 11
+                run.record(done(number, value) if end == 9000 else rung(number, end, value))
+        run._prune()
+        assert run.is_complete
+        return summary(state, run.limit(), "again")
+
+
+@pytest.mark.parametrize(
+    ("fails", "expected"),
+    [
+        (lambda number, end: number == 3, "1 trial done, 1 failed, 7 pruned"),
+        (lambda number, end: number == 0 and end == 9000, "1 trial done, 1 failed, 7 pruned"),
+        (lambda number, end: number != 5, "1 trial done, 8 failed"),
+        (lambda number, end: number != 8 or end == 3000, "0 trials done, 9 failed"),
+    ],
+    ids=["before the first rung", "the best on its way to the end", "all but one", "all"],
+)
+def test_with_the_fewest_trials_one_is_trained_to_its_end_unless_all_fail(
+    tmp_path: Path, fails: Fails, expected: str
+) -> None:
+    assert ran(tmp_path, {"trials": 9}, fails).startswith(expected)
+
+
+@pytest.mark.parametrize("parts", [1, 4, 30])
+@pytest.mark.parametrize("steps", [21_000, 22_000, 30_000, 45_500])
+def test_a_budget_of_steps_trains_one_to_its_end(tmp_path: Path, steps: int, parts: int) -> None:
+    """Also if more trials could begin side by side than the budget has steps for."""
+    assert int(ran(tmp_path, {"steps": steps}, parts=parts).split()[0]) >= 1
+
+
+def test_no_trial_begins_in_place_of_one_that_waits_for_its_place(tmp_path: Path) -> None:
+    last = ran(tmp_path, {"steps": 21_000}, lambda number, end: end == 9000 and number == 0)
+    assert last.startswith("0 trials done, 1 failed, 8 pruned")
+    assert last.endswith(
+        "complete: budget.steps has 0 left, and trial 8 would need 6000; no trial was trained to its end"
+    )
+
+
+def test_a_trial_of_a_lower_rung_goes_on_if_one_of_a_higher_does_not_fit() -> None:
+    events = flat(*(reached(number, number / 20) for number in range(12)))
+    for number in range(3):
+        events += [event("promote", trial=number, step=3), *reached(number, 0.1, step=3, run=f"more{number}")]
+    state = state_of(events, LOSS)
+    both = [asha().promotable(state, left) for left in (6, 5, 1)]
+    assert [one and (one.number, one.step) for one in both] == [(0, 3), (3, 1), None]
 
 
 @pytest.mark.parametrize(

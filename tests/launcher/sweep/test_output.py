@@ -51,7 +51,8 @@ def test_trials_that_were_stopped_early_are_counted_and_have_their_step(tmp_path
     best = "; best by min score: trial 0, 0.5 at step 10 (lr=0.1)"
     assert summary(paused, None, "again") == f"0 trials done, 1 paused{best}; go on with: again"
     assert (
-        summary(pruned, "budget.trials is 1", "again") == f"0 trials done, 1 pruned{best}; complete: budget.trials is 1"
+        summary(pruned, "budget.trials is 1", "again")
+        == f"0 trials done, 1 pruned{best}; complete: budget.trials is 1; no trial was trained to its end"
     )
     assert "pruned at step 10" in trial_table(pruned)
     write_csv(tmp_path / "trials.csv", pruned)

@@ -266,6 +266,14 @@ EARLY_STOPPING = [
         _EARLY.replace("loss", "grad_norm") + "early_stopping: {min_steps: 1, factor: 2}\n",
     ),
     _case(
+        "too few steps for any trial to be trained to its end",
+        "is too few to train one trial to step 6",
+        "budget.steps: 10",
+        "give at least 18, or a larger min_steps",
+        _EARLY.replace("loss", "grad_norm").replace("trials: 3", "steps: 10")
+        + "early_stopping: {min_steps: 1, factor: 2}\n",
+    ),
+    _case(
         "early stopping of a program",
         "does not know the steps and checkpoints of a program",
         "line 5: early_stopping:",
