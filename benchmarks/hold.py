@@ -47,6 +47,7 @@ class Bench:
 
     def __init__(self, folder: Path, slice: str, hosts: Hosts | None) -> None:
         self.folder = folder
+        self.hosts = hosts
         self.count = 0
         for name in ("home", "job"):
             (folder / name).mkdir()
@@ -112,11 +113,12 @@ class Bench:
     def left(self) -> tuple[int, float, int]:
         """Return the number of the hold's processes, their memory in MB (shared pages divided), and their open files."""
         processes, kilobytes, files = 0, 0, 0
+        hosts = self.hosts
+        pids = {process.pid for name in hosts.names for process in hosts.processes(name)} if hosts else set()
         mark = f"PODRUN_HOME={self.folder / 'state'}".encode()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError, ValueError, StopIteration):
-                words = (path / "cmdline").read_bytes()
-                if mark in (path / "environ").read_bytes() or b"podrun_agent" in words or b"--hold" in words:
+                if int(path.name) in pids or mark in (path / "environ").read_bytes():
                     rows = (path / "smaps_rollup").read_text().splitlines()
                     kilobytes += int(next(row for row in rows if row.startswith("Pss:")).split()[1])
                     files += len(os.listdir(path / "fd"))
