@@ -4,6 +4,7 @@ A user program can write to its worker's file as well. The checks are derived fr
 `runtime/events.py`, so the annotations of this file must not be strings. The record may have been written by another version.
 """
 
+import math
 from collections.abc import Collection
 from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeGuard, cast, get_args, get_origin
 
@@ -31,6 +32,7 @@ _LAST_MOMENT = 250_000_000_000  # in the year 9892
 LIMIT = 4 << 20
 """Maximum size of an event in bytes. The largest contain sampled text or a traceback."""
 
+Finite = Annotated[float, "finite, of any size"]
 Hosts = Annotated[dict[str, list[int]], "ids of the processes by host"]
 
 
@@ -182,7 +184,21 @@ def _moment(value: Any) -> None:
         raise Malformed(f"{short(value)}, expected seconds since 1970")
 
 
-_KNOWN: dict[Any, Check] = {Count: count, Metric: metric, Moment: _moment, Hosts: _hosts, ErrorKind: _error_kind}
+def _finite(value: Any) -> None:
+    """Accept a finite number; the loss of a training that diverges may be huge."""
+    metric(value)
+    if not math.isfinite(value):
+        raise Malformed(f"{short(value)}, expected a finite number")
+
+
+_KNOWN: dict[Any, Check] = {
+    Count: count,
+    Metric: metric,
+    Finite: _finite,
+    Moment: _moment,
+    Hosts: _hosts,
+    ErrorKind: _error_kind,
+}
 
 
 def checks_of(events: Any, unset: Collection[str] = ()) -> dict[str, Check]:

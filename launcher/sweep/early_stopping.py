@@ -33,6 +33,11 @@ def check_early_stopping(file: SweepFile, jobs: Sequence[Config], is_new: bool) 
         raise UserError(
             f"stop_at: {job.stop_at} in the job, and early_stopping says where trials end; remove one of them"
         )
+    if patience := next((each.eval.patience for each in jobs if each.eval.patience), None):
+        raise UserError(
+            f"eval.patience: {patience} in the job may end a trial between rungs, and early_stopping compares trials at the "
+            "same steps; remove one of them"
+        )
     asha = Asha.of(section, job.steps)
     if not asha.rungs:
         raise UserError(

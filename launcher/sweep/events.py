@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from podrun.runtime.events import Count, Moment
 
-from ..rundir.events import check_event, checks_of, load_event
+from ..rundir.events import Finite, check_event, checks_of, load_event
 
 VERSION = 1
 """Version of the journal."""
@@ -105,7 +105,7 @@ class DoneEvent(_Event):
     """Id of the run."""
     metric: str
     """Full name of the metric: `min loss` is about the validation loss, or without evaluations about the training loss."""
-    value: float
+    value: Finite
     """Its last value."""
     is_best: bool
     """True if it is the best of all trials so far."""
@@ -123,7 +123,7 @@ class RungEvent(_Event):
     """Step of the rung."""
     metric: str
     """Full name of the metric, as in `done`."""
-    value: float
+    value: Finite
     """Its last value, by which the trial is compared with the others at this rung."""
 
 
@@ -191,7 +191,7 @@ class EndEvent(_Event):
     """Number of trials that were stopped early."""
     best: Count | None
     """Number of the best trial; null without one. One that was stopped early is the best only if no trial is done."""
-    value: NotRequired[float | None]
+    value: NotRequired[Finite | None]
     """Its value of the metric."""
     message: str
     """The last line for people."""

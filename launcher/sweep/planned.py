@@ -50,6 +50,8 @@ class Sweep:
     """Access to the trials' workdirs."""
     steps: int | None
     """Number of steps of the job with the first values of the space; None if it is not known."""
+    stop_at: int | None
+    """Step of that job at which its runs end; None: the last one."""
     job: dict[str, Any]
     """The job with the first values of the space, or the words of the program, for the journal."""
     asha: Asha | None = None
@@ -81,13 +83,18 @@ class Sweep:
     @property
     def most_steps(self) -> int | None:
         """Return the largest number of steps that a trial may have; None if it is not known."""
-        every = [self.steps_of(values) for values in corners(self.file)]
-        return max((steps for steps in every if steps is not None), default=None)
+        every = corners(self.file)
+        lengths = [steps for values in every if isinstance(steps := values.get("steps", self.steps), int)]
+        ends = [end for values in every if isinstance(end := values.get("stop_at", self.stop_at), int)]
+        last = max(ends) if len(ends) == len(every) else None  # otherwise some trial is trained to its last step
+        return self.steps_of({"steps": max(lengths, default=None), "stop_at": last})
 
     def steps_of(self, values: Values) -> int | None:
-        """Return the number of steps of a trial with these values; None if it is not known."""
-        steps = values.get("steps", self.steps)
-        return steps if isinstance(steps, int) else None
+        """Return the number of steps that a trial with these values is trained for; None if it is not known."""
+        steps, end = values.get("steps", self.steps), values.get("stop_at", self.stop_at)
+        if not isinstance(steps, int):
+            return None
+        return min(steps, end) if isinstance(end, int) else steps
 
 
 def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Sequence[str]) -> Sweep:
@@ -130,11 +137,11 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
     read_secrets(first.pod)
     files = files_of(first.pod)
     folders = folders_of(first.workdir if workdir else first.workdir.with_name(name), first.pod)
-    steps = first.job.steps if isinstance(first.job, Config) else None
+    steps, stop_at = (first.job.steps, first.job.stop_at) if isinstance(first.job, Config) else (None, None)
     job = first.job.model_dump(mode="json") if isinstance(first.job, Config) else {"program": [*first.job.argv]}
     jobs = [spec.job for spec in specs if isinstance(spec.job, Config)]
     asha = check_early_stopping(file, jobs, is_new=not (folders.results / JOURNAL).exists())
-    sweep = Sweep(name, file, request, parts, folders, files, steps, job, asha)
+    sweep = Sweep(name, file, request, parts, folders, files, steps, stop_at, job, asha)
     _check_budget(sweep, first)
     if not first.pod.traits.needs_staging:
         return sweep

@@ -307,6 +307,23 @@ def test_a_budget_in_steps_counts_those_up_to_each_rung(
     assert "; complete: budget.steps has 0 left, and trial " in done.out.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("job", "space", "count"),
+    [("stop_at: 3", "seed: {values: [1, 2]}", 4), ("", "stop_at: {values: [3]}", 4), ("", "seed: {values: [1, 2]}", 1)],
+)
+def test_a_budget_in_steps_counts_those_before_stop_at(
+    podrun: Podrun, folder: Path, early: Callable[[str], None], job: str, space: str, count: int
+) -> None:
+    early("steps: 12")
+    (folder / "train.yaml").write_text(f"{JOB}{job}\n")
+    (folder / "sweep.yaml").write_text(
+        f"job: train.yaml\nspace: {{{space}}}\nmetric: min loss\nbudget: {{steps: 12}}\n"
+    )
+    done = podrun(*SWEEP)
+    assert done.code == 0, done.err
+    assert [event["event"] for event in journal(folder)].count("done") == count
+
+
 @pytest.mark.parametrize("budget", ["trials: 5", "steps: 5"])
 def test_a_smaller_budget_ends_a_sweep_that_has_begun(
     podrun: Podrun, folder: Path, early: Callable[[str], None], budget: str

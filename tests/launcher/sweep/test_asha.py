@@ -158,7 +158,7 @@ def ran(folder: Path, budget: dict[str, int], fails: Fails = lambda number, end:
     file = made(metric="min loss", early_stopping={"min_steps": 1000}, budget=budget)
     rule = Asha.of(EarlyStopping(min_steps=1000), 9000)
     unused: Any = None
-    sweep = Sweep("s", file, unused, [unused] * parts, unused, unused, 9000, {}, rule)
+    sweep = Sweep("s", file, unused, [unused] * parts, unused, unused, 9000, None, {}, rule)
     state, running = SweepState(LOSS), list[int]()
     with Journal.open(folder) as journal:
         run = SweepRun(sweep, journal, state, lambda told: None)

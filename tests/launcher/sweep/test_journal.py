@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from podrun.launcher.sweep.events import Event, Kind
 from podrun.launcher.sweep.journal import JOURNAL, Journal, JournalError
 from podrun.runtime.contract import UserError
 
@@ -23,6 +24,28 @@ def test_events_are_read_back(tmp_path: Path) -> None:
         journal.append(start(0))
     with Journal.open(tmp_path / "new") as journal:
         assert journal.events == [trial(0), start(0)]
+
+
+@pytest.mark.parametrize("value", [4.300295329397039e25, -1.7e308, 5e-324, 3])
+def test_a_finite_value_of_any_size_is_read_back(tmp_path: Path, value: float) -> None:
+    """A trial that diverges may have a huge loss."""
+    events: list[Event] = [
+        {"event": Kind.RUNG, "time": 1.0, "trial": 0, "run": "run", "step": 2, "metric": "loss", "value": value},
+        {"event": Kind.DONE, "time": 1.0, "trial": 0, "run": "run", "metric": "loss", "value": value, "is_best": True},
+    ]
+    with Journal.open(tmp_path) as journal:
+        for each in events:
+            journal.append(each)
+    with Journal.open(tmp_path) as journal:
+        assert journal.events == events
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e999", "true", "null", "1" + 400 * "0"])
+def test_a_value_that_is_not_finite_is_damage(tmp_path: Path, value: str) -> None:
+    line = f'{{"event":"rung","time":1.0,"trial":0,"run":"run","step":2,"metric":"loss","value":{value}}}\n'
+    (tmp_path / JOURNAL).write_text(line)
+    with pytest.raises(UserError, match=r"line 1: rung: value is "), Journal.open(tmp_path):
+        pass
 
 
 def test_a_last_line_that_was_cut_off_is_dropped(tmp_path: Path) -> None:

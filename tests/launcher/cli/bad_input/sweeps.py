@@ -291,5 +291,12 @@ EARLY_STOPPING = [
     _of_job(
         "early stopping of a job of epochs", "the job gives epochs", "early_stopping:", "give its steps", job=_EPOCHS
     ),
+    _of_job(
+        "two rules that stop a trial early",
+        "may end a trial between rungs",
+        "eval.patience: 3",
+        "remove one of them",
+        job="task: regression\nsteps: 6\nbatch_size: 8\neval: {every: 2, patience: 3}\n",
+    ),
     _of_job("two ways to end a trial", "stop_at: 4 in the job", "early_stopping says", "remove one", job=_STOPS),
 ]
