@@ -263,7 +263,8 @@ class Trainer:
             if counts.best.is_exhausted:
                 self._note(counts.early_end())
             elif counts.is_cut:
-                self._reporter.progress(counts.step, counts.last, {})  # `podrun ps` and the page show where it is
+                # `podrun ps` and the page show where it is
+                self._reporter.progress(counts.step, max(counts.step, counts.last), {})
                 self._note(counts.cut())
             else:
                 self._reporter.nothing_left(counts.step, counts.steps)

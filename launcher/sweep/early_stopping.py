@@ -46,6 +46,7 @@ def check_early_stopping(file: SweepFile, jobs: Sequence[Config], is_new: bool) 
         )
     for each in jobs:
         _check_metric(file, first, each)
+    _check_range(file, first, job)
     if is_new:
         _check_count(file, asha)
         _check_steps(file, asha)
@@ -65,6 +66,20 @@ def _check_metric(file: SweepFile, first: int, job: Config) -> None:
         raise UserError(
             f"early_stopping.min_steps: {first} is no multiple of {key}, {every}, so {file.ranking.metric} is not reported "
             f"at step {first}; give {near}, or {key}: {first}"
+        )
+
+
+def _check_range(file: SweepFile, first: int, job: Config) -> None:
+    """Raise UserError if a whole number in a searched range, not only one of its ends, has no report at the first rung."""
+    key, _ = _reported_every(job, file.ranking.metric)
+    searched = file.space.get(key)
+    if searched is None or searched.min is None or searched.max is None:
+        return
+    between = range(int(searched.min), int(searched.max) + 1)
+    if (bad := next((every for every in between if every and first % every), None)) is not None:
+        raise UserError(
+            f"space.{key}: the range has {bad}, of which early_stopping.min_steps, {first}, is no multiple; list the numbers "
+            f"instead, such as values: [1, {first}]"
         )
 
 

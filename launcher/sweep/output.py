@@ -116,6 +116,6 @@ def write_csv(file: Path, state: SweepState) -> None:
         for number in sorted(state.trials):
             trial = state.trials[number]
             texts = dict(variant_of(number, trial.values).values)
-            step, value = trial.step if trial.is_paused else "", "" if trial.result is None else repr(trial.result)
+            step, value = trial.rung_of_result or "", "" if trial.result is None else repr(trial.result)
             cells = [value, *(texts.get(key, "") for key in keys), trial.reason, " ".join(trial.runs)]
             writer.writerow([number, trial.state, step, *cells])

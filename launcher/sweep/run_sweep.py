@@ -11,6 +11,7 @@ from collections.abc import Callable, Set
 from functools import partial
 
 from podrun.runtime.contract import ExitCode, UserError
+from podrun.runtime.wording import counted
 
 from ..agent.base.disk import free_space
 from ..compare.collect import collect
@@ -328,10 +329,10 @@ class SweepRun:
             self._record_result(trial, directory)
         elif is_stopped and status is RunStatus.INTERRUPTED:
             self.record(_stopped(number, run, reason))
-        elif _is_full_disk(reason) and not _is_full_disk(trial.reason):  # the same again may be the trial's own doing
+        elif _is_full_disk(reason) and (was_left or not self._may_fill_the_disk(trial)):
             self.record(_stopped(number, run, reason))
             if not was_left:
-                raise SweepError(f"trial {number} was stopped: {reason}")
+                raise SweepError(f"trial {number} was stopped: {reason}{self._room()}")
         elif end["code"] == ExitCode.UNAVAILABLE and end["process"] is None and not was_settled:
             self._record_lost(trial, run, reason)
         elif status is RunStatus.INTERRUPTED:  # `podrun stop RUN`
@@ -339,6 +340,19 @@ class SweepRun:
         else:
             may = end["code"] != ExitCode.BAD_CONFIG and trial.failures < self._sweep.file.retries
             self.record(_failed(number, run, end["code"], reason, retry=may))
+
+    def _may_fill_the_disk(self, trial: Trial) -> bool:
+        """Return whether a full disk may be a trial's own doing: it is the second time, and it has never reached a rung."""
+        return _is_full_disk(trial.reason) and not trial.rungs
+
+    def _room(self) -> str:
+        """Return how to make room for a sweep with early stopping, whose trials at rungs keep their checkpoints."""
+        staying = [trial for trial in self.state.trials.values() if trial.is_paused]
+        if not staying:
+            return ""
+        return (
+            f"; make room: {counted(len(staying), 'paused trial')} in {self._sweep.folders.runs} keep their checkpoints"
+        )
 
     def _record_lost(self, trial: Trial, run: str, reason: str) -> None:
         """Record that a trial has lost hosts, and use them no more. Raises SweepError if there are no others."""

@@ -81,9 +81,16 @@ class Trial:
         return self.rungs.get(self.step)
 
     @property
+    def rung_of_result(self) -> int:
+        """Return the step of the rung that `result` is of; 0 if it is of none."""
+        return 0 if self.state in (TrialState.DONE, TrialState.FAILED) else self.step
+
+    @property
     def described(self) -> str:
-        """Return its state with the reason, or with the rung at which it stays."""
-        at = f"{self.state} at step {self.step}" if self.is_paused else str(self.state)
+        """Return its state with the reason, and with the rung that its result is of."""
+        at = str(self.state)
+        if self.rung_of_result:
+            at += f" {'at' if self.is_paused else 'after'} step {self.rung_of_result}"
         return f"{at}: {self.reason}" if self.reason else at
 
 

@@ -55,6 +55,7 @@ def test_nothing_is_left_until_a_later_step(tmp_path: Path) -> None:
     before = records(tmp_path)
     train(tmp_path, **JOB, stop_at=4)
     train(tmp_path, **JOB, stop_at=2)
+    assert [event["steps"] for event in events(tmp_path, "step")][-1] == 4  # not "step 4 of 2"
     assert records(tmp_path) == before and len(events(tmp_path, "checkpoint")) == 1
     notes = [event["message"] for event in events(tmp_path, "note")]
     assert sum("the run ends at step 4 of 12" in note for note in notes) == 3

@@ -338,6 +338,46 @@ def test_a_smaller_budget_ends_a_sweep_that_has_begun(
     assert done.code == 0 and "; complete: budget." in done.out.splitlines()[-1], done.err
 
 
+def test_a_full_disk_never_fails_a_trial_that_has_reached_a_rung(
+    podrun: Podrun, folder: Path, early: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoints had room before. However often the same command is called, it goes on when there is room."""
+
+    def full(spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
+        assert isinstance(spec.job, Config)
+        if spec.job.stop_at == 1:
+            return trained(spec, directory, bundles)
+        directory.record_end("OSError: [Errno 28] No space left on device", 1)
+        return 1
+
+    early("trials: 9")
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", full)
+    for _ in range(3):
+        done = podrun(*SWEEP)
+        assert done.code == 1 and "No space left on device; make room: 2 paused trials in " in done.err
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", trained)
+    done = podrun(*SWEEP)
+    assert done.code == 0, done.err
+    kinds = [event["event"] for event in journal(folder)]
+    assert kinds.count("fail") == 0 and kinds.count("stop") == 3
+
+
+def test_a_run_left_with_a_full_disk_costs_no_trial(
+    podrun: Podrun, folder: Path, killed: Callable[..., None], make: Make
+) -> None:
+    """The journal could not be written then, so the trial had no chance."""
+    killed()
+    started, second = journal(folder)[-1], "20261128-151707-c47aa0"
+    with (folder / "runs" / "sweep" / "sweep.jsonl").open("a") as file:
+        reason = "OSError: [Errno 28] No space left on device"
+        print(json.dumps({"event": "stop", "time": 1.0, "trial": 0, "run": RUN, "reason": reason}), file=file)
+        print(json.dumps({**started, "run": second}), file=file)
+    make(second, begin=False).end(1, message=reason)
+    podrun(*SWEEP)
+    kinds = [(event["event"], event.get("run")) for event in journal(folder)]
+    assert ("stop", second) in kinds and ("fail", second) not in kinds
+
+
 def test_a_journal_with_other_rungs_is_refused(podrun: Podrun, folder: Path, early: Callable[[str], None]) -> None:
     early("trials: 9")
     podrun(*SWEEP)

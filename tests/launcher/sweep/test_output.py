@@ -45,6 +45,18 @@ def test_the_last_line_says_why_there_are_no_more_trials(limit: str | None, end:
     )
 
 
+def test_the_value_of_a_rung_has_its_step_while_the_trial_goes_on(tmp_path: Path) -> None:
+    """It is not the value at the end, nor that of the step at which the trial was interrupted."""
+    events = [event("trial", trial=0, values={"lr": 0.1}), start(0), rung(0, 10, 0.5)]
+    stop = event("stop", trial=0, run="more", reason="interrupted at step 13")
+    state = state_of([*events, event("promote", trial=0, step=30), start(0, "more"), stop], Ranking("score"))
+    assert "waiting after step 10: interrupted at step 13" in trial_table(state)
+    write_csv(tmp_path / "trials.csv", state)
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["state"], row["step"], row["metrics.score"]) == ("waiting", "10", "0.5")
+
+
 def test_trials_that_were_stopped_early_are_counted_and_have_their_step(tmp_path: Path) -> None:
     events = [event("trial", trial=0, values={"lr": 0.1}), start(0), rung(0, 10, 0.5)]
     paused, pruned = (state_of([*events, *more], Ranking("score")) for more in ([], [event("prune", trial=0, step=10)]))

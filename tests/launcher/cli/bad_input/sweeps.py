@@ -291,6 +291,18 @@ EARLY_STOPPING = [
     _of_job(
         "early stopping of a job of epochs", "the job gives epochs", "early_stopping:", "give its steps", job=_EPOCHS
     ),
+    Case(
+        "a range of evaluations, some between rungs",
+        "the range has 5, of which early_stopping.min_steps, 12, is no multiple",
+        "space.eval.every:",
+        "list the numbers instead",
+        ("sweep", "--slice", "cpu-1x1", "--simulate", "sweep.yaml"),
+        files={
+            "sweep.yaml": _EARLY.replace("{seed: {values: [1, 2, 3]}}", "{eval.every: {min: 1, max: 6, int: true}}")
+            + "early_stopping: {min_steps: 12}\n",
+            "train.yaml": "task: regression\nsteps: 24\nbatch_size: 8\n",
+        },
+    ),
     _of_job(
         "two rules that stop a trial early",
         "may end a trial between rungs",
