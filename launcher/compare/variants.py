@@ -23,6 +23,7 @@ _FOLDER = 100  # maximum length of a folder's name
 _SHOWN = 200  # characters of an option in messages
 _PARTNER = {"[": "]", "{": "}"}
 _QUOTED = re.compile(r"""\"(?:[^"\\]|\\.)*\"|'(?:[^']|'')*'""", re.DOTALL)
+_LINE_BREAK = re.compile(r"\\.|[\r\n]", re.DOTALL)  # or an escape, which stays
 OF_THE_POD = ("launch", "launch.slice", "launch.pod", "launch.workdir")
 """Keys that all runs on one pod have in common."""
 _LAUNCH, _ENV = "launch.", "launch.env."
@@ -122,10 +123,17 @@ def _plain(value: str) -> str:
     """Return a value without the quotes around it, as a shell would pass it to a program."""
     if not _QUOTED.fullmatch(value):
         return value
+    if value[0] == "'":
+        return value[1:-1].replace("''", "'")
     try:
-        return str(parse(value)[0])
+        return str(parse(_LINE_BREAK.sub(_escaped, value))[0])
     except yaml.YAMLError:  # typed with a backslash that is no escape
         return value[1:-1].replace('\\"', '"')
+
+
+def _escaped(piece: re.Match[str]) -> str:
+    """Return a line break as an escape, because YAML makes a space of one."""
+    return json.dumps(piece[0])[1:-1] if piece[0] in "\r\n" else piece[0]
 
 
 def _text(key: str, value: str) -> str:

@@ -172,6 +172,21 @@ def test_values_are_put_into_the_words_of_a_program() -> None:
     assert one.launch_keys(["launch.env.A=1"]) == ("launch.env.A=1", 'launch.env.MODE="x"')
 
 
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ('"zwei\nZeilen"', "zwei\nZeilen"),
+        ("'zwei\r\nZeilen'", "zwei\r\nZeilen"),
+        ("'it''s'", "it's"),
+        (r'"a\tb"', "a\tb"),
+        ('"a\\\\\nb"', "a\\\nb"),
+    ],
+)
+def test_a_quoted_value_keeps_its_line_breaks(typed: str, value: str) -> None:
+    variants = find_variants([f"v={typed},b"])
+    assert variants[0].filled(["{v}"]) == (value,)
+
+
 def test_runs_of_a_variant_are_interleaved() -> None:
     """Each has a folder and a label of its own; values that look like another's place are left alone."""
     variants = find_variants(["a={b},2", "b=3,4"], repeat=2)
