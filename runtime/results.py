@@ -15,7 +15,7 @@ import yaml
 from .checkpoint.messages import connect
 from .checkpoint.metadata import Counters, JobInputs
 from .checkpoint.missing import warn_of_missing
-from .checkpoint.restore import restore_newest, set_aside_newer
+from .checkpoint.restore import keep_if_whole, restore_newest, set_aside_newer
 from .checkpoint.store import Checkpoints, Restored
 from .config import Config, saved_config
 from .contract import Phase, UserError, Workdir, WorkerEnv
@@ -164,7 +164,7 @@ class Results:
         checkpoint, restored = newest
         if checkpoint is None or restored is None:
             return restored, ""
-        is_on_disk = self._leads and restored.step in self._checkpoints.steps()
+        is_on_disk = self._leads and keep_if_whole(self._checkpoints, restored.step, self._reporter)
         self.saved = restored.step if gather([is_on_disk])[0, 0] else None
         return restored, checkpoint.described()
 

@@ -74,6 +74,11 @@ def no_metadata(error: Exception) -> str:
     return f"not the metadata of a checkpoint ({type(error).__name__}: {error})"
 
 
+def no_manifest(step: int) -> str:
+    """Return the reason to report for a checkpoint without a manifest, which a save writes last."""
+    return f"checkpoint {step} has no manifest, so its save was not completed"
+
+
 def is_host_fault(error: Exception) -> bool:
     """Return whether an error is a fault of this host, not damage to a file."""
     number = error_number(error)

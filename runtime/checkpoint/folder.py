@@ -30,8 +30,16 @@ from ..storage.base import Storage
 from ..storage.shared_folder import SHARED_FOLDER
 from ..worker.memory import freed_memory_returned
 from ..worker.workdir import damaged_name
-from .damage import DamagedCheckpointError, HostFaultError, no_metadata, read_meta, require_frozen, unreadable
-from .manifest import Verification
+from .damage import (
+    DamagedCheckpointError,
+    HostFaultError,
+    no_manifest,
+    no_metadata,
+    read_meta,
+    require_frozen,
+    unreadable,
+)
+from .manifest import Verification, verify
 from .names import FROZEN, META, STATE
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import Retention, best_step, remove_incomplete
@@ -123,6 +131,17 @@ class CheckpointFolder:
         after = rename_damaged(before, damaged_name(before.with_name(str(step))))
         self.storage.after_removal(before)
         return after
+
+    def problem(self, step: int) -> str | None:
+        """Compare all digests of a checkpoint that is not read. Return what is wrong with it; None if it is whole.
+
+        Called on process 0 only. Raises HostFaultError if this host cannot read it at the moment.
+        """
+        self.storage.fetch(self.path(step))
+        try:
+            return None if verify(step, self.path(step), full=True) else no_manifest(step)
+        except DamagedCheckpointError as error:
+            return str(error)
 
     def path(self, step: int) -> Path:
         """Return the folder of a checkpoint."""

@@ -87,6 +87,24 @@ def set_aside_newer(checkpoints: CheckpointFolder, step: int, reporter: Reporter
     _set_aside(checkpoints, {n: reason.format(n) for n in checkpoints.steps() if n > step}, step, reporter)
 
 
+def keep_if_whole(checkpoints: CheckpointFolder, step: int, reporter: Reporter) -> bool:
+    """Return whether a step that was restored from memory is on disk as well, compared with its manifest.
+
+    A damaged or incomplete checkpoint of that step is renamed, so that the step can be saved again. Called on process 0 only.
+
+    Raises:
+        UserError: it cannot be renamed.
+        HostFaultError: this host cannot read it at the moment.
+    """
+    if step not in checkpoints.steps():
+        return False
+    problem = checkpoints.problem(step)
+    if problem is not None:
+        kept = checkpoints.set_aside(step)
+        reporter.note(f"{problem}; the run continues from that step in memory, and the damaged one is kept as {kept}")
+    return problem is None
+
+
 def restore_step(checkpoints: CheckpointFolder, step: int, target: Target[M, T], reporter: Reporter) -> T:
     """Restore one checkpoint, as `target` describes. Called on all processes. Nothing is renamed.
 

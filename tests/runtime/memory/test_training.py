@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from podrun.runtime.checkpoint.manifest import verify
+from podrun.runtime.contract import CHECKPOINT_MANIFEST
 from podrun.runtime.save_pace import FIRST
 
 from ...hosts import wait_until
@@ -29,6 +34,31 @@ def test_a_step_whose_save_failed_is_saved_after_a_restart_from_memory(tmp_path:
     assert sorted(path.name for path in saved.iterdir()) == ["10", "16"]
     assert json.loads((saved / "10" / "metrics" / "metrics").read_text()) == first
     assert first["loss"] is not None
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "cut"])
+def test_a_step_on_disk_that_is_not_whole_is_saved_again_after_a_restart_from_memory(
+    tmp_path: Path, damage: str
+) -> None:
+    """A process that is killed before the manifest is written leaves one; it must not count as saved."""
+    run, memory = tmp_path / "run", tmp_path / "memory"
+    memory.mkdir(mode=0o700)
+    train(run, until=10, memory=memory, **JOB)
+    wait_until((memory / "10.0.0.json").exists, "step 10 in memory", 60)
+    folder = run / "checkpoints" / "10"
+    if damage == "cut":
+        file = max((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+        os.truncate(file, 100)
+    else:
+        (folder / CHECKPOINT_MANIFEST).unlink()
+    train(run, until=10, attempt=1, memory=memory, **JOB)
+    assert verify(10, folder, full=True)
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["10", "10.damaged-1"]
+    events = [json.loads(line) for line in (run / "events").read_text().splitlines()]
+    (note,) = [event["message"] for event in events if "checkpoint 10 " in event.get("message", "")]
+    assert note.endswith(
+        f"; the run continues from that step in memory, and the damaged one is kept as {folder}.damaged-1"
+    )
 
 
 def test_saves_at_their_own_pace_change_no_loss(tmp_path: Path) -> None:
