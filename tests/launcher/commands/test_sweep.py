@@ -372,7 +372,7 @@ def test_a_run_left_with_a_full_disk_costs_no_trial(
         reason = "OSError: [Errno 28] No space left on device"
         print(json.dumps({"event": "stop", "time": 1.0, "trial": 0, "run": RUN, "reason": reason}), file=file)
         print(json.dumps({**started, "run": second}), file=file)
-    make(second, begin=False).end(1, message=reason)
+    make(second, begin=False).end(1, host="host-0", message=reason)
     podrun(*SWEEP)
     kinds = [(event["event"], event.get("run")) for event in journal(folder)]
     assert ("stop", second) in kinds and ("fail", second) not in kinds
