@@ -346,13 +346,12 @@ class SweepRun:
         return _is_full_disk(trial.reason) and not trial.rungs
 
     def _room(self) -> str:
-        """Return how to make room for a sweep with early stopping, whose trials at rungs keep their checkpoints."""
+        """Return a remedy for a full disk that names the checkpoints of trials at rungs; empty without any."""
         staying = [trial for trial in self.state.trials.values() if trial.is_paused]
         if not staying:
             return ""
-        return (
-            f"; make room: {counted(len(staying), 'paused trial')} in {self._sweep.folders.runs} keep their checkpoints"
-        )
+        where = self._sweep.folders.runs
+        return f"; make room: {where} also holds the checkpoints of {counted(len(staying), 'paused trial')}, which may go on"
 
     def _record_lost(self, trial: Trial, run: str, reason: str) -> None:
         """Record that a trial has lost hosts, and use them no more. Raises SweepError if there are no others."""

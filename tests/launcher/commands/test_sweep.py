@@ -354,7 +354,8 @@ def test_a_full_disk_never_fails_a_trial_that_has_reached_a_rung(
     monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", full)
     for _ in range(3):
         done = podrun(*SWEEP)
-        assert done.code == 1 and "No space left on device; make room: 2 paused trials in " in done.err
+        assert done.code == 1 and "No space left on device; make room: " in done.err
+        assert "holds the checkpoints of 2 paused trials, which may go on; go on with:" in done.err
     monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", trained)
     done = podrun(*SWEEP)
     assert done.code == 0, done.err
