@@ -6,12 +6,15 @@ Until then no device is used, and nothing that belongs to a particular attempt i
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import site
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from ..contract import ENV_MAIN_PID, ENV_PID
 
@@ -22,18 +25,22 @@ PRESTART = "--prestart"
 HOLD = "--hold"
 """Argument of a worker that is prewarmed for a later run on a held pod, perhaps in half an hour and with other code."""
 _NICE = 19
+_CLOCK = (
+    20_000_000  # nanoseconds by which the time of a change may be too early, because the kernel's clock for files ticks
+)
 _SMALL = {"embedding": (16, 8), "weights": (8, 8)}
 
 
 def wait_to_start(import_modules: Callable[[], None], how: str) -> None:
     """Import modules, wait for the agent's orders, then take on the worker's environment, working directory and output.
 
-    On a held pod, files may have changed since the imports. Then the process starts again, as the worker, without them.
+    On a held pod, files may have changed since this process was started. Then it starts again, as the worker, without them.
 
     Args:
         import_modules: imports what training needs.
         how: PREWARM, PRESTART or HOLD.
     """
+    packages = _packages() if how == HOLD else {}
     importing = os.dup(1)  # the agent reads its end, and so learns when the imports are done
     with tempfile.TemporaryFile() as printed:
         _print_to(printed.fileno())
@@ -42,14 +49,14 @@ def wait_to_start(import_modules: Callable[[], None], how: str) -> None:
                 _import_at_low_priority(import_modules)
             else:
                 import_modules()
-        files = dict(_imported_files()) if how == HOLD else {}
+        files = _imported_files() if how == HOLD else {}
         os.close(importing)
         orders = _await_orders()
         os.chdir(orders["folder"])
         out = os.open(orders["output"], os.O_WRONLY | os.O_APPEND)
         _print_to(out)
         os.chdir(orders["cwd"])
-        if how == HOLD and (reason := _why_stale(files)):
+        if how == HOLD and (reason := _why_stale(files, packages, _start_time())):
             print(f"cold start: {reason}", flush=True)
             _start_again(orders["env"])
         printed.seek(0)
@@ -58,7 +65,11 @@ def wait_to_start(import_modules: Callable[[], None], how: str) -> None:
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     sys.path[0] = os.getcwd()
+    del sys.argv[1:]  # which modules of the job may parse when they are imported
     _set_environ(orders["env"])
+    tempfile.tempdir = None  # it was chosen by the environment before
+    sys.path_importer_cache.clear()  # folders of Python's path may have appeared meanwhile
+    importlib.invalidate_caches()
 
 
 def trace_small_step() -> None:
@@ -89,30 +100,72 @@ def trace_small_step() -> None:
     jax.jit(step).trace(params, state, jax.ShapeDtypeStruct((2, 4), jnp.int32), key)
 
 
-def _imported_files() -> Iterator[tuple[str, tuple[int, int]]]:
-    """Yield path and version of the file of each imported module; (0, 0) for a file that is gone."""
-    for module in list(sys.modules.values()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str):
-            yield path, _version(path)
+class _Version(NamedTuple):
+    """A file or folder as it was at some time; all zero if there is none."""
+
+    changed: int = 0
+    """Time of the last change, in nanoseconds."""
+    mtime: int = 0
+    size: int = 0
+    inode: int = 0
 
 
-def _version(path: str) -> tuple[int, int]:
+def _imported_files() -> dict[str, _Version]:
+    """Return the version of the file of each imported module, by its path."""
+    paths = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    return {path: _version(path) for path in paths if isinstance(path, str)}
+
+
+def _packages() -> dict[str, _Version]:
+    """Return the versions of the files and folders in the places of installed packages, and of those places.
+
+    A new one may be a package that an import has looked for in vain, or a `.pth` file, which changes Python's path.
+    """
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    settings = os.path.join(sys.prefix, "pyvenv.cfg")
+    packages = {settings: _version(settings)}
+    for place in [*site.getsitepackages(), *user]:
+        packages[place] = _Version(inode=_version(place).inode)
+        with contextlib.suppress(OSError), os.scandir(place) as entries:
+            for entry in entries:
+                if entry.name == "__pycache__":  # an import may make it
+                    continue
+                is_read = entry.name.endswith(".pth")
+                packages[entry.path] = _version(entry.path) if is_read else _Version(inode=entry.inode())
+    return packages
+
+
+def _version(path: str) -> _Version:
     try:
         status = os.stat(path)
     except OSError:
-        return 0, 0
-    return status.st_mtime_ns, status.st_size
+        return _Version()
+    # Package managers link files into further environments, which changes the time of the inode, not the file.
+    changed = status.st_ctime_ns if status.st_nlink == 1 else min(status.st_ctime_ns, status.st_mtime_ns)
+    return _Version(changed, status.st_mtime_ns, status.st_size, status.st_ino)
 
 
-def _why_stale(files: dict[str, tuple[int, int]]) -> str:
+def _start_time() -> int:
+    """Return the time at which this process was started, in nanoseconds."""
+    with open("/proc/self/stat") as file:
+        ticks = int(file.read().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - int(age * 1e9) - _CLOCK
+
+
+def _why_stale(files: dict[str, _Version], packages: dict[str, _Version], start: int) -> str:
     """Return why an import would give something else now; empty if all modules are those that would be imported.
 
     Args:
-        files: the imported files with their versions at that time.
+        files: the imported files as they were after the imports.
+        packages: the installed packages before the imports.
+        start: time at which this process was started.
     """
-    for path, version in files.items():
-        if _version(path) != version:
+    before = {**packages, **files}
+    now = {**_packages(), **{path: _version(path) for path in files}}
+    for path in sorted({*before, *now}):
+        version = before.get(path, _Version())
+        if version.changed >= start or version != now.get(path, _Version()):
             return f"{path} has changed since this pod was held"
     with os.scandir() as entries:  # of the working directory, which comes first on Python's path
         for entry in entries:

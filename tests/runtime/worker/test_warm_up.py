@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -32,14 +33,105 @@ def test_what_makes_imported_modules_stale(tmp_path: Path, monkeypatch: pytest.M
     module = tmp_path / "package.py"
     module.write_text("x = 1\n")
     files = {str(module): prewarm._version(str(module))}
-    assert prewarm._why_stale(files) == ""
+    packages = prewarm._packages()
+    start = 1 << 63  # long after all changes
+
+    def why_stale() -> str:
+        return prewarm._why_stale(files, packages, start)
+
+    assert why_stale() == ""
     (job / "mine.py").write_text("")
     (job / "json").mkdir()  # a folder without __init__.py comes after the standard library
-    assert prewarm._why_stale(files) == ""
+    assert why_stale() == ""
     (job / "json.py").write_text("")
-    assert "json.py in the job's folder has the name of a module" in prewarm._why_stale(files)
+    assert "json.py in the job's folder has the name of a module" in why_stale()
     (job / "json.py").unlink()
     module.write_text("x = 22\n")
-    assert prewarm._why_stale(files) == f"{module} has changed since this pod was held"
+    assert why_stale() == f"{module} has changed since this pod was held"
     module.unlink()
-    assert "has changed" in prewarm._why_stale(files)
+    assert "has changed" in why_stale()
+
+
+def test_a_file_that_changed_while_the_modules_were_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows which version of it was read."""
+    monkeypatch.chdir(tmp_path)
+    start = prewarm._start_time()
+    assert prewarm._why_stale({}, {**prewarm._packages()}, start) == ""
+    module = tmp_path / "package.py"
+    module.write_text("x = 1\n")
+    os.utime(module, (0, 0))  # as `cp -p` does
+    assert prewarm._why_stale({str(module): prewarm._version(str(module))}, prewarm._packages(), start) == (
+        f"{module} has changed since this pod was held"
+    )
+
+
+def test_a_link_to_a_file_is_no_change(tmp_path: Path) -> None:
+    """Package managers link files of one environment into the next."""
+    file = tmp_path / "file"
+    file.write_text("")
+    (tmp_path / "first").hardlink_to(file)
+    before = prewarm._version(str(file))
+    (tmp_path / "second").hardlink_to(file)
+    assert prewarm._version(str(file)) == before
+
+
+def test_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new package, a `.pth` file, and a place that appears are noticed; compiled files are not."""
+    place = tmp_path / "site-packages"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prewarm.site, "getsitepackages", lambda: [str(place)])
+
+    def why_stale() -> str:
+        return prewarm._why_stale({}, packages, 1 << 63)
+
+    packages = prewarm._packages()
+    place.mkdir()
+    assert why_stale() == f"{place} has changed since this pod was held"
+    packages = prewarm._packages()
+    (place / "__pycache__").mkdir()
+    assert why_stale() == ""
+    (place / "installed").mkdir()
+    assert f"{place}/installed has changed" in why_stale()
+    (place / "editable.pth").write_text("/a\n")
+    packages = prewarm._packages()
+    (place / "editable.pth").write_text("/another\n")
+    assert f"{place}/editable.pth has changed" in why_stale()
+
+
+BECOME = """
+import os, sys, tempfile
+from podrun.runtime.worker import prewarm
+tempfile.gettempdir()
+prewarm.wait_to_start(lambda: None, prewarm.HOLD)
+import appeared
+print(sys.argv[1:], tempfile.gettempdir())
+"""
+
+
+def test_a_job_finds_what_it_would_find_in_a_new_process(tmp_path: Path) -> None:
+    """Folders of Python's path that have appeared, the folder for temporary files, and no argument of podrun's."""
+    (tmp_path / "job").mkdir()
+    output = tmp_path / "output"
+    output.touch()
+    late = tmp_path / "late"
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{late}:{os.environ.get('PYTHONPATH', '')}",
+        "PODRUN_PID": "1",
+        "PODRUN_MAIN_PID": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", BECOME, prewarm.HOLD], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.read() == b""  # at its end when the imports are done
+        late.mkdir()
+        (late / "appeared.py").write_text("")
+        orders = {
+            "env": {**env, "TMPDIR": str(late)},
+            "cwd": str(tmp_path / "job"),
+            "output": str(output),
+            "folder": str(tmp_path),
+        }
+        process.communicate(json.dumps(orders).encode() + b"\n", timeout=100)
+    assert output.read_text() == f"[] {late}\n"
