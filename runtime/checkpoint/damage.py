@@ -75,8 +75,8 @@ def no_metadata(error: Exception) -> str:
 
 
 def no_manifest(step: int) -> str:
-    """Return the reason to report for a checkpoint without a manifest, which a save writes last."""
-    return f"checkpoint {step} has no manifest, so its save was not completed"
+    """Return the reason to report for a checkpoint without a manifest."""
+    return f"checkpoint {step} has no manifest, which a save writes last"
 
 
 def is_host_fault(error: Exception) -> bool:

@@ -13,6 +13,7 @@ barrier, so that one that cannot read is able to report it (restore.py); or proc
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ from .damage import (
     require_frozen,
     unreadable,
 )
-from .manifest import Verification, verify
+from .manifest import Verification, has_manifest, verify
 from .names import FROZEN, META, STATE
 from .numbered import make_directory, path_of, rename_damaged, steps_in
 from .retention import Retention, best_step, remove_incomplete
@@ -131,6 +132,14 @@ class CheckpointFolder:
         after = rename_damaged(before, damaged_name(before.with_name(str(step))))
         self.storage.after_removal(before)
         return after
+
+    def has_no_manifest(self, step: int) -> bool:
+        """Return whether a checkpoint has metadata, but no manifest to verify it by."""
+        folder = self.path(step)
+        try:
+            return os.path.isfile(folder / METADATA) and not has_manifest(folder)
+        except OSError:
+            return False  # a fault of this host, which reading will tell
 
     def problem(self, step: int) -> str | None:
         """Compare all digests of a checkpoint that is not read. Return what is wrong with it; None if it is whole.

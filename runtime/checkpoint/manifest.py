@@ -86,9 +86,9 @@ def verify(step: int, folder: Path, full: bool) -> bool:
         HostFaultError: a file cannot be read on this host at the moment.
     """
     path = folder / CHECKPOINT_MANIFEST
-    if not os.path.lexists(path):
-        return False
     try:
+        if not has_manifest(folder):
+            return False
         files = parse_manifest(_read(step, path))
     except OSError as error:
         raise unreadable(step, folder, error) from None
@@ -111,6 +111,15 @@ def verify(step: int, folder: Path, full: bool) -> bool:
             raise DamagedCheckpointError(step, folder / unlisted, "the manifest does not list it")
     except OSError as error:
         raise unreadable(step, folder, error) from None
+    return True
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return whether a checkpoint has a manifest, be it a damaged one. Raises OSError if this host cannot tell."""
+    try:
+        (folder / CHECKPOINT_MANIFEST).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     return True
 
 

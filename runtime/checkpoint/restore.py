@@ -16,7 +16,7 @@ from ..distributed import gather
 from ..state import StateDict
 from ..wording import first_rows
 from ..worker.progress import Reporter
-from .damage import DamagedCheckpointError
+from .damage import DamagedCheckpointError, no_manifest
 from .folder import CheckpointFolder, Target
 from .names import FROZEN
 from .process_zero import Read, restore_from_process_zero
@@ -42,6 +42,8 @@ def restore_newest(
     Process 0 names a checkpoint; all processes read it, and use it only if all of them succeed. If only process 0 sees the
     checkpoints, it reads them for all. Damaged checkpoints get another name, so that no later run tries them, but only once
     an older one was restored: a host that cannot read any of them must not rename them all.
+
+    A checkpoint without a manifest is tried last: its save was cut off, unless an older podrun or another tool has made it.
 
     Args:
         checkpoints: the job's checkpoints.
@@ -137,7 +139,7 @@ def _newest_of_all(
     checkpoints: CheckpointFolder, target: Target[M, T], reporter: Reporter, newer_than: int | None
 ) -> tuple[int, T] | None:
     me = jax.process_index()
-    candidates, damaged = _candidates(checkpoints, newer_than)
+    candidates, damaged, unlisted = _candidates(checkpoints, newer_than)
     while (step := int(gather([next(candidates, _NONE)])[0, 0])) != _NONE:
         reporter.phase(Phase.RESTORE)
         problem = restored = None
@@ -148,7 +150,7 @@ def _newest_of_all(
         unable = np.flatnonzero(gather([problem is not None])[:, 0])
         if not unable.size and restored is not None:
             if me == 0:
-                _set_aside(checkpoints, damaged, step, reporter)
+                _conclude(checkpoints, step, damaged, unlisted, reporter)
             return step, restored
         damaged[step] = str(problem or f"process {unable[0]} cannot read checkpoint {step}")
         if me == unable[0] != 0:  # only this process knows the reason
@@ -156,7 +158,7 @@ def _newest_of_all(
     if damaged and newer_than is None:
         raise UserError(_none_left(checkpoints, damaged))
     if me == 0:
-        _tell(damaged, reporter)
+        _tell({**unlisted, **damaged}, reporter)
     return None
 
 
@@ -164,7 +166,7 @@ def _newest_here(
     checkpoints: CheckpointFolder, read: Read[M], reporter: Reporter, newer_than: int | None
 ) -> tuple[int, tuple[M, Arrays]] | None:
     """Return the step and the contents of the newest checkpoint that `read` can read here; None if there is none."""
-    candidates, damaged = _candidates(checkpoints, newer_than)
+    candidates, damaged, unlisted = _candidates(checkpoints, newer_than)
     for step in candidates:
         reporter.phase(Phase.RESTORE)
         try:
@@ -172,11 +174,11 @@ def _newest_here(
         except DamagedCheckpointError as error:
             damaged[step] = str(error)
             continue
-        _set_aside(checkpoints, damaged, step, reporter)
+        _conclude(checkpoints, step, damaged, unlisted, reporter)
         return step, contents
     if damaged and newer_than is None:
         raise UserError(_none_left(checkpoints, damaged))
-    _tell(damaged, reporter)
+    _tell({**unlisted, **damaged}, reporter)
     return None
 
 
@@ -185,11 +187,29 @@ def _tell(damaged: dict[int, str], reporter: Reporter) -> None:
         reporter.note(reason)
 
 
-def _candidates(checkpoints: CheckpointFolder, newer_than: int | None) -> tuple[Iterator[int], dict[int, str]]:
-    """Return the steps to try, the newest first, and for each path that cannot be a checkpoint the reason."""
+def _candidates(
+    checkpoints: CheckpointFolder, newer_than: int | None
+) -> tuple[Iterator[int], dict[int, str], dict[int, str]]:
+    """Return the steps to try: the newest first, but those without a manifest last, or not at all beside one in memory.
+
+    Returns also, with the reasons, the paths that cannot be checkpoints, and the checkpoints without a manifest.
+    """
     steps = [step for step in checkpoints.steps() if newer_than is None or step > newer_than]
     damaged = {step: f"checkpoint {step} is not valid: steps are below 2^31" for step in steps if step > _LAST_STEP}
-    return iter([step for step in steps if step <= _LAST_STEP]), damaged
+    valid = [step for step in steps if step <= _LAST_STEP]
+    unlisted = {step: no_manifest(step) for step in valid if checkpoints.has_no_manifest(step)}
+    order = [step for step in valid if step not in unlisted] + ([*unlisted] if newer_than is None else [])
+    return iter(order), damaged, unlisted
+
+
+def _conclude(
+    checkpoints: CheckpointFolder, step: int, damaged: dict[int, str], unlisted: dict[int, str], reporter: Reporter
+) -> None:
+    """Rename what could not be used before the step that was restored. Called on process 0 only."""
+    if step in unlisted:
+        reporter.note(f"checkpoint {step} has no manifest, so it was not verified")
+    newer = {other: reason for other, reason in unlisted.items() if other > step}
+    _set_aside(checkpoints, {**newer, **damaged}, step, reporter)
 
 
 def _set_aside(checkpoints: CheckpointFolder, damaged: dict[int, str], restored: int, reporter: Reporter) -> None:

@@ -13,11 +13,13 @@ import pytest
 from podrun.runtime.checkpoint.damage import DamagedCheckpointError
 from podrun.runtime.checkpoint.restore import set_aside_newer
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, UserError
+from podrun.runtime.storage.base import Storage
 from podrun.runtime.storage.process_disk import ProcessDisk
+from podrun.runtime.storage.shared_folder import SHARED_FOLDER
 from podrun.runtime.worker.progress import Reporter
 
 from ..strategies import assert_identical
-from .damage import DAMAGE, edit, empty, restore, state
+from .damage import DAMAGE, cut, edit, empty, restore, state
 from .saving import FINGERPRINT, job, opened, save
 
 
@@ -45,6 +47,45 @@ def test_a_damaged_checkpoint(tmp_path: Path, saved: Path, kind: str) -> None:
         assert restored is not None
         assert (restored.step, notes) == (20, [])
     assert os.path.lexists(f"{newest}.damaged-1")
+
+
+@pytest.mark.parametrize("storage", [SHARED_FOLDER, ProcessDisk("h0")])
+def test_a_save_that_was_cut_off_before_its_manifest(tmp_path: Path, saved: Path, storage: Storage) -> None:
+    """A power cut may leave files without their content, so an older checkpoint that can be verified is taken."""
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    newest = tmp_path / "checkpoints" / "20"
+    (newest / CHECKPOINT_MANIFEST).unlink()
+    with opened(tmp_path, storage=storage) as checkpoints:
+        restored, notes = restore(tmp_path, checkpoints, newer_than=15)
+        assert restored is None and notes == ["checkpoint 20 has no manifest, which a save writes last"]
+        restored, (note,) = restore(tmp_path, checkpoints)
+        assert restored is not None and restored.step == 10
+        assert_identical(restored.state, state(10))
+        assert note == (
+            "checkpoint 20 has no manifest, which a save writes last; the run continues from the one of step 10, and the "
+            f"damaged one is kept as {newest}.damaged-1"
+        )
+
+
+def test_a_checkpoint_without_a_manifest_is_the_last_resort(tmp_path: Path, saved: Path) -> None:
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "20" / CHECKPOINT_MANIFEST).unlink()
+    cut("state/manifest.ocdbt", 9)(tmp_path / "checkpoints" / "10")
+    with opened(tmp_path) as checkpoints:
+        restored, notes = restore(tmp_path, checkpoints)
+        assert restored is not None and restored.step == 20
+        assert notes[0] == "checkpoint 20 has no manifest, so it was not verified"
+        assert notes[1].startswith("checkpoint 10 cannot be read")
+
+
+def test_an_older_one_without_a_manifest_stays(tmp_path: Path, saved: Path) -> None:
+    """It is of an older podrun; this one has gone on from it."""
+    shutil.copytree(saved / "checkpoints", tmp_path / "checkpoints")
+    (tmp_path / "checkpoints" / "10" / CHECKPOINT_MANIFEST).unlink()
+    with opened(tmp_path) as checkpoints:
+        restored, notes = restore(tmp_path, checkpoints)
+        assert restored is not None and (restored.step, notes) == (20, [])
+        assert checkpoints.steps() == [20, 10]
 
 
 def test_only_newer_ones_are_tried_beside_one_in_memory(tmp_path: Path, saved: Path) -> None:
@@ -167,11 +208,13 @@ def test_nothing_has_changed(tmp_path: Path, saved: Path) -> None:
     meta = json.loads(path.read_text())
     del meta["config"]["model"]["dropout"], meta["config"]["accumulate"]
     path.write_text(json.dumps(meta))
-    (tmp_path / "checkpoints" / "20" / CHECKPOINT_MANIFEST).unlink()  # which podrun did not write then, either
+    for step in (10, 20):  # podrun did not write manifests then, either
+        (tmp_path / "checkpoints" / str(step) / CHECKPOINT_MANIFEST).unlink()
     with opened(tmp_path) as checkpoints:
-        restored, _ = restore(tmp_path, checkpoints)
+        restored, notes = restore(tmp_path, checkpoints)
     assert restored is not None
     assert (restored.step, restored.changes) == (20, [])
+    assert notes == ["checkpoint 20 has no manifest, so it was not verified"]
 
 
 def test_an_ensemble_of_no_members(tmp_path: Path) -> None:
