@@ -129,6 +129,21 @@ def test_a_restart_within_a_held_run(start: Start, held: Sandbox) -> None:
     await_ready(held)
 
 
+def test_a_variable_of_the_shell_that_a_library_has_read_already(
+    start: Start, held: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLAX_FIX_RNG_SEPARATOR", "1")
+    (held.path / "mine.py").write_text(
+        "import flax\ndef flat(options, peak, steps):\n"
+        "    print('separator', flax.config.flax_fix_rng_separator)\n    return lambda step: peak\n"
+    )
+    run = start(*JOB, "schedule.name=mine:flat")
+    assert run.end() == 0, run.stderr + notes(run)
+    assert "FLAX_FIX_RNG_SEPARATOR changed" in notes(run)
+    logs = list((held.path / "home" / "runs" / id_of(run) / "logs").glob("host-*.log"))
+    assert ["separator True" in log.read_text() for log in logs] == [True, True]
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 RESERVE = 1 << 30  # bytes of memory that must stay available
 SIZE = 300 << 20  # bytes that a prewarmed worker may take (docs/performance.md)
-_OWN = "PODRUN_"  # prefix of variables that no worker reads before it has its orders
-_EARLY = (
-    *("JAX_", "XLA_", "LIBTPU_", "TPU_", "CUDA_", "TF_", "LD_", "PYTHON", "GLIBC_", "MALLOC_", "NPROC", "HOME", "TZ"),
-    *("OMP_", "OPENBLAS_", "MKL_", "LANG", "LC_"),
+_HARMLESS = (
+    *("PODRUN_", "SSH_", "TERM", "XDG_SESSION_", "XDG_RUNTIME_DIR", "DBUS_SESSION_", "VTE_", "TMUX", "PWD", "OLDPWD"),
+    *("SHLVL", "WINDOWID", "DISPLAY", "WAYLAND_DISPLAY", "LS_COLORS", "COLUMNS", "LINES"),
+    "PYTEST_CURRENT_TEST",
 )
-"""Prefixes of variables that Python or a library may read when it starts or is imported."""
+"""Prefixes of variables that no import reads: podrun's own, and those that differ between two terminals or tests."""
 
 
 class PrewarmedWorkers:
@@ -39,7 +39,8 @@ class PrewarmedWorkers:
         self.survivors: Set[int] = set()
         """Pids that outlive the attempt: the prewarmed workers, and the first process of their PID namespace."""
         self._first = 0  # first process of their PID namespace
-        self._is_held = False
+        self.is_held = False
+        """They wait for a later run, which is told why one of them does not fit."""
         self._unused: Dict[int, _PrewarmedWorker] = {}  # by process number
 
     def start(self, specs: Sequence[Expected], count: int, argument: str = PREWARM) -> None:
@@ -54,7 +55,7 @@ class PrewarmedWorkers:
             return
         if memory_available() < RESERVE + SIZE * count:
             return
-        self._is_held = argument == HOLD
+        self.is_held = argument == HOLD
         try:
             self._unused = {}
             self._first = enter_pid_namespace()
@@ -95,12 +96,12 @@ class PrewarmedWorkers:
         """Start `worker` in the interpreter that was prewarmed for it. Returns False if there is none, or it has failed."""
         prewarmed = self._unused.pop(worker.process, None)
         if prewarmed is None:
-            worker.cold = "none is waiting for process %d" % worker.process if self._is_held else None
+            worker.cold = "none is waiting for process %d" % worker.process if self.is_held else None
             return False
         os.close(worker.open_output())  # made before the orders are sent, because it is opened as soon as they arrive
         reason = prewarmed.become(worker.spec, worker_env(worker.spec, extra_env))
         if reason:
-            worker.cold = reason if self._is_held else None
+            worker.cold = reason if self.is_held else None
             return False
         worker.pid, worker.was_prewarmed = prewarmed.pid, True
         return True
@@ -156,11 +157,9 @@ class _PrewarmedWorker:
 
 
 def _startup(spec: Expected) -> Dict[str, object]:
-    """Return the settings that a process cannot change after its start, by what they are."""
-    early = {name: value for name, value in worker_env(spec, {}).items() if name.startswith(_EARLY)}
-    env = {name: value for name, value in {**early, **spec["env"]}.items() if not name.startswith(_OWN)}
-    settings = {"its command": spec["argv"], "its threads": spec["threads"], "the pod's hosts": spec.get("names")}
-    return {**settings, **spec["path"], **env}
+    """Return by their names the settings that a process cannot change after its start, or that an import may read."""
+    env = {n: value for n, value in worker_env(spec, {}).items() if n != "_" and not n.startswith(_HARMLESS)}
+    return {"its command": spec["argv"], "its threads": spec["threads"], "the pod's hosts": spec.get("names"), **env}
 
 
 def _difference(before: Dict[str, object], now: Dict[str, object]) -> str:

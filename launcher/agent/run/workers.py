@@ -70,7 +70,10 @@ class Workers:
         env = dict(address_env(self._spec["internal"]), **env)
         for worker in self.each:
             try:
-                if not self.prewarmed.assign(worker, env):
+                if self._spec["is_program"]:
+                    worker.cold = "a program starts an interpreter of its own" if self.prewarmed.is_held else None
+                    self._start(worker, env)
+                elif not self.prewarmed.assign(worker, env):
                     self._start(worker, env)
             except OSError as error:  # no fork, or no output file
                 full = error.errno in FULL

@@ -57,6 +57,21 @@ def test_one_that_differs_too_much_ends(prewarmed: PrewarmedWorkers, change: dic
     assert not Path("orders").exists()
 
 
+def test_a_variable_that_an_import_may_have_read(prewarmed: PrewarmedWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pid,) = prewarmed.survivors
+    monkeypatch.setenv("FLAX_FIX_RNG_SEPARATOR", "1")
+    assert not prewarmed.assign(Worker(spec()), {})
+    os.waitpid(pid, 0)
+
+
+def test_another_terminal_makes_no_difference(prewarmed: PrewarmedWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
+    (pid,) = prewarmed.survivors
+    for name in ("SHLVL", "PWD", "_", "SSH_CONNECTION", "TERM", "XDG_SESSION_ID", "TMUX_PANE"):
+        monkeypatch.setenv(name, "another")
+    assert prewarmed.assign(Worker(spec()), {})
+    os.waitpid(pid, 0)
+
+
 def test_orders_come_after_the_output_is_there(prewarmed: PrewarmedWorkers, tmp_path: Path) -> None:
     """It opens its output as soon as it has them; without an output it gets none."""
     (pid,) = prewarmed.survivors

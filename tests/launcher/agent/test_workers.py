@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,15 @@ def test_stacks_are_told_only_when_they_were_asked_for(monkeypatch: pytest.Monke
     assert telemetry.dumped() is None and telemetry.seconds_left() is None
     telemetry.dump_stacks()
     assert telemetry.seconds_left() == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_program_on_a_held_pod_says_why_it_starts_cold(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    group = workers(monkeypatch, is_program=True)
+    group.prewarmed.is_held = True
+    for worker in group.each:
+        worker.spec.update(argv=["true"], output=str(tmp_path / "out"), cwd=str(tmp_path))
+    started: list[Any] = list(group.start({}))
+    assert {frame["cold"] for frame in started} == {"a program starts an interpreter of its own"}
+    for frame in started:
+        os.waitpid(frame["pid"], 0)
