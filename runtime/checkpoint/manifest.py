@@ -38,10 +38,12 @@ def flush_and_list(folder: Path, linked: Files | None = None) -> Files:
 
 
 def write_manifest(folder: Path, files: Files) -> None:
-    """Write the manifest of a checkpoint whose other files are complete, atomically. Raises OSError."""
+    """Write the manifest of a checkpoint whose other files are on the disk, atomically, and flush it. Raises OSError."""
     fresh = folder / f".{CHECKPOINT_MANIFEST}"
     fresh.write_text(json.dumps({"algorithm": "sha256", "files": files}), encoding="utf-8")
+    _flush(fresh)
     fresh.replace(folder / CHECKPOINT_MANIFEST)
+    _flush(folder)
 
 
 def _facts(path: Path) -> tuple[int, str]:
@@ -51,14 +53,18 @@ def _facts(path: Path) -> tuple[int, str]:
 def flush(folder: Path) -> None:
     """Flush all files and folders of a checkpoint to the disk. Raises OSError."""
     for path in [*folder.rglob("*"), folder, folder.parent]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            if not path.is_dir():  # some network file systems cannot flush a folder
-                raise
-        finally:
-            os.close(descriptor)
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some network file systems cannot flush a folder
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def digest(path: Path) -> str:

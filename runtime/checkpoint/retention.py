@@ -66,12 +66,17 @@ def remove_superseded(folders: Mapping[int, Path], retention: Retention) -> list
     costs = _costs(folders, retention.ranking)
     pinned = [step for step, folder in folders.items() if (folder / CHECKPOINT_PINNED).exists()]
     gone = [folders[step] for step in superseded(costs, retention.keep, retention.keep_best, pinned)]
-    for before in gone:
-        after = before.with_name(before.name + _REMOVED)
-        shutil.rmtree(after, ignore_errors=True)
-        before.rename(after)
-        shutil.rmtree(after, ignore_errors=True)
+    for folder in gone:
+        remove(folder)
     return gone
+
+
+def remove(folder: Path) -> None:
+    """Remove a checkpoint. Raises OSError if it cannot be renamed first."""
+    after = folder.with_name(folder.name + _REMOVED)
+    shutil.rmtree(after, ignore_errors=True)
+    folder.rename(after)
+    shutil.rmtree(after, ignore_errors=True)
 
 
 def remove_incomplete(directory: Path) -> None:

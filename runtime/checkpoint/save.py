@@ -8,6 +8,7 @@ checkpoint is kept, in case the machine loses power.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import shutil
@@ -32,7 +33,7 @@ from .manifest import digest, flush_and_list, write_manifest
 from .names import COMMITTED, FROZEN, LINKS, STATE
 from .numbered import path_of, steps_in
 from .pieces import gather_whole
-from .retention import Retention, remove_superseded
+from .retention import Retention, remove, remove_superseded
 
 if TYPE_CHECKING:
     from .orbax_files import CheckpointWriter
@@ -198,11 +199,11 @@ class Saves:
     def _finish(self, step: int) -> None:
         folder = path_of(self._directory, step)
         try:
-            files = flush_and_list(folder, self._linked)
+            write_manifest(folder, flush_and_list(folder, self._linked))
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)  # without a manifest, missing data would not be noticed
+            with contextlib.suppress(OSError):
+                remove(folder)  # without a manifest, missing data would not be noticed
             raise
-        write_manifest(folder, files)
         if (folder / FROZEN).is_dir():
             self.frozen_in, self.is_frozen_verified = folder, True
         self._storage.after_save(folder)

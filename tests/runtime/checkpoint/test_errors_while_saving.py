@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from podrun.runtime.checkpoint import orbax_files
+from podrun.runtime.checkpoint.manifest import has_manifest
 from podrun.runtime.checkpoint.store import Checkpoints
 from podrun.runtime.config import Checkpoint, Config
 from podrun.runtime.contract import CHECKPOINT_MANIFEST, SaveError
@@ -125,3 +128,47 @@ def test_an_event_that_cannot_be_written(tmp_path: Path) -> None:
         assert checkpoints.completed(wait=True) is None
         assert checkpoints.steps() == [6]
         assert (checkpoints.path(6) / CHECKPOINT_MANIFEST).is_file()
+
+
+def flushed(monkeypatch: pytest.MonkeyPatch, look: Callable[[str], None]) -> None:
+    """Call `look` with the path of each file and folder that is flushed to the disk, before that."""
+    fsync = os.fsync
+
+    def flush(descriptor: int) -> None:
+        look(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", flush)
+
+
+def test_the_manifest_is_on_the_disk_before_the_older_checkpoint_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut could leave none that can be verified."""
+    with opened(tmp_path, keep=1) as checkpoints:
+        save(checkpoints, 3)
+        folder = checkpoints.path(6)
+        seen: list[tuple[str, bool, list[int]]] = []
+        flushed(monkeypatch, lambda path: seen.append((path, has_manifest(folder), checkpoints.steps())))
+        save(checkpoints, 6)
+        assert seen[-2:] == [
+            (str(folder / f".{CHECKPOINT_MANIFEST}"), False, [6, 3]),
+            (str(folder), True, [6, 3]),
+        ]
+        assert checkpoints.steps() == [6]
+
+
+def test_a_disk_that_is_full_when_the_manifest_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left that has the name of a checkpoint, so the next run takes the one that the message names."""
+
+    def look(path: str) -> None:
+        if path.endswith(f".{CHECKPOINT_MANIFEST}"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    with opened(tmp_path) as checkpoints:
+        save(checkpoints, 3)
+        flushed(monkeypatch, look)
+        checkpoints.save(6, state(6), 0, CONFIG, b"", None)
+        with pytest.raises(SaveError, match="No space left on device; the last good checkpoint is of step 3"):
+            checkpoints.completed(wait=True)
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["3"]
