@@ -105,7 +105,7 @@ class Results:
         )
         self._checkpoints.when_complete(self._tell_complete)
         self.next_save = 0
-        """Step of the next save, if it is known: with `checkpoint.every: auto`."""
+        """Step of the next save, if it is known, with `checkpoint.every: auto`; otherwise 0."""
         self._memory: MemoryCheckpoints | None = None
         self.saved: int | None = None
         """Step of the checkpoint on disk that was restored, or of the last save that was started."""
@@ -215,9 +215,9 @@ class Results:
             sampled = False
         return bool(gather([sampled])[0, 0])
 
-    def prepare_saves(self) -> None:
-        """Import the modules that a save needs, in a background thread."""
-        self._checkpoints.prepare()
+    def prepare_saves(self, wait: bool = False) -> None:
+        """Import the modules that a save needs, in a background thread. `wait`: wait until that is done."""
+        self._checkpoints.prepare(wait)
 
     def save(
         self,

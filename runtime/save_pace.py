@@ -16,7 +16,7 @@ SHARE = 0.01
 """Share of a job's time for which training may stop to save."""
 FIRST = 10
 """Steps before the first save of a process, which measures what a save costs."""
-_RECENT = 5  # saves whose cost counts: the median of them, so that one slow save does not delay the next ones
+_RECENT = 5  # saves whose cost counts: the lower median of them, so that one slow save does not delay the next ones
 _LOOK_AGAIN = 0.1  # share of the steps since the last save after which a save that is not complete is looked at again
 _LONGEST = 2**31 - 1  # a step is an int32
 
@@ -43,7 +43,7 @@ class SavePace:
         seconds = max(1e-9, begun - self._since) / max(1, step - self._last)
         self._costs.append(now - begun)
         self._last, self._since = step, now
-        return self._until(step, math.ceil(statistics.median(self._costs) / SHARE / seconds))
+        return self._until(step, math.ceil(statistics.median_low(self._costs) / SHARE / seconds))
 
     def waits(self, step: int) -> int:
         """Return after how many steps to look again, because the last save is not complete after this one."""

@@ -549,8 +549,9 @@ class Trainer:
         if self._pace is None or step != self._pace.next:
             return False
         self._drain()
+        self._results.prepare_saves(wait=True)  # no part of what a save costs
         later = self._of_process_zero(self._pace.waits(step) if self._results.is_saving else 0)
-        self._pace.next = step + later
+        self._look_at(step + later)
         return not later
 
     def _plan_next_save(self, begun: float) -> None:
@@ -559,13 +560,18 @@ class Trainer:
             return
         step, now = self._counts.step, time.monotonic()
         until = self._of_process_zero(self._pace.saved(step, begun, now))
-        self._pace.next = self._results.next_save = step + until
+        self._look_at(step + until)
         if not self._told_pace or not self._told_pace / 2 <= until <= self._told_pace * 2:
             self._told_pace = until
             self._note(
-                f"checkpoint.every: auto: the next save is {counted(until, 'step')} later; training stopped for "
-                f"{now - begun:.2g} s for this one"
+                f"checkpoint.every: auto: the next save is {counted(self._results.next_save - step, 'step')} later; training "
+                f"stopped for {now - begun:.2g} s for this one"
             )
+
+    def _look_at(self, step: int) -> None:
+        """Set after which step to look whether to save. The last step is saved in any case."""
+        assert self._pace is not None
+        self._pace.next, self._results.next_save = step, min(step, self._counts.last)
 
     def _of_process_zero(self, steps: int) -> int:
         """Return a number of process 0, which alone knows the times. No step may be in flight."""
@@ -600,6 +606,7 @@ class Trainer:
 
     def _complete_save(self) -> None:
         """Save the last step done, unless it is saved, and wait until its checkpoint is complete."""
+        self._results.next_save = 0  # there is none after it
         if self._results.saved != self._counts.step:
             self._verify()
             self._save()

@@ -186,9 +186,9 @@ class CheckpointFolder:
         """
         self._saves.start(step, state, meta, metrics or {}, frozen or {})
 
-    def prepare(self) -> None:
-        """Prepare for the first save in a background thread."""
-        self._saves.prepare()
+    def prepare(self, wait: bool = False) -> None:
+        """Prepare for the first save in a background thread. `wait`: wait until that is done."""
+        self._saves.prepare(wait)
 
     def completed(self, wait: bool = False) -> int | None:
         """Return the step of a save that completed since the last call, else None. Raises SaveError if it failed.

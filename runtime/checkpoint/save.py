@@ -61,6 +61,7 @@ class Saves:
         self._primary = jax.process_index() == 0
         self._saves = self._primary or self._in_parts
         self._writer: CheckpointWriter | None = None
+        self._importing: threading.Thread | None = None
         self._saving: tuple[int, Background] | None = None
         """Step of the save in progress, and the thread that completes it."""
         self.tell: Callable[[int], None] = lambda step: None
@@ -74,10 +75,17 @@ class Saves:
         self._untold: OSError | None = None
         """Error of `tell`, which the next call of `completed` raises: the checkpoint is complete all the same."""
 
-    def prepare(self) -> None:
-        """Import orbax in a background thread, if this process saves, so that the first save does not wait for it."""
-        if self._saves:
-            threading.Thread(target=importlib.import_module, args=(f"{__package__}.orbax_files",), daemon=True).start()
+    def prepare(self, wait: bool = False) -> None:
+        """Import orbax in a background thread, if this process saves, so that the first save does not wait for it.
+
+        `wait`: wait until it is imported.
+        """
+        if self._saves and self._importing is None:
+            module = f"{__package__}.orbax_files"
+            self._importing = threading.Thread(target=importlib.import_module, args=(module,), daemon=True)
+            self._importing.start()
+        if wait and self._importing is not None:
+            self._importing.join()
 
     def stand_in(self) -> None:
         """Let this process save a replicated state in place of process 0, when process 0 is blocked."""

@@ -48,6 +48,12 @@ def test_one_slow_save_does_not_delay_the_next_ones() -> None:
     assert all(10 <= until <= 11 for until in steps)
 
 
+def test_a_slow_first_save_delays_only_the_second() -> None:
+    pace = SavePace(0, step=0, now=0.0)
+    assert pace.saved(10, begun=10.0, now=11.0) == 100
+    assert pace.saved(110, begun=111.0, now=111.1) == 10
+
+
 def test_a_save_that_is_not_complete_is_looked_at_again_soon() -> None:
     pace = SavePace(0, step=0, now=0.0)
     assert pace.waits(5) == 1

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from podrun.runtime import save_pace
+from podrun.runtime.checkpoint import save
 from podrun.runtime.checkpoint.manifest import verify
 from podrun.runtime.contract import CHECKPOINT_MANIFEST
 from podrun.runtime.save_pace import FIRST
@@ -77,4 +79,24 @@ def test_saves_at_their_own_pace_change_no_loss(tmp_path: Path) -> None:
     notes = [event["message"] for event in events if event["event"] == "note"]
     assert any(note.startswith("checkpoint.every: auto: the next save is ") for note in notes)
     following = [(event["step"], event["next"]) for event in events if "next" in event]
-    assert all(step < after for step, after in following)
+    assert all(step < after <= 60 for step, after in following)
+
+
+def test_the_step_of_the_next_save_is_not_over_when_a_slow_save_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one is due at the next step, but waits, and its step with it."""
+    metrics, complete = tmp_path / "run" / "metrics.jsonl", save.flush_and_list
+
+    def flush_late(*arguments: Any) -> Any:
+        wait_until(lambda: metrics.is_file() and '"step": 40,' in metrics.read_text(), "step 40", 60)
+        return complete(*arguments)
+
+    monkeypatch.setattr(save, "flush_and_list", flush_late)
+    monkeypatch.setattr(save_pace, "SHARE", 1e9)
+    train(tmp_path / "run", **{**JOB, "steps": 60, "checkpoint": {"every": "auto", "keep": 99}})
+    events = [json.loads(line) for line in (tmp_path / "run" / "events").read_text().splitlines()]
+    saves = [event for event in events if event["event"] == "checkpoint"]
+    assert saves[0]["step"] == 1 + FIRST
+    assert 40 <= saves[0]["next"] <= 60
+    assert "next" not in saves[-1]
