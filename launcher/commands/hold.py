@@ -10,6 +10,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING
 
 from podrun.runtime.config import Config
@@ -17,7 +18,17 @@ from podrun.runtime.contract import ExitCode, UnavailableError, UserError
 from podrun.runtime.wording import counted
 
 from ..hold.holder import expected_workers
-from ..hold.record import HOLDS, HoldRecord, NotHeldError, all_records, connect, hold_id, read_record, remove_stale
+from ..hold.record import (
+    HOLDS,
+    HoldRecord,
+    NotHeldError,
+    all_records,
+    connect,
+    hold_id,
+    read_record,
+    remove_stale,
+    shell_settings,
+)
 from ..hold.transport import ask
 from ..inventory.find import find_pod
 from ..inventory.pod_request import PodRequest
@@ -29,6 +40,7 @@ from ..pod.pod import Pod
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
 from ..run.signals import one_interrupt
+from ..transport.open_files import restore_limit
 from ..view.times import duration, parse_duration
 from .hold_process import Order
 
@@ -36,6 +48,8 @@ if TYPE_CHECKING:
     from ..staging.bundle import Bundle
 
 _SHORTEST = 10.0  # seconds that a hold may be idle
+_START = f"import sys; del sys.path[0]; from {Order.__module__} import main; main()"
+"""Program of the process of a hold: the current folder may have modules with the names of others."""
 _END = 20.0  # seconds for the process of a hold to end
 
 
@@ -51,7 +65,7 @@ def hold(where: PodRequest, idle: str) -> int:
         connect(id).close()
         since = time.strftime("%H:%M", time.localtime(read_record(id).since))
         raise UserError(f"this pod is held already, since {since}; `podrun release` ends that hold")
-    order = _order(pod, HoldRecord(id, _name(pod), 0, 0.0, seconds, agent_file()[0]))
+    order = _order(pod, HoldRecord(id, _name(pod), 0, 0.0, seconds, agent_file()[0], gethostname(), shell_settings()))
     try:
         log = open(private_folder(HOLDS) / f"{id}.log", "ab", opener=private)
     except OSError as error:
@@ -60,18 +74,20 @@ def hold(where: PodRequest, idle: str) -> int:
         ) from None
     with log, one_interrupt():
         process = subprocess.Popen(
-            [sys.executable, "-m", Order.__module__],
+            [sys.executable, "-c", _START],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             start_new_session=True,
         )
+        restore_limit(process.pid)
         try:
             return _follow(process, order)
         except BaseException:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END)
+            remove_stale(id)  # its log, if it has ended before it could do that itself
             raise
 
 
@@ -91,7 +107,8 @@ def _follow(process: subprocess.Popen[bytes], order: Order) -> int:
                 raise UserError(message["failed"]) if message["is_bad"] else UnavailableError(message["failed"])
             print(f"podrun: {message['say']}", file=sys.stderr, flush=True)
     process.wait(_END)
-    raise UnavailableError("the process that should hold the pod has ended; run `podrun hold` again")
+    words = (private_folder(HOLDS) / f"{order.record.id}.log").read_text(errors="replace").splitlines()
+    raise UnavailableError(f"the process that should hold the pod has ended: {(words or ['it said nothing'])[-1]}")
 
 
 def _check_supported(pod: Pod) -> None:
@@ -142,6 +159,8 @@ def list_holds() -> int:
 
 def _state(record: HoldRecord) -> str | None:
     """Return what a hold is doing; None if its process is gone, whose files are then removed."""
+    if record.host != gethostname():
+        return f"held on {record.host}; `podrun hold --list` and `podrun release` there say more and end it"
     try:
         status = ask(connect(record.id), {"ask": "status"})
     except NotHeldError as error:
@@ -163,14 +182,29 @@ def _has_record(id: str) -> bool:
 
 
 def release(where: PodRequest, everything: bool) -> int:
-    """End the hold of a pod, or all holds. Raises UserError if there is none, or if a run uses it."""
+    """End the hold of a pod, or all holds of this machine.
+
+    Raises:
+        UserError: there is none, or a run uses it.
+        UnavailableError: a hold could not be ended; all others have been.
+    """
     if everything:
-        ids = [record.id for record in all_records() if isinstance(record, HoldRecord)]
+        records = [record for record in all_records() if isinstance(record, HoldRecord)]
+        ids = [record.id for record in records if record.host == gethostname()]
         if not ids:
             print("no pod is held on this machine")
     else:
         ids = [hold_id(find_pod(where))]
-    used = [text for id in ids if (text := _release(id))]
+    used: list[str] = []
+    failed: list[str] = []
+    for id in ids:
+        try:
+            if text := _release(id):
+                used.append(text)
+        except UnavailableError as error:
+            failed.append(str(error))
+    if failed:
+        raise UnavailableError("\n".join([*failed, *used]))
     if used:
         raise UserError("\n".join(used))
     return ExitCode.DONE
@@ -189,7 +223,7 @@ def _release(id: str) -> str:
     except NotHeldError as error:
         remove_stale(id)
         if _has_record(id):
-            raise UnavailableError(f"{record.pod}: {error}; `kill {record.pid}` ends it") from None
+            raise UnavailableError(f"{record.pod}: {error}; `kill -9 {record.pid}` ends it") from None
         print(f"released: {record.pod} (its process was gone)")
         return ""
     if run := answer.get("run"):

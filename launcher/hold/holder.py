@@ -77,8 +77,10 @@ class _Place:
 
     def cold(self) -> str:
         """Return why a run would not find warm workers here; empty if it would."""
-        if self.agent is None or self.agent.has_ended:
+        if self.agent is None:
             return self.why
+        if self.agent.has_ended:
+            return f"its agent has ended{self.agent.why and f' ({self.agent.why})'}"
         if self.agent.warm is None:
             return "its interpreters are still importing"
         return "" if self.agent.warm == len(self.expects) else MEMORY
@@ -168,7 +170,6 @@ class Holder:
     def _needs_agent(self, place: _Place) -> bool:
         agent = place.agent
         if agent is not None and agent.has_ended and not place.is_put_off:
-            place.why = f"its agent has ended{agent.why and f' ({agent.why})'}"
             self._put_off(place)
         fits = agent is not None and not agent.has_ended and place.expects == place.workers
         return not fits and _now() >= place.due

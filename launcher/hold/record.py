@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import resource
 import socket
 import stat
 from collections.abc import Iterator
@@ -15,14 +16,27 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..agent.base.boot import boot_id
-from ..agent.base.schema import Malformed, count, loads, number, record, text
+from ..agent.base.schema import Malformed, count, loads, number, record, table, text
 from ..pod.home import podrun_home, private, private_folder
 from ..pod.pod import Pod
+from ..transport.open_files import USER_LIMITS
 
 HOLDS = "holds"
 _LIMIT = 1 << 16  # bytes of a record, or to read at once
 _LINE_LIMIT = 1 << 24  # bytes of a line on the socket, which may have the launcher's environment
-_RECORD = record({"id": text, "pod": text, "pid": count, "since": number, "idle": number, "agent": text})
+_RECORD = record(
+    {
+        "id": text,
+        "pod": text,
+        "pid": count,
+        "since": number,
+        "idle": number,
+        "agent": text,
+        "host": text,
+        "shell": table(text),
+    }
+)
+_NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,10 @@ class HoldRecord:
     """Seconds without a run after which the hold ends."""
     agent: str
     """Name of the agent's file, which is that of podrun's version."""
+    host: str
+    """Name of the machine on which its process runs; others may share the folder of the records."""
+    shell: dict[str, str]
+    """What its processes inherit from the shell, see `shell_settings`."""
 
 
 class NotHeldError(Exception):
@@ -48,8 +66,32 @@ class NotHeldError(Exception):
 def hold_id(pod: Pod) -> str:
     """Return the id of a pod's hold on this machine: the same for pod files that name the same hosts in the same way."""
     hosts = [[host.name, host.address, host.internal] for host in pod.all_hosts]
-    named = [boot_id(), pod.transport, pod.slice.name, hosts, asdict(pod.ssh), pod.home]
+    named: list[Any] = [boot_id(), pod.transport, pod.slice.name, hosts, asdict(pod.ssh), pod.home]
+    if pod.traits.files_are_here:  # a container may share the home of another, and not its other files
+        root = os.stat("/")
+        named += [root.st_dev, root.st_ino, [_link(f"/proc/self/ns/{name}") for name in _NAMESPACES]]
     return hashlib.sha256(json.dumps(named, default=str).encode()).hexdigest()[:12]
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def shell_settings() -> dict[str, str]:
+    """Return what a process inherits from its shell beside variables, by names for people."""
+    with open("/proc/self/status") as file:
+        umask = [line.split()[1] for line in file if line.startswith("Umask:")]
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    limits["RLIMIT_NOFILE"] = limits["RLIMIT_OFILE"] = USER_LIMITS  # podrun raises its own
+    return {
+        "umask": "".join(umask),
+        "CPU affinity": str(sorted(os.sched_getaffinity(0))),
+        "priority": str(os.getpriority(os.PRIO_PROCESS, 0)),
+        **{name: str(limit) for name, limit in limits.items()},
+    }
 
 
 def is_held(pod: Pod) -> bool:

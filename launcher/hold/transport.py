@@ -16,7 +16,17 @@ from ..plan.agent_file import agent_file
 from ..pod.errors import HostError
 from ..pod.pod import Host, Pod
 from ..transport.base import Channel, Transport, load_transport
-from .record import HoldRecord, NotHeldError, connect, hold_id, read_record, receive_line, remove_stale, send_line
+from .record import (
+    HoldRecord,
+    NotHeldError,
+    connect,
+    hold_id,
+    read_record,
+    receive_line,
+    remove_stale,
+    send_line,
+    shell_settings,
+)
 from .relay import DATA, ENDED, EOF, FINISH, receive_frame, send_frame
 
 _ANSWER = 5.0  # seconds for the process of the hold to answer
@@ -38,6 +48,12 @@ def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
         except NotHeldError:
             remove_stale(record.id)
             raise
+        if pod.traits.files_are_here and (differ := _other_settings(record)):
+            control.close()
+            raise NotHeldError(
+                f"{differ} of this shell differ from those of the shell that made it; `podrun release` and `podrun hold` "
+                "here renew it"
+            )
         answer = ask(control, {"ask": "use", "run": run_id})
         if "refused" in answer:
             control.close()
@@ -45,6 +61,11 @@ def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
         return HeldTransport(pod, record, run_id, control), _remark(record, _reasons(answer.get("cold")))
     except NotHeldError as why:
         return None, f"cold start: the hold of this pod is not used: {why}" if str(why) else ""
+
+
+def _other_settings(record: HoldRecord) -> str:
+    """Return which inherited settings of this process differ from those of a hold, as text."""
+    return ", ".join(name for name, value in shell_settings().items() if record.shell.get(name) != value)
 
 
 def _remark(record: HoldRecord, cold: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
 from ..staging.bundle import Bundle
+from ..transport.open_files import restore_limit
 from ..view.console import NoConsole
 from ..view.live_console import make_console
 from ..view.terminal import guarded_streams
@@ -81,6 +82,7 @@ def spawn(directory: RunDirectory, bundles: Sequence[Bundle] = (), *, adopt: boo
         stderr=log,
         start_new_session=True,
     )
+    restore_limit(process.pid)
     os.close(log)
     assert process.stdin is not None
     with process.stdin:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import resource
 
-_USER_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)
+USER_LIMITS = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""Soft and hard limit of open files of the shell."""
 
 
 def raise_limit() -> None:
     """Raise the soft limit of open files to the hard limit."""
-    _, hard = _USER_LIMITS
+    _, hard = USER_LIMITS
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError):
@@ -19,6 +20,6 @@ def raise_limit() -> None:
 def restore_limit(pid: int) -> None:
     """Restore the user's limit in child process `pid`, because programs that call select() break above 1024."""
     try:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, _USER_LIMITS)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, USER_LIMITS)
     except OSError:
         pass  # the child has ended

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -127,6 +129,30 @@ def test_a_restart_within_a_held_run(start: Start, held: Sandbox) -> None:
     run = start(*JOB[:-1], "steps=6", "checkpoint.every=2", "launch.max_restarts=1", "--inject", "kill:host=1@step=4")
     assert run.end() == 0, run.stderr + notes(run)
     await_ready(held)
+
+
+def test_a_killed_interpreter_is_replaced(held: Sandbox) -> None:
+    def waiting() -> set[int]:
+        return {pid for pid, command in processes_of(held).items() if "--hold" in command}
+
+    killed = waiting()
+    os.kill(min(killed), signal.SIGKILL)
+    wait_until(lambda: len(waiting()) == 2 and min(killed) not in waiting(), "there is another one", 120)
+    await_ready(held)
+
+
+def test_modules_of_the_current_folder_are_not_those_of_the_hold(sandbox: Sandbox) -> None:
+    (sandbox.path / "queue.py").write_text("raise SystemExit('executed')\n")
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("podrun")), "hold", *POD],
+        cwd=sandbox.path,
+        env=sandbox.env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sandbox.podrun("release", "--all").returncode == 0
 
 
 def test_a_variable_of_the_shell_that_a_library_has_read_already(

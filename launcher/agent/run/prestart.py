@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, Any, Dict, NoReturn, Optional
@@ -42,10 +43,13 @@ class PrestartedAgent:
         theirs.close()
 
     def read_line(self) -> bytes:
-        """Return the next line of the agent, a frame for the launcher; exits if the agent has ended."""
+        """Return the next line of the agent, a frame for the launcher; exits if the agent has ended, or is about to."""
         line = self._lines.readline()
         if not line:
             sys.exit("the agent has ended before it got its spec")
+        ended = json.loads(line).get("ended")
+        if ended:
+            sys.exit(ended)
         return line
 
     def start(self, spec: Spec) -> int:
@@ -82,9 +86,12 @@ def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
             _set_environ(frame["environ"])
         processes = [expand_expected(process) for process in frame["processes"]]
         prewarmed.start(processes, frame["count"], HOLD if "lease" in frame else PRESTART)
-        if "lease" in frame and prewarmed.wait_until_warm(sock):
-            _answer(sock, type="warm", workers=prewarmed.count)
+        if "lease" in frame:
+            _end_with_a_worker(sock, prewarmed)
+            if prewarmed.wait_until_warm(sock):
+                _answer(sock, type="warm", workers=prewarmed.count)
         line = lines.readline()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if line:
             spec, environ = json.loads(line)
             if environ is not None:
@@ -104,9 +111,25 @@ def _await_spec(sock: socket.socket, frame: PrestartFrame) -> NoReturn:
                 from .attempts import become_agent
 
                 become_agent(spec, listener, prewarmed)
-        kill_descendants(reap)
     finally:
-        os._exit(1)
+        try:
+            kill_descendants(reap)
+        finally:
+            os._exit(1)
+
+
+def _end_with_a_worker(sock: socket.socket, prewarmed: PrewarmedWorkers) -> None:
+    """End this process, and say why, as soon as a worker has ended that waits in it: the launcher starts it again."""
+
+    def look(*_: object) -> None:
+        why = prewarmed.why_lost()
+        if why:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _answer(sock, ended=why)
+            raise SystemExit
+
+    signal.signal(signal.SIGCHLD, look)
+    look()
 
 
 def _answer(sock: socket.socket, **fields: object) -> None:

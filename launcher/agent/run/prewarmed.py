@@ -84,6 +84,16 @@ class PrewarmedWorkers:
                     waiting.remove(fd)
         return True
 
+    def why_lost(self) -> str:
+        """Return how a waiting worker has ended, and reap it; empty if none has."""
+        for worker in self._unused.values():
+            pid, status = os.waitpid(worker.pid, os.WNOHANG)
+            if pid and os.WIFSIGNALED(status):
+                return "an interpreter that waited was killed by signal %d" % os.WTERMSIG(status)
+            if pid:
+                return "an interpreter that waited has ended with code %d" % os.WEXITSTATUS(status)
+        return ""
+
     def release_namespace(self) -> int:
         """Give the PID namespace to a new attempt, so that the prewarmed workers end with it.
 

@@ -6,10 +6,12 @@ import json
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
-from podrun.launcher.commands.hold import _check_supported, list_holds
+from podrun.launcher.commands.hold import _check_supported, list_holds, release
+from podrun.launcher.hold import record as record_module
 from podrun.launcher.hold.record import (
     HoldRecord,
     NotHeldError,
@@ -19,15 +21,17 @@ from podrun.launcher.hold.record import (
     hold_id,
     listen,
     read_record,
+    shell_settings,
     write_record,
 )
 from podrun.launcher.hold.transport import find_hold
+from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.agent_file import agent_file
 from podrun.launcher.pod.container import Container
 from podrun.launcher.pod.pod import Ssh
 from podrun.launcher.pod.slices import parse_slice
-from podrun.runtime.contract import UserError
+from podrun.runtime.contract import UnavailableError, UserError
 
 Folder = Path
 
@@ -44,7 +48,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
 
 def record(id: str, agent: str = "") -> HoldRecord:
-    return HoldRecord(id, "cpu-2x1", os.getpid(), 0.0, 60.0, agent or agent_file()[0])
+    return HoldRecord(id, "cpu-2x1", os.getpid(), 0.0, 60.0, agent or agent_file()[0], gethostname(), shell_settings())
 
 
 def test_what_makes_another_hold(folder: Folder) -> None:
@@ -130,6 +134,48 @@ def test_another_version_is_not_used(folder: Folder) -> None:
         write_record(file, record(id, "other.pyz"))
         transport, remark = find_hold(pod, "r")
     assert transport is None and "another version of podrun" in remark
+
+
+@pytest.mark.parametrize("name", ["umask", "CPU affinity", "priority", "RLIMIT_NOFILE"])
+def test_settings_of_another_shell(folder: Folder, name: str) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    id = hold_id(pod)
+    held = record(id)
+    assert name in held.shell
+    with claim(id) as file, listen(id):
+        write_record(file, replace(held, shell={**held.shell, name: "another"}))
+        transport, remark = find_hold(pod, "r")
+    assert transport is None
+    assert remark.startswith(f"cold start: the hold of this pod is not used: {name} of this shell differ")
+
+
+def test_another_container_has_another_hold(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    here, remote = hold_id(pod), hold_id(replace(pod, transport="ssh"))
+    monkeypatch.setattr(record_module, "_link", lambda path: "another")
+    assert hold_id(pod) != here
+    assert hold_id(replace(pod, transport="ssh")) == remote
+
+
+def test_holds_of_another_machine_are_left_alone(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both have the same home."""
+    path = folder / "a.json"
+    path.write_text(json.dumps(asdict(replace(record("a"), host="elsewhere"))))
+    list_holds()
+    assert "held on elsewhere" in capsys.readouterr().out
+    assert release(PodRequest(), everything=True) == 0
+    assert path.exists()
+
+
+def test_all_are_released_that_can_be(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """The process of the first does not answer; that of the second is gone."""
+    with claim("a") as file, listen("a"):
+        write_record(file, record("a"))
+        (folder / "b.json").write_text(json.dumps(asdict(record("b"))))
+        with pytest.raises(UnavailableError, match=f"did not answer.*kill -9 {os.getpid()}"):
+            release(PodRequest(), everything=True)
+    assert "released" in capsys.readouterr().out
+    assert not (folder / "b.json").exists()
 
 
 def test_the_list_names_files_that_are_no_records(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
