@@ -31,6 +31,7 @@ from .relay import DATA, ENDED, EOF, FINISH, receive_frame, send_frame
 
 _ANSWER = 5.0  # seconds for the process of the hold to answer
 _OPEN = 60.0  # seconds for it to start a command
+_LOOK, _STILL = 1.0, 3.0  # seconds between two looks whether it answers, and until it counts as standing still
 
 
 def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
@@ -118,7 +119,27 @@ class HeldTransport(Transport):
         self._lock = threading.Lock()
         self._channels: list[HeldChannel] = []
         self._own_transport: Transport | None = None
+        self._opening: set[socket.socket] = set()  # connections on which a command is being started
         self._is_closed = False
+        self._is_left = False  # the process of the hold does not answer any more
+        threading.Thread(target=self._watch, name="watch hold", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Leave the hold if its process stands still, before the agents miss the launcher."""
+        while not self._is_closed:
+            try:
+                with connect(self._record.id) as sock:
+                    ask(sock, {"ask": "status"}, _STILL)
+            except NotHeldError:
+                break
+            time.sleep(_LOOK)
+        with self._lock:
+            self._is_left = True
+            for channel in self._channels:
+                channel.drop()
+            for sock in self._opening:
+                with suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
 
     def open(self, host: Host, argv: Sequence[str]) -> Channel:
         request: dict[str, Any] = {"ask": "open", "run": self._run_id, "host": host.name, "argv": list(argv)}
@@ -126,7 +147,7 @@ class HeldTransport(Transport):
             request["env"] = dict(os.environ)
         try:
             sock = connect(self._record.id)
-            answer = ask(sock, request, _OPEN)
+            answer = self._ask_to_open(sock, request)
         except NotHeldError:
             return self._own().open(host, argv)
         if answer.get("opened"):
@@ -136,12 +157,27 @@ class HeldTransport(Transport):
             raise HostError(host.name, str(answer["error"]), bool(answer.get("dropped")))
         return self._own().open(host, argv)
 
+    def _ask_to_open(self, sock: socket.socket, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer of the hold's process. Raises NotHeldError."""
+        with self._lock:
+            if self._is_left:
+                sock.close()
+                raise NotHeldError("its process does not answer")
+            self._opening.add(sock)
+        try:
+            return ask(sock, request, _OPEN)
+        finally:
+            with self._lock:
+                self._opening.discard(sock)
+
     def _add(self, channel: HeldChannel) -> HeldChannel:
         with self._lock:
             self._channels = [other for other in self._channels if not other.is_closed]
             self._channels.append(channel)
             if self._is_closed:
                 channel.close()
+            elif self._is_left:
+                channel.drop()
         return channel
 
     def _own(self) -> Transport:
@@ -197,6 +233,11 @@ class HeldChannel(Channel):
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
+
+    def drop(self) -> None:
+        """Cut the connection, so that its reader sees the end and connects again."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def stderr_tail(self) -> str:
         return str(self._end().get("stderr") or "")

@@ -125,6 +125,21 @@ def test_the_holder_dies_during_a_run_which_goes_on(start: Start, held: Sandbox)
     assert processes_of(held) == {}
 
 
+def test_the_holder_stands_still_during_a_run_which_goes_on(start: Start, held: Sandbox) -> None:
+    run = start(*JOB[:-1], "steps=100000")
+    run.wait_for(lambda e: e["event"] == "step")
+    holder = holder_of(held)
+    os.kill(holder, signal.SIGSTOP)
+    try:
+        later = run.of("step")[-1]["time"] + 12  # longer than the agents' lease
+        run.wait_for(lambda e: e["event"] == "step" and e["time"] > later)
+        run.process.send_signal(signal.SIGINT)
+        assert run.end() == 130
+    finally:
+        os.kill(holder, signal.SIGCONT)
+    await_ready(held)
+
+
 def test_a_restart_within_a_held_run(start: Start, held: Sandbox) -> None:
     run = start(*JOB[:-1], "steps=6", "checkpoint.every=2", "launch.max_restarts=1", "--inject", "kill:host=1@step=4")
     assert run.end() == 0, run.stderr + notes(run)
