@@ -26,7 +26,8 @@ RESERVE = 1 << 30  # bytes of memory that must stay available
 SIZE = 300 << 20  # bytes that a prewarmed worker may take (docs/performance.md)
 _HARMLESS = (
     *("PODRUN_", "SSH_", "TERM", "XDG_SESSION_", "XDG_RUNTIME_DIR", "DBUS_SESSION_", "VTE_", "TMUX", "PWD", "OLDPWD"),
-    *("SHLVL", "WINDOWID", "DISPLAY", "WAYLAND_DISPLAY", "LS_COLORS", "COLUMNS", "LINES"),
+    *("SHLVL", "WINDOWID", "DISPLAY", "WAYLAND_DISPLAY", "LS_COLORS", "COLUMNS", "LINES", "STY", "GPG_TTY"),
+    *("LC_TERMINAL", "ITERM_", "KONSOLE_", "GNOME_TERMINAL_", "VSCODE_", "WT_SESSION"),
     "PYTEST_CURRENT_TEST",
 )
 """Prefixes of variables that no import reads: podrun's own, and those that differ between two terminals or tests."""
