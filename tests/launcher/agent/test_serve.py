@@ -44,7 +44,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     used.mkdir(mode=0o700)
     spec = {"run": "r-1", "home": str(tmp_path), "dir": str(tmp_path), "lease": 60.0, "grace": 5.0, "code": None}
     spec |= {"files": {"config.json": "secret"}, "uses": [str(used)], "exclusive": False, "coordinator": False}
-    spec |= {"measures": False, "ports": None, "internal": None, "processes": [PROCESS]}
+    spec |= {"measures": False, "is_program": False, "ports": None, "internal": None, "processes": [PROCESS]}
     with socket.socket() as listener:
         yield Agent(spec, listener, HostLock(str(tmp_path)), PrewarmedWorkers(), Notice())
 
