@@ -98,5 +98,5 @@ def test_the_step_of_the_next_save_is_not_over_when_a_slow_save_is_complete(
     events = [json.loads(line) for line in (tmp_path / "run" / "events").read_text().splitlines()]
     saves = [event for event in events if event["event"] == "checkpoint"]
     assert saves[0]["step"] == 1 + FIRST
-    assert 40 <= saves[0]["next"] <= 60
+    assert 40 <= saves[0].get("next", 60) <= 60  # it is left out if training has come to the last save meanwhile
     assert "next" not in saves[-1]
