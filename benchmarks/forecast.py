@@ -150,7 +150,7 @@ def print_differences(made: Forecast, differences: Sequence[tuple[float, float]]
 
 
 class Killer:
-    """When the next worker of a run is to be killed: at random moments, from the first step on.
+    """Random moments, from the first step on, at which workers of a run are killed.
 
     While nobody has noticed a failure, none follows. A failure before a worker has started strikes it when it starts.
     """
