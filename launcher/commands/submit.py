@@ -12,9 +12,10 @@ from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, with_queue_options
 from ..request.request import Request, make_spec
 from ..run.pack import with_code
+from ..run.signals import unless_interrupted
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
-from ..rundir.submitted import pending_words_unless_interrupted
+from ..rundir.submitted import pending_words
 from .compile_ahead import compile_ahead
 
 
@@ -56,8 +57,9 @@ def _say(queue: Queue, name: str, directory: RunDirectory, as_json: bool) -> Non
     if as_json:
         print(json.dumps({"run": run, f"{name}_job": job, "directory": str(directory.path)}))
         return
+    words = unless_interrupted(lambda: pending_words(directory))
     print(
-        f"podrun: {pending_words_unless_interrupted(directory) or f'{run} is the {queue.title} job {job}'}\n"
+        f"podrun: {words or f'{run} is the {queue.title} job {job}'}\n"
         f"  podrun attach {run}    watch it\n  podrun status {run}    where it is in the queue\n"
         f"  podrun stop {run}      end it, or take it out of the queue"
     )

@@ -16,9 +16,10 @@ from ..pod.run_id import new_run_id, task_run_id
 from ..pod.secret_values import read_secrets
 from ..request.queue_options import Submission, with_queue_options
 from ..request.request import Request
+from ..run.signals import unless_interrupted
 from ..rundir.queues import Queue
 from ..rundir.runs import RunDirectory
-from ..rundir.submitted import pending_words_unless_interrupted
+from ..rundir.submitted import pending_words
 
 _ARRAY = AxisOption("--array", "for example --array optimizer.learning_rate=1e-3,1e-4", 1, 1000)
 _LISTED = 20  # runs named after the submission
@@ -100,7 +101,7 @@ def _say(
     print("\n".join(f"  {run.run_id}  {variant.name}" for run, variant in zip(runs[:_LISTED], variants, strict=False)))
     if len(runs) > _LISTED:
         print(f"  and {len(runs) - _LISTED} more")
-    if words := pending_words_unless_interrupted(runs[0]):
+    if words := unless_interrupted(lambda: pending_words(runs[0])):
         print(f"podrun: {words}")
     print(
         f"  podrun attach {group}    watch it to its end\n  podrun status {group}    all tasks\n"

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import current_thread, main_thread
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask podrun to stop."""
@@ -32,6 +34,32 @@ def one_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Hand a Ctrl-C over to its handler at the end, and not before. Changes nothing outside the main thread."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or current_thread() is not main_thread():
+        yield
+        return
+    received: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(signal.SIGINT, None)
+
+
+def unless_interrupted(question: Callable[[], T | None]) -> T | None:
+    """Return the answer; None after Ctrl-C, which ends only the question, however often it is pressed meanwhile."""
+    try:
+        with one_interrupt():
+            return question()
+    except KeyboardInterrupt:
+        return None
 
 
 class Signals:

@@ -93,11 +93,3 @@ def pending_words(directory: RunDirectory) -> str | None:
     if state is None or job is None or queue is None or not state.is_pending:
         return None
     return f"{directory.run_id} waits in the queue of {queue.title} as job {job}: {state.why_pending(job)}"
-
-
-def pending_words_unless_interrupted(directory: RunDirectory) -> str | None:
-    """Return why a new run waits, as `pending_words` does; None after Ctrl-C, so that the user is still told of the run."""
-    try:
-        return pending_words(directory)
-    except KeyboardInterrupt:
-        return None

@@ -7,8 +7,10 @@ import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from ...run.signals import deferred_interrupt
 from ...rundir.queues import QueueError
 
 _SLOW_AFTER = 3.0  # seconds after which an answer of SLURM's is late
@@ -29,6 +31,7 @@ _DUE_TO = {
     b"PREEMPTION": "PREEMPTED",
     b"JOB REQUEUE": "REQUEUED",
 }
+_KILLED_WITHIN = 1.0  # seconds, unless its file system hangs
 _PAUSE = 0.3  # seconds between two queries
 _NOT_OVER = ("RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
 _ENDED = {
@@ -123,32 +126,37 @@ def _run(
     command: Sequence[str], env: Mapping[str, str], limit: float, waits: Callable[[], None], after_interrupt: float
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a command like `subprocess.run`, with the same exceptions, and Interrupted."""
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=env,
-        start_new_session=True,  # Ctrl-C in the terminal is for the launcher
-    ) as process:
-        try:
+    with ExitStack() as starting:
+        starting.enter_context(deferred_interrupt())  # within Popen it would leave a program that nobody waits for
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            start_new_session=True,  # Ctrl-C in the terminal is for the launcher
+        ) as process:
             try:
-                output, errors = process.communicate(timeout=_SLOW_AFTER)
-            except subprocess.TimeoutExpired:
-                waits()
-                output, errors = process.communicate(timeout=limit - _SLOW_AFTER)
-        except KeyboardInterrupt:
-            try:
-                output, errors = process.communicate(timeout=after_interrupt)
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                starting.close()
+                try:
+                    output, errors = process.communicate(timeout=_SLOW_AFTER)
+                except subprocess.TimeoutExpired:
+                    waits()
+                    output, errors = process.communicate(timeout=limit - _SLOW_AFTER)
+            except KeyboardInterrupt:
+                try:
+                    output, errors = process.communicate(timeout=after_interrupt)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    process.kill()
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_KILLED_WITHIN)
+                    raise KeyboardInterrupt from None
+                if process.returncode:
+                    raise
+                raise Interrupted(output.decode(errors="replace")) from None
+            except BaseException:
                 process.kill()
-                raise KeyboardInterrupt from None
-            if process.returncode:
                 raise
-            raise Interrupted(output.decode(errors="replace")) from None
-        except BaseException:
-            process.kill()
-            raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
