@@ -52,6 +52,20 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Let a Ctrl-C that a test presses itself, and that reaches pytest, fail this test, and not end all others.
+
+    A user's Ctrl-C reaches the process that started the workers of pytest-xdist as well, which ends everything.
+    """
+    try:
+        return (yield)
+    except KeyboardInterrupt:
+        if "PYTEST_XDIST_WORKER" not in os.environ:
+            raise
+        pytest.fail("a Ctrl-C of this test reached pytest")
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keep thousands of tests from being looked through for garbage again and again: a third of what collecting takes."""
     gc.disable()

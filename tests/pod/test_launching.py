@@ -74,9 +74,10 @@ def test_ctrl_c_before_the_start(here: Sandbox, count: int) -> None:
     """Nobody has the run then, so nothing of it is left: at once, and when it has `count` processes."""
 
     def interrupt() -> None:
-        while len(others(here)) < count and not over.wait(0.01):
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
+        while not over.wait(0.01):
+            if len(others(here)) >= count:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
 
     over = threading.Event()
     thread = threading.Thread(target=interrupt)
