@@ -95,7 +95,7 @@ def verify(path: str, digests: Optional[Digests] = None) -> Tuple[bool, Optional
 
     Returns (True, None) if all match, (False, first problem) if not, and (False, None) if there is no manifest.
     """
-    if not os.path.lexists(os.path.join(path, MANIFEST)):
+    if not has_manifest(path):
         return False, None
     try:
         with open(open_inside(path, MANIFEST), "rb") as opened:
@@ -131,6 +131,10 @@ def verify(path: str, digests: Optional[Digests] = None) -> Tuple[bool, Optional
     except OSError as error:
         return False, "%s cannot be read: %s" % (error.filename, error.strerror)
     return unlisted is None, None if unlisted is None else "%s does not list %s" % (MANIFEST, unlisted)
+
+
+def has_manifest(path: str) -> bool:
+    return os.path.lexists(os.path.join(path, MANIFEST))
 
 
 def _digest(file: Any, size: int) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, List
 
 from ..base.disk import names_in
 from ..base.stdin import read_request
-from .checkpoint_files import NAME, PINNED, list_checkpoints, names_of, step_of, verify
+from .checkpoint_files import NAME, PINNED, has_manifest, list_checkpoints, names_of, step_of, verify
 
 if TYPE_CHECKING:
     from ..base.from_agent import Checkpoints
@@ -147,6 +147,11 @@ def _restore(folder: str, name: str) -> List[str]:
     if "." in name:
         os.rename(os.path.join(folder, name), os.path.join(folder, str(step)))
         done.append("%s is %d again" % (name, step))
+    if not has_manifest(os.path.join(folder, str(step))):
+        others = [other for other in names_of(folder) if "." not in other and step_of(other) < step]
+        if listed := [other for other in others if has_manifest(os.path.join(folder, other))]:
+            done.append("%d has no manifest to verify it by, so a start prefers an older one that has" % step)
+            step = step_of(listed[-1])
     return [*done, "the next start resumes from step %d" % step]
 
 

@@ -215,6 +215,19 @@ def test_restore(ask: Ask, workdir: Path) -> None:
     assert names(ask("drop", "20.aside-2")) == ["10", "20", "30"]
 
 
+def test_restore_of_one_without_a_manifest(ask: Ask, workdir: Path) -> None:
+    """A start prefers an older checkpoint that has one, so the answer names that step."""
+    make(workdir, 25, manifest=False)
+    answer = ask("restore", "25")
+    assert names(answer) == ["10", "20", "25", "30.aside-1"]
+    assert answer["done"][-2:] == [
+        "25 has no manifest to verify it by, so a start prefers an older one that has",
+        "the next start resumes from step 20",
+    ]
+    ask("drop", "20")
+    assert ask("restore", "25")["done"] == ["the next start resumes from step 25"]
+
+
 def test_mistakes(ask: Ask, workdir: Path) -> None:
     """No folder, no checkpoints, a run that goes on: said, and nothing is changed."""
     assert (
