@@ -50,6 +50,8 @@ class Forecast:
     """Names of the times that the record does not have."""
     steps_now: int | None
     """Steps between two checkpoints of the run; None if it has saved only once."""
+    is_auto: bool
+    """The run has `checkpoint.every: auto`."""
     steps_best: int
     young: float
     """Young's interval in seconds."""
@@ -148,6 +150,7 @@ def forecast_from(run: str, measured: Measured, hosts: int, mtbf: float | None, 
         times,
         assumed,
         now,
+        measured.is_auto,
         best,
         young_interval(times, rate),
         daly_interval(times, rate),
@@ -180,6 +183,7 @@ def as_values(made: Forecast) -> dict[str, object]:
         "assumed": made.assumed,
         "interval": {
             "steps_now": made.steps_now,
+            "auto": made.is_auto,
             "steps_best": made.steps_best,
             "seconds_best": made.steps_best * made.times.step,
             "seconds_young": made.young,
@@ -202,7 +206,9 @@ def as_lines(made: Forecast) -> list[str]:
     if made.failures is not None and made.failures < FEW_FAILURES:
         lines.append("  so few failures say little: --mtbf 30d gives the time between two failures of one host")
     if made.goodput_now is not None and made.steps_now is not None:
-        lines.append(f"  goodput  {100 * made.goodput_now:.1f} % saving every {made.steps_now:,} steps, as now")
+        usual = f"about every {made.steps_now:,} steps (checkpoint.every: auto)"
+        every = usual if made.is_auto else f"every {made.steps_now:,} steps"
+        lines.append(f"  goodput  {100 * made.goodput_now:.1f} % saving {every}, as now")
     seconds = made.steps_best * times.step
     every = f"every {counted(made.steps_best, 'step')} ({_short(seconds)})"
     lines.append(

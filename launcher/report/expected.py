@@ -48,7 +48,8 @@ def expected_of(run: str, records: Records, shares: Sequence[Share], actual: flo
     expected = 100 * goodput(times, measured.hosts / measured.mtbf, measured.interval * times.step)
     few = ", which is little" if measured.failures < FEW_FAILURES else ""
     source = f"the times and {counted(measured.failures, 'failure')} on the record{few}"
-    note = f"A goodput of {expected:.1f} % was to be expected from {source} (podrun forecast)."
+    auto = f", saving about every {measured.interval:,} steps (checkpoint.every: auto)" if measured.is_auto else ""
+    note = f"A goodput of {expected:.1f} % was to be expected from {source}{auto} (podrun forecast)."
     if abs(actual - expected) >= _LARGE:
         longer = max(0.0, measured.first_start - times.until_training)
         note += f" {_reasons(expected, actual, shares, longer)}"

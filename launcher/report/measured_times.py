@@ -49,6 +49,8 @@ class Measured:
     """Seconds from the start of the run until its first attempt trained; 0 if that failed before."""
     failures: int = 0
     checkpoints: int = 0
+    is_auto: bool = False
+    """podrun decides when to save: `checkpoint.every: auto`."""
 
     @property
     def interval(self) -> int | None:
@@ -123,6 +125,7 @@ def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: f
 def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tuple[float, str]]) -> None:
     complete = [(e["time"], e["step"]) for e in attempt if e["event"] == EventKind.CHECKPOINT]
     measured.checkpoints += len(complete)
+    measured.is_auto |= any("next" in e for e in attempt if e["event"] == EventKind.CHECKPOINT)
     began = next((e["step"] for e in attempt if e["event"] == EventKind.RESUME), 0)
     measured.intervals += [
         after - before for before, after in pairwise([began, *(step for _, step in complete)]) if after > before

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from podrun.launcher.commands.forecast import forecast_of
+from podrun.launcher.commands.forecast import as_lines, forecast_of
 from podrun.launcher.commands.report import report
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.write_html import html_of
@@ -95,6 +96,17 @@ def test_a_large_difference_has_its_reasons() -> None:
     reasons = [float(number) for number in re.findall(r" ([+-]\d+\.\d)", slow.expected)]
     actual = float(dict(slow.tiles)["goodput"].split()[0])
     assert sum(reasons) == pytest.approx(actual - percent(slow.expected), abs=0.6)
+
+
+def test_saves_that_podrun_paces_itself_are_named() -> None:
+    """An event of a checkpoint says when the next one comes only with `checkpoint.every: auto`."""
+    directory = run()
+    events = [json.loads(line) for line in directory.events.read_text().splitlines()]
+    directory.events.unlink()
+    record(directory, *({**one, "next": one["step"] + 4} if one["event"] == "checkpoint" else one for one in events))
+    assert ", saving about every 4 steps (checkpoint.every: auto) (podrun" in page_of_run(directory).expected
+    made = forecast_of(directory)
+    assert made.is_auto and "saving about every 4 steps (checkpoint.every: auto), as now" in as_lines(made)[1]
 
 
 def test_few_failures_are_said() -> None:
