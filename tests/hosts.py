@@ -350,13 +350,20 @@ def make_key(path: Path, passphrase: str = "", kind: str = "ed25519") -> None:
     _run("ssh-keygen", "-q", "-t", kind, "-N", passphrase, "-C", path.name, "-f", str(path))
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 40.0) -> None:
-    """Raises TimeoutError."""
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    """Raises TimeoutError. What takes long to ask, such as a command, is asked less often.
+
+    The limit is for a slow machine, and no expectation.
+    """
     deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        asked = time.monotonic()
+        if condition():
+            return
+        now = time.monotonic()
+        if now > deadline:
             raise TimeoutError(what)
-        time.sleep(0.02)
+        time.sleep(min(1.0, max(0.02, 4 * (now - asked))))
 
 
 def _sweep() -> None:

@@ -192,7 +192,7 @@ def test_an_interrupt_while_compiling(small: Sandbox, whole_group: bool) -> None
         process.kill()
         process.wait()
     assert (process.returncode, out, err) == (128 + signal.SIGINT, "", "podrun: interrupted\n")
-    wait_until(lambda: not is_alive(worker), "the worker's end", 5)
+    wait_until(lambda: not is_alive(worker), "the worker's end")
     assert not (small.path / "page.html").exists()
 
 

@@ -270,7 +270,7 @@ def test_ctrl_c_while_it_is_submitted(login: LoginNode, after: bool) -> None:
     assert (submitting.returncode, last) == (ExitCode.INTERRUPTED, "podrun: interrupted"), errors
     assert re.fullmatch(r"podrun: the SLURM job \d+ was submitted already, and is cancelled", cancelled), errors
     assert json.loads(login.podrun("ps", "--all", "--json").stdout) == []
-    wait_until(lambda: not login.cluster.jobs(), "the end of the jobs", 20)
+    wait_until(lambda: not login.cluster.jobs(), "the end of the jobs")
 
 
 def test_runs_whose_submitter_is_killed(login: LoginNode) -> None:
@@ -279,7 +279,7 @@ def test_runs_whose_submitter_is_killed(login: LoginNode) -> None:
     submitting = login.submit_slowly(OPTIONS)
     submitting.kill()
     submitting.wait()
-    wait_until(lambda: bool(login.cluster.jobs()), "the jobs", 20)
+    wait_until(lambda: bool(login.cluster.jobs()), "the jobs")
     wait_until(lambda: not login.cluster.jobs(), "the end of the jobs", 60)
     rows = json.loads(login.podrun("status", "--json").stdout)
     assert [row["state"] for row in rows] == ["done"] * 2

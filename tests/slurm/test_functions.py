@@ -248,7 +248,7 @@ except KeyboardInterrupt:
     print("interrupted")
 """
     program = python.start(text)
-    wait_until((python.path / "submitted").exists, "the job", 30)
+    wait_until((python.path / "submitted").exists, "the job")
     assert python.cluster.jobs()
     for _ in range(5):  # the first ends the call, the others do not end the cleanup
         program.send_signal(signal.SIGINT)

@@ -129,7 +129,7 @@ def check_nothing_is_left(pod: PodSandbox, how: str) -> None:
         wait_until(lambda: len(hosts.containers()) == 2, "another connection")
         assert pod.podrun("stop").returncode == 0
     assert run.end() != 0
-    wait_until(lambda: not hosts.containers() and not hosts.leftovers(), "an end of all", 20)
+    wait_until(lambda: not hosts.containers() and not hosts.leftovers(), "an end of all")
 
 
 def check_killed_launcher(pod: PodSandbox, user: str) -> None:

@@ -103,7 +103,7 @@ def test_nothing_is_left(pod: PodSandbox, image: Image, how: str) -> None:
         agent = run.agent("h0")
         next(p for p in pod.hosts.processes("h0") if "agents/" in p.args and is_pid_inside(p, agent)).kill()
     assert run.end() != 0
-    wait_until(lambda: not leftovers(pod), "an end of all", 20)
+    wait_until(lambda: not leftovers(pod), "an end of all")
 
 
 def leftovers(pod: PodSandbox) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 IMPORTS = "import json, os, signal, subprocess, sys, time\nfrom podrun.launcher.agent.base.processes import *\n"
 
 
-def wait_until(true: Callable[[], object], seconds: float = 15.0) -> bool:
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

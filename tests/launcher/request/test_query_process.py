@@ -110,7 +110,7 @@ def test_a_mistake_of_the_user() -> None:
 def test_what_it_started_ends_with_it(tmp_path: Path) -> None:
     assert ask(start=str(tmp_path / "pids"), say="done") == "done"
     pids = [*map(int, (tmp_path / "pids").read_text().split())]
-    wait_until(lambda: not are_alive(pids), "the end of what it started", 10)
+    wait_until(lambda: not are_alive(pids), "the end of what it started")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
@@ -127,7 +127,7 @@ def test_nothing_outlives_podrun(number: signal.Signals, tmp_path: Path) -> None
     finally:
         asking.kill()
         asking.wait()
-    wait_until(lambda: not are_alive(pids), "the end of what it started", 10)
+    wait_until(lambda: not are_alive(pids), "the end of what it started")
 
 
 def test_the_flags_of_this_user_are_not_those_of_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ class Case:
         return found
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 40) -> None:
+def wait_until(true: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
