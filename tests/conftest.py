@@ -103,6 +103,8 @@ eval: {every: 0, batches: 1}
 checkpoint: {every: 0}
 """
 
+PODRUN = [sys.executable, "-m", "podrun.launcher.cli"]
+
 TEXT = "".join(f"{n} green bottles hanging on the wall, and if one should fall ...\n" for n in range(400))
 
 
@@ -113,8 +115,13 @@ class Sandbox:
     path: Path
 
     @property
+    def place(self) -> list[str]:
+        """Put before a command, this runs it where podrun runs, such as in another network. It is the same for many tests."""
+        return []
+
+    @property
     def command(self) -> list[str]:
-        return [sys.executable, "-m", "podrun.launcher.cli"]
+        return [*self.place, *PODRUN]
 
     @property
     def env(self) -> dict[str, str]:
@@ -122,8 +129,8 @@ class Sandbox:
 
     def podrun(self, *args: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """Runs podrun to its end."""
-        if self.command == Sandbox(self.path).command:  # there is nothing before it
-            done = forked(args, self.path, self.env, timeout)
+        if self.command == [*self.place, *PODRUN]:
+            done = forked(self.place, args, self.path, self.env, timeout)
             if done is not None:
                 return done
         return subprocess.run(

@@ -40,12 +40,12 @@ def at_start(env: Mapping[str, str]) -> dict[str, str]:
 class Forkserver:
     """The process that has imported the launcher; it ends with this one."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, place: Sequence[str], env: Mapping[str, str]) -> None:
         self.at_start = at_start(env)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())],
+                [*place, sys.executable, __file__, str(theirs.fileno())],
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,  # the kind of its output is that of the processes: a pipe
@@ -99,17 +99,20 @@ _STARTING = threading.Lock()
 
 
 @functools.cache
-def _forkserver() -> Forkserver:
+def _forkserver(place: tuple[str, ...]) -> Forkserver:
     own = {name: value for name, value in os.environ.items() if not name.startswith("PODRUN_")}  # of no test
-    return Forkserver({**own, "PYTHONUNBUFFERED": "1"})
+    return Forkserver(place, {**own, "PYTHONUNBUFFERED": "1"})
 
 
 def forked(
-    args: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
+    place: Sequence[str], args: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str] | None:
-    """Run podrun in a forked process. Returns None if Python itself would start otherwise with this environment."""
+    """Run podrun in a forked process. Returns None if Python itself would start otherwise with this environment.
+
+    `place`: put before a command, it runs the command where podrun runs, such as in another network.
+    """
     with _STARTING:
-        server = _forkserver()
+        server = _forkserver(tuple(place))
     return server.run(args, cwd, env, timeout) if at_start(env) == server.at_start else None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ..conftest import Sandbox, make_sandbox
+from ..conftest import PODRUN, Sandbox, make_sandbox
 from ..hosts import wait_until
 from ..pod.conftest import Run
 from ..pod.programs import FAULTY
@@ -60,8 +60,12 @@ class JobSandbox(Sandbox):
         shutil.copy(FAULTY, self.path)
 
     @property
+    def place(self) -> list[str]:
+        return self.cluster.hosts.prefix
+
+    @property
     def command(self) -> list[str]:
-        return [*self.cluster.hosts.prefix, "salloc", "--quiet", *self.salloc, *super().command]
+        return [*self.place, "salloc", "--quiet", *self.salloc, *PODRUN]
 
     @property
     def env(self) -> dict[str, str]:
@@ -103,8 +107,7 @@ class LoginNode(JobSandbox):
 
     @property
     def command(self) -> list[str]:
-        at = super().command.index("salloc")
-        return [*super().command[:at], *Sandbox.command.fget(self)]  # type: ignore[attr-defined]
+        return [*self.place, *PODRUN]
 
     def submit(self, *args: str, options: str = "time=10,signal=30,exclusive") -> str:
         """Submits the small job to two nodes, and returns the id of the run."""
@@ -141,7 +144,7 @@ class LoginNode(JobSandbox):
 
     def wait_until_gone(self) -> None:
         """Waits for the end of the last process: a run has ended a moment before the podrun in its job has."""
-        wait_until(lambda: not self.left(), "the end of all processes", 30)
+        wait_until(lambda: not self.left(), "the end of all processes")
 
     def output(self, run: str) -> str:
         path = self.path / "home" / "runs" / run / "job.out"

@@ -27,8 +27,8 @@ class PodSandbox(Sandbox):
     runs: list[Run] = field(default_factory=list)
 
     @property
-    def command(self) -> list[str]:
-        return [*self.hosts.prefix, *super().command]
+    def place(self) -> list[str]:
+        return self.hosts.prefix
 
     @property
     def env(self) -> dict[str, str]:
