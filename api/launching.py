@@ -447,27 +447,27 @@ class SubmittedRun(_Recorded):
 
 def _submit(arguments: list[str]) -> SubmittedRun:
     """Call podrun, which submits a run. Raises LaunchError; after Ctrl-C, once or twice, the run is stopped."""
-    from podrun.launcher.run.signals import one_interrupt
+    from podrun.launcher.run.signals import deferred_interrupt, one_interrupt
 
-    # In a session of its own, so that Ctrl-C does not end it between SLURM's answer and the record of it.
-    with (
-        one_interrupt(),
-        subprocess.Popen(
+    with one_interrupt(), contextlib.ExitStack() as starting:
+        starting.enter_context(deferred_interrupt())  # within Popen it would leave a submission that nobody waits for
+        # In a session of its own, so that Ctrl-C does not end it between SLURM's answer and the record of it.
+        with subprocess.Popen(
             [*_PODRUN, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        ) as process,
-    ):
-        try:
-            output, errors = process.communicate()
-        except BaseException:  # including Ctrl-C: the caller has no reference to this run
-            output, errors = process.communicate()
-            if process.returncode == 0:
-                SubmittedRun(Path(json.loads(output)["directory"])).stop(now=True)
-            raise
+        ) as process:
+            try:
+                starting.close()
+                output, errors = process.communicate()
+            except BaseException:  # including Ctrl-C: the caller has no reference to this run
+                output, errors = process.communicate()
+                if process.returncode == 0:
+                    SubmittedRun(Path(json.loads(output)["directory"])).stop(now=True)
+                raise
     if process.returncode:
         raise LaunchError(errors.strip().removeprefix("podrun: "), process.returncode)
     if errors:

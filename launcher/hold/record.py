@@ -36,6 +36,8 @@ _RECORD = record(
         "shell": table(text),
     }
 )
+_STATUS = {"umask": "Umask", "group": "Gid", "groups": "Groups", "capabilities": "CapPrm"}
+"""Fields of /proc/self/status that new processes inherit, by names for people."""
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
@@ -83,11 +85,11 @@ def _link(path: str) -> str:
 def shell_settings() -> dict[str, str]:
     """Return what a process inherits from its shell beside variables, by names for people."""
     with open("/proc/self/status") as file:
-        umask = [line.split()[1] for line in file if line.startswith("Umask:")]
+        status = dict(line.split(":", 1) for line in file)
     limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
     limits["RLIMIT_NOFILE"] = limits["RLIMIT_OFILE"] = USER_LIMITS  # podrun raises its own
     return {
-        "umask": "".join(umask),
+        **{name: status.get(key, "").strip() for name, key in _STATUS.items()},
         "CPU affinity": str(sorted(os.sched_getaffinity(0))),
         "priority": str(os.getpriority(os.PRIO_PROCESS, 0)),
         **{name: str(limit) for name, limit in limits.items()},

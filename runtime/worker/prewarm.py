@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from typing import Any, NamedTuple
 
 from ..contract import ENV_MAIN_PID, ENV_PID
@@ -49,14 +50,14 @@ def wait_to_start(import_modules: Callable[[], None], how: str) -> None:
                 _import_at_low_priority(import_modules)
             else:
                 import_modules()
-        files = _imported_files() if how == HOLD else {}
+        files, origins = (_imported_files(), _origins(sys.path[1:])) if how == HOLD else ({}, {})
         os.close(importing)
         orders = _await_orders()
         os.chdir(orders["folder"])
         out = os.open(orders["output"], os.O_WRONLY | os.O_APPEND)
         _print_to(out)
         os.chdir(orders["cwd"])
-        if how == HOLD and (reason := _why_stale(files, packages, _start_time())):
+        if how == HOLD and (reason := _why_stale(files, packages, origins, _start_time())):
             print(f"cold start: {reason}", flush=True)
             _start_again(orders["env"])
         printed.seek(0)
@@ -153,12 +154,22 @@ def _start_time() -> int:
     return time.time_ns() - int(age * 1e9) - _CLOCK
 
 
-def _why_stale(files: dict[str, _Version], packages: dict[str, _Version], start: int) -> str:
+def _origins(path: list[str]) -> dict[str, str]:
+    """Return the file from which each imported top-level module would be imported now, if its folders are these."""
+    sys.path_importer_cache.clear()
+    modules = [(name, getattr(module, "__spec__", None)) for name, module in sys.modules.items() if "." not in name]
+    names = [name for name, spec in modules if spec is not None and spec.has_location and name != "__main__"]
+    specs = {name: PathFinder.find_spec(name, path) for name in names}
+    return {name: spec.origin for name, spec in specs.items() if spec is not None and spec.origin is not None}
+
+
+def _why_stale(files: dict[str, _Version], packages: dict[str, _Version], origins: dict[str, str], start: int) -> str:
     """Return why an import would give something else now; empty if all modules are those that would be imported.
 
     Args:
         files: the imported files as they were after the imports.
         packages: the installed packages before the imports.
+        origins: the files of the imported modules after the imports, by `_origins`.
         start: time at which this process was started.
     """
     before = {**packages, **files}
@@ -167,12 +178,10 @@ def _why_stale(files: dict[str, _Version], packages: dict[str, _Version], start:
         version = before.get(path, _Version())
         if version.changed >= start or version != now.get(path, _Version()):
             return f"{path} has changed since this pod was held"
-    with os.scandir() as entries:  # of the working directory, which comes first on Python's path
-        for entry in entries:
-            name, dot, _ = entry.name.partition(".")
-            is_module = entry.name.endswith((".py", ".so")) if dot else os.path.exists(f"{entry.name}/__init__.py")
-            if is_module and name in sys.modules and name != "__main__":
-                return f"{entry.name} in the job's folder has the name of a module that was imported before"
+    # The working directory comes first on Python's path, then the folders of PYTHONPATH.
+    for name, origin in _origins([os.getcwd(), *sys.path[1:]]).items():
+        if origin not in files and (origin != origins.get(name) or _version(origin).changed >= start):
+            return f"{origin} has the name of a module that was imported before"
     return ""
 
 

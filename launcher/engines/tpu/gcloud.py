@@ -11,12 +11,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from podrun.runtime.contract import UnavailableError, UserError
 
+from ...run.signals import deferred_interrupt
 from ...yamlfile.short import short
 from .gcloud_errors import explain
 
@@ -171,10 +172,34 @@ def _run(
     command: list[str], tpu: TpuName, verb: Verb, stopped: Callable[[], bool], by_hand: str
 ) -> tuple[int, str, str]:
     """Run gcloud, and return its exit code, stdout and stderr."""
+    with ExitStack() as starting:
+        starting.enter_context(deferred_interrupt())  # within Popen it would leave a gcloud that nobody ends
+        with _start(command, tpu) as process:
+            try:
+                starting.close()
+                out, err = read_output(process, verb.limit, stopped)
+            except BaseException as error:  # also Ctrl-C, which gcloud does not get in its own session
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if isinstance(error, TimeoutError):
+                    raise UnavailableError(
+                        f"{tpu.label}: gcloud has not answered within {verb.limit:.0f} s; "
+                        f"try `{by_hand}` by hand, and look at the network of this machine"
+                    ) from None
+                if isinstance(error, _TooMuchError):
+                    raise UnavailableError(
+                        f"{tpu.label}: gcloud's answer has more than {_LIMIT_BYTES >> 20} MiB, podrun's limit; "
+                        f"look at what `{by_hand}` prints"
+                    ) from None
+                raise
+    return process.returncode, out, err
+
+
+def _start(command: list[str], tpu: TpuName) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
     try:
         # Its own process group: gcloud is a script that starts Python, and both must be killed.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
     except FileNotFoundError:
         raise UserError(
             f"{tpu.label}: there is no program `gcloud` on this machine; install Google's Cloud CLI "
@@ -182,24 +207,6 @@ def _run(
         ) from None
     except OSError as error:
         raise UserError(f"{tpu.label}: gcloud cannot be started: {error.strerror}; reinstall it") from None
-    with process:
-        try:
-            out, err = read_output(process, verb.limit, stopped)
-        except BaseException as error:  # also Ctrl-C, which gcloud does not get in its own session
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(error, TimeoutError):
-                raise UnavailableError(
-                    f"{tpu.label}: gcloud has not answered within {verb.limit:.0f} s; "
-                    f"try `{by_hand}` by hand, and look at the network of this machine"
-                ) from None
-            if isinstance(error, _TooMuchError):
-                raise UnavailableError(
-                    f"{tpu.label}: gcloud's answer has more than {_LIMIT_BYTES >> 20} MiB, podrun's limit; "
-                    f"look at what `{by_hand}` prints"
-                ) from None
-            raise
-    return process.returncode, out, err
 
 
 class StoppedError(Exception):

@@ -136,7 +136,7 @@ def test_another_version_is_not_used(folder: Folder) -> None:
     assert transport is None and "another version of podrun" in remark
 
 
-@pytest.mark.parametrize("name", ["umask", "CPU affinity", "priority", "RLIMIT_NOFILE"])
+@pytest.mark.parametrize("name", ["umask", "group", "groups", "CPU affinity", "priority", "RLIMIT_NOFILE"])
 def test_settings_of_another_shell(folder: Folder, name: str) -> None:
     pod = simulated_pod(parse_slice("cpu-2x1"))
     id = hold_id(pod)

@@ -34,18 +34,26 @@ def test_what_makes_imported_modules_stale(tmp_path: Path, monkeypatch: pytest.M
     module.write_text("x = 1\n")
     files = {str(module): prewarm._version(str(module))}
     packages = prewarm._packages()
+    folder = tmp_path / "folder of PYTHONPATH"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", ["/", str(folder), *sys.path[1:]])
+    origins = prewarm._origins(sys.path[1:])
     start = 1 << 63  # long after all changes
 
     def why_stale() -> str:
-        return prewarm._why_stale(files, packages, start)
+        return prewarm._why_stale(files, packages, origins, start)
 
     assert why_stale() == ""
     (job / "mine.py").write_text("")
     (job / "json").mkdir()  # a folder without __init__.py comes after the standard library
     assert why_stale() == ""
     (job / "json.py").write_text("")
-    assert "json.py in the job's folder has the name of a module" in why_stale()
+    assert why_stale() == f"{job}/json.py has the name of a module that was imported before"
     (job / "json.py").unlink()
+    (folder / "jax.py").write_text("")
+    assert why_stale() == f"{folder}/jax.py has the name of a module that was imported before"
+    (folder / "jax.py").unlink()
+    assert why_stale() == ""
     module.write_text("x = 22\n")
     assert why_stale() == f"{module} has changed since this pod was held"
     module.unlink()
@@ -56,11 +64,11 @@ def test_a_file_that_changed_while_the_modules_were_imported(tmp_path: Path, mon
     """Nobody knows which version of it was read."""
     monkeypatch.chdir(tmp_path)
     start = prewarm._start_time()
-    assert prewarm._why_stale({}, {**prewarm._packages()}, start) == ""
+    assert prewarm._why_stale({}, prewarm._packages(), prewarm._origins(sys.path[1:]), start) == ""
     module = tmp_path / "package.py"
     module.write_text("x = 1\n")
     os.utime(module, (0, 0))  # as `cp -p` does
-    assert prewarm._why_stale({str(module): prewarm._version(str(module))}, prewarm._packages(), start) == (
+    assert prewarm._why_stale({str(module): prewarm._version(str(module))}, prewarm._packages(), {}, start) == (
         f"{module} has changed since this pod was held"
     )
 
@@ -82,9 +90,9 @@ def test_installed_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(prewarm.site, "getsitepackages", lambda: [str(place)])
 
     def why_stale() -> str:
-        return prewarm._why_stale({}, packages, 1 << 63)
+        return prewarm._why_stale({}, packages, origins, 1 << 63)
 
-    packages = prewarm._packages()
+    packages, origins = prewarm._packages(), prewarm._origins(sys.path)
     place.mkdir()
     assert why_stale() == f"{place} has changed since this pod was held"
     packages = prewarm._packages()
