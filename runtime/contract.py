@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 
 class ExitCode(IntEnum):
@@ -55,8 +56,7 @@ _BEAT = struct.Struct("=6Q4dQ")
 _LARGEST = 1 << 53  # limit of the numbers in a progress record
 
 
-@dataclass(frozen=True)
-class ProgressRecord:
+class ProgressRecord(NamedTuple):
     """Heartbeat record of a worker: the progress that it writes to a file, which its agent reads."""
 
     moves: int
@@ -340,8 +340,7 @@ def profile_folder(process_id: int, profile: str) -> str:
     return f"{process_id}.profile-{profile}"
 
 
-@dataclass(frozen=True)
-class Workdir:
+class Workdir(NamedTuple):
     """The folder of a run's results. A run with the workdir of an earlier run resumes it."""
 
     path: Path

@@ -9,9 +9,8 @@ import difflib
 import math
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .contract import Phase
 
@@ -26,8 +25,7 @@ IN_STATE = (NAN, BIT_FLIP, WRONG_SUM)
 """The kinds of faults in the state and the computation of a step, which only podrun's runtime knows."""
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of fault: the units of time at which it can occur, and its parameters with their defaults."""
 
     times: tuple[str, ...]
@@ -59,8 +57,7 @@ SIGNALS = MappingProxyType(
 """The kinds of faults that are signals to the process."""
 
 
-@dataclass(frozen=True)
-class Injection:
+class Injection(NamedTuple):
     """One fault. It occurs once in a run."""
 
     kind: str

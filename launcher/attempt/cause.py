@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import NamedTuple
 
 from podrun.runtime.contract import ErrorKind, ExitCode, failure_code
 from podrun.runtime.events import ErrorEvent
@@ -52,8 +52,7 @@ class FailureKind(Enum):
     """The process holds or computes other values than the majority of those that must agree with it."""
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """Failure of one process, or of its host."""
 
     host: str
@@ -85,8 +84,7 @@ class Failure:
         return f"{self.who}: {self.what}"
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Facts about an attempt once everything has been stopped."""
 
     failures: Sequence[Failure]
@@ -114,7 +112,7 @@ def first_cause(evidence: Evidence) -> Failure:
         return Failure(LAUNCHER, None, what, ExitCode.UNAVAILABLE, FailureKind.UNHEARD)
     if first.kind is FailureKind.ASKED and first.process is not None and evidence.signalled:
         host, process = evidence.signalled[0]  # its own end may say nothing: another one has saved for all
-        return replace(first, host=host, process=process)
+        return first._replace(host=host, process=process)
     silent = len(rank.silent)
     if first.kind is FailureKind.SILENT and silent == evidence.hosts > 1:
         what = f"heard nothing from any of the {silent} hosts: its own network is down, or theirs ({first.what})"

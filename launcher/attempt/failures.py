@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .cause import Evidence, Failure, FailureKind, first_cause, is_peer_loss
 from .messages import Moment
@@ -58,7 +58,7 @@ class Failures:
             self._settle_until = now.awake + SETTLE
         happened = now.monotonic if since is None else since
         position = bisect_right(self._times, happened)
-        failed = replace(failed, late=failed.late or late)
+        failed = failed._replace(late=failed.late or late)
         self._times.insert(position, happened)
         entry = _Entry(failed)
         self._entries.insert(position, entry)
@@ -87,7 +87,7 @@ class Failures:
         if asked or self._user_stops:
             return
         for entry in self._late.pop((host, process), ()):
-            entry.failure = replace(entry.failure, late=False)
+            entry.failure = entry.failure._replace(late=False)
             self._unread.append(entry.failure)
             self._own += not entry.failure.consequence
 

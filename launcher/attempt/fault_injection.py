@@ -85,7 +85,7 @@ class FaultInjection:
         if cause is None or cause.process not in self._struck_now:
             return outcome
         what = _SOMEBODY.sub(f" (by podrun: --inject {self._struck_now[cause.process]})", cause.what)
-        return replace(outcome, cause=replace(cause, what=what))
+        return replace(outcome, cause=cause._replace(what=what))
 
     def _started(self, process: int, pid: int) -> None:
         self._running[process] = pid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrun.runtime.contract import Phase, ProgressRecord
 
@@ -26,8 +26,7 @@ _RECENT = 20  # steps, or seconds with several of them
 _BUSY, _IDLE = 0.5, 0.1  # share of a core that a process uses, above which it computes and below which it waits
 
 
-@dataclass(frozen=True)
-class ProcessProgress:
+class ProcessProgress(NamedTuple):
     """Progress of one process, as far as the launcher knows."""
 
     host: str

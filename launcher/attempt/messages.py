@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -34,8 +33,7 @@ class Step(Enum):
     INTERRUPTED_AGAIN = auto()  # the user wants to stop at once
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opened(NamedTuple):
     """The start of a host's agent has succeeded or failed."""
 
     host: str
@@ -43,24 +41,21 @@ class Opened:
     """Reason why the agent could not be started; None if it was."""
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A host's session has delivered a frame."""
 
     host: str
     frame: Delivered
 
 
-@dataclass(frozen=True)
-class LogFailed:
+class LogFailed(NamedTuple):
     """The output of a host could not be written to its log."""
 
     host: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """Some time has passed since the last look at the progress of all processes."""
 
     answering: Collection[str]
@@ -69,15 +64,13 @@ class Tick:
     """Number of pieces of output of each process of a user program. More pieces show that the process is alive."""
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """The supervisor has found a failure."""
 
     failure: Failure
 
 
-@dataclass(frozen=True)
-class StopBegun:
+class StopBegun(NamedTuple):
     """All workers are asked to stop from now on."""
 
     by_user: bool
@@ -85,8 +78,7 @@ class StopBegun:
     """Hosts whose agent will not be started any more."""
 
 
-@dataclass(frozen=True)
-class StopEnded:
+class StopEnded(NamedTuple):
     """The stop is over: the supervisor no longer waits for any host."""
 
     by_user: bool
@@ -97,8 +89,7 @@ class StopEnded:
 Message = Step | Opened | Received | LogFailed | Tick | Failed | StopBegun | StopEnded
 
 
-@dataclass(frozen=True)
-class Send:
+class Send(NamedTuple):
     """Send a frame."""
 
     frame: ToAgent
@@ -106,8 +97,7 @@ class Send:
     """The host; None: all hosts that can be reached."""
 
 
-@dataclass(frozen=True)
-class StartAgent:
+class StartAgent(NamedTuple):
     """Start another agent on a host whose agent has ended."""
 
     host: str

@@ -9,7 +9,7 @@ several windows in a row.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrun.runtime.contract import Phase, ProgressRecord
 
@@ -23,8 +23,7 @@ _LEAST = 0.005  # seconds of a step: the process that leads writes records, for 
 _IN_A_ROW = 3  # windows in which a process must be late
 
 
-@dataclass(frozen=True)
-class Late:
+class Late(NamedTuple):
     """A process that keeps the others waiting, as measured in the last windows."""
 
     host: str

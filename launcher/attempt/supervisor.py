@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from podrun.runtime.events import EventKind, stamped
 
@@ -279,7 +278,7 @@ class Supervisor:
         output = self._output.end_of(process.host, process.process)
         reason = f" ({abort_reason(output)})" if first.kind is FailureKind.ABORTED else ""
         words = failure_summary(output) if self._plan.is_program else None
-        return replace(first, what=f"{first.what}{reason}{f': {words}' if words else ''}")
+        return first._replace(what=f"{first.what}{reason}{f': {words}' if words else ''}")
 
     # --- messages in, events and orders out ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from podrun.runtime.config import Launch
 from podrun.runtime.contract import ExitCode
@@ -97,7 +97,7 @@ class ProgressWatch:
         now = {p.process: p for p in self._processes}
         # Where they stood then: one that was stopped goes on to print its stacks, and others may have ended meanwhile.
         stuck, why = hang.culprit(
-            [replace(s, state=now[s.process].state, load=now[s.process].load) for s in self._stuck]
+            [s._replace(state=now[s.process].state, load=now[s.process].load) for s in self._stuck]
         )
         seconds = self._timeout
         if not self._is_program:

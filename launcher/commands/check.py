@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from podrun.runtime.config import bucket_url
@@ -101,7 +101,7 @@ def _as_json(report: Report) -> str:
             "coordinator": report.coordinator,
             "open_to_here": report.open_to_here,
             "workdir": report.shared,
-            "findings": [asdict(finding) for finding in report.findings],
+            "findings": [finding._asdict() for finding in report.findings],
             "hosts": hosts,
         },
         indent=1,

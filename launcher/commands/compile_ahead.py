@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from podrun.runtime.contract import UserError
 
@@ -21,8 +21,7 @@ from ..staging.stored_executables import FOLDER
 _LOG = "ahead.log"
 
 
-@dataclass(frozen=True)
-class Compiling:
+class Compiling(NamedTuple):
     """A `podrun compile` in the background."""
 
     process: subprocess.Popen[bytes]

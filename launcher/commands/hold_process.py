@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from podrun.runtime.contract import ExitCode, UserError
@@ -72,7 +72,7 @@ def _hold(order: Order) -> None:
             if cold:
                 raise _FailedError("\n".join(f"{host}: {why}" for host, why in cold.items()))
             listener = listen(order.record.id)
-            write_record(file, replace(order.record, pid=os.getpid(), since=time.time()))
+            write_record(file, order.record._replace(pid=os.getpid(), since=time.time()))
             idle = duration(order.record.idle)
             is_heard = _report(
                 held=f"held: {order.record.pod}; the next `podrun train.yaml` on it starts with warm interpreters\n"

@@ -8,7 +8,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.wording import counted
@@ -116,7 +115,7 @@ def _row(history: HostHistory) -> dict[str, object]:
         "runs": history.runs,
         "recent_runs": len(history.recent),
         "last_run": history.last_run,
-        "failures": [asdict(failure) for failure in history.failures],
+        "failures": [failure._asdict() for failure in history.failures],
     }
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode
 
-from ..hold.transport import find_hold
+from ..hold.record import is_held
 from ..plan.plan import make_plan
 from ..plan.program import Program
 from ..pod.secret_values import read_secrets
@@ -40,7 +40,7 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
         from ..run.pack import with_code
 
         spec, bundles = with_code(spec)
-    else:
+    elif not isinstance(spec.job, Program):
         from ..run.pack import with_executables
 
         spec, bundles = with_executables(spec)
@@ -62,8 +62,12 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
 
         return start_in_background(directory, bundles, request.json)
     console = make_console(request.json)
-    transport: Transport | None
-    transport, remark = find_hold(pod, spec.run_id)
+    transport: Transport | None = None
+    remark = ""
+    if is_held(pod):
+        from ..hold.transport import find_hold
+
+        transport, remark = find_hold(pod, spec.run_id)
     if transport is None and prestarted and prestarted.pod == pod:
         transport = prestarted
     return run_attempts(spec, directory, console, bundles, transport=transport, remark=remark, renewal=renewal)

@@ -11,9 +11,9 @@ import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ..agent.base.boot import boot_id
 from ..agent.base.schema import Malformed, count, loads, number, record, table, text
@@ -41,8 +41,7 @@ _STATUS = {"umask": "Umask", "group": "Gid", "groups": "Groups", "capabilities":
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
-@dataclass(frozen=True)
-class HoldRecord:
+class HoldRecord(NamedTuple):
     """A held pod, as its process has noted it."""
 
     id: str
@@ -120,7 +119,7 @@ def read_record(id: str) -> HoldRecord:
         raise NotHeldError(f"cannot read {path}: {error.strerror}") from None
     except Malformed as why:
         raise NotHeldError(f"{path} is not the record of a hold: {why}") from None
-    return HoldRecord(**{name: read[name] for name in HoldRecord.__dataclass_fields__})
+    return HoldRecord(**{name: read[name] for name in HoldRecord._fields})
 
 
 def all_records() -> Iterator[HoldRecord | NotHeldError]:
@@ -170,7 +169,7 @@ def claim(id: str) -> Iterator[IO[bytes]]:
 
 def write_record(file: IO[bytes], hold: HoldRecord) -> None:
     """Write the record into the claimed file. Raises OSError."""
-    file.write(json.dumps(asdict(hold)).encode())
+    file.write(json.dumps(hold._asdict()).encode())
     file.flush()
 
 

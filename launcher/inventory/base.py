@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from ..pod.lazy import load
 from ..pod.pod import Host, Pod, Ssh
@@ -43,8 +43,7 @@ class Listing:
     """True: the job must still be submitted, and will get as many hosts as the slice has."""
 
 
-@dataclass(frozen=True)
-class Inventory:
+class Inventory(NamedTuple):
     """A source of hosts: an option of the command line and, with `is_key`, a key of the pod file."""
 
     module: str
@@ -133,8 +132,7 @@ INVENTORIES: Mapping[str, Inventory] = MappingProxyType(
 """Inventories by option name without dashes, in the order of the help."""
 
 
-@dataclass(frozen=True)
-class Refinement:
+class Refinement(NamedTuple):
     """An option that adds to the value of an inventory's option. The inventory's `from_option` receives both."""
 
     inventory: str

@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import cast
+from typing import NamedTuple, cast
 
 from .lazy import load
 
 
-@dataclass(frozen=True)
-class ContainerEngine:
+class ContainerEngine(NamedTuple):
     """How an engine starts an image. With `command`, only workers run in it; with the other two, also the agent."""
 
     variables: str = ""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrun.runtime.wording import counted
 
@@ -21,11 +21,10 @@ def new_run_id() -> str:
     """
     now = time.time()
     fraction = int(now % 1 * 256)
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{fraction:02x}{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{fraction:02x}{os.urandom(2).hex()}"
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One of the runs that were submitted as a job array."""
 
     group: str

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
+from typing import NamedTuple
 
 from podrun.runtime.contract import UserError
 
@@ -68,8 +69,7 @@ class Slice:
         )
 
 
-@dataclass(frozen=True)
-class Generation:
+class Generation(NamedTuple):
     """A TPU generation and its topologies, from which the numbers in slice names are computed."""
 
     name: str

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Traits:
+class Traits(NamedTuple):
     """Properties of a transport. The defaults suit transports to the nodes of a job."""
 
     place: str

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..agent.base.from_agent import Facts
 from ..pod.pod import Pod
@@ -16,8 +15,7 @@ V = TypeVar("V", bound=Hashable)
 _NAMED = 6  # most hosts that are named; further ones are counted
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """An error or a warning about some hosts."""
 
     hosts: tuple[str, ...]

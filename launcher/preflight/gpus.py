@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 from podrun.runtime.wording import first_names, in_bytes
@@ -51,7 +50,7 @@ def _unusable(pod: Pod, facts: FactsByHost) -> list[Finding]:
     judge = partial(_judge_list, pod.slice.devices_per_host)
     findings = judge_each(facts, "gpus", judge, about="devices")
     return [
-        replace(finding, speaks_against=HostFailureKind.HARDWARE) if finding.fatal else finding for finding in findings
+        finding._replace(speaks_against=HostFailureKind.HARDWARE) if finding.fatal else finding for finding in findings
     ]
 
 

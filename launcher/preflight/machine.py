@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from statistics import median_low
@@ -50,7 +49,7 @@ def _disks(facts: FactsByHost, before_setup: bool) -> list[Finding]:
     for fact, another in _DISKS.items():
         for finding in judge_each(facts, fact, partial(_judge_disk, another), about="disk"):
             if before_setup and fact == "disk_workdir":
-                finding = replace(finding, fatal=False, remedy=unless_mounted(finding.remedy))
+                finding = finding._replace(fatal=False, remedy=unless_mounted(finding.remedy))
             same = findings.get((finding.hosts, finding.what))
             if same is None or finding.fatal > same.fatal:
                 findings[finding.hosts, finding.what] = finding

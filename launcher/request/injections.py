@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.injection import IN_STATE, LINK_DOWN, Injection, parse
@@ -77,7 +76,7 @@ def _on_pod(injection: Injection, pod: Pod, process_per: str) -> tuple[Injection
         ]
     if injection.kind == LINK_DOWN and process is not None and process % each:
         return None, [f"a link belongs to a host; write host={number} in place of process={process}"]
-    return replace(injection, host=names[number], process=number * each if process is None else process), []
+    return injection._replace(host=names[number], process=number * each if process is None else process), []
 
 
 def _range(count: int) -> str:

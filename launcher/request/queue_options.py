@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ..pod.traits import QUEUES
 from ..rundir.queues import Queue, load_queue
 from .request import Request
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """A queue, and the options of the job to submit to it."""
 
     queue: Queue

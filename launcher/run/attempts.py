@@ -7,9 +7,9 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.events import EventKind, NoteEvent, stamped
@@ -126,8 +126,7 @@ def _announcement(outcome: Outcome, plan: LaunchPlan, decision: Restart) -> str:
     return f"{outcome.cause}\n{decision.label}{where}{when}" if outcome.cause else f"{decision.label}{where}"
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(NamedTuple):
     """Resources that stay open while this process supervises a run."""
 
     directory: RunDirectory
@@ -221,7 +220,7 @@ class _Run:
         outcome.left_behind = [*outcome.left_behind, *self._strays.unconfirmed]
         attempt = self._history.attempt(outcome, plan, time.time())
         if self._job_time and (onward := self._job_time.after(outcome, [*self._history.past, attempt], self._spec.pod)):
-            self._open.view.event(restart_event(replace(attempt, ending=onward.ending), onward.words, time.time()))
+            self._open.view.event(restart_event(attempt._replace(ending=onward.ending), onward.words, time.time()))
             return ExitCode.DONE
         if self._job_time and (advice := self._job_time.advice(outcome, self._spec.pod)):
             self._note(advice)
@@ -294,7 +293,7 @@ class _Run:
         """
         attempt = self._history.attempt(outcome, plan, time.time())
         if attempt.ending is Ending.UNPREPARED and self._can_do_without(outcome):
-            attempt = replace(attempt, ending=Ending.UNFIT)
+            attempt = attempt._replace(ending=Ending.UNFIT)
         if following := self._renew_if_taken(plan, outcome, attempt):
             return following
         if self._renewal and self._renewal.over:
@@ -322,7 +321,7 @@ class _Run:
         if (pod.can_replace or (plan.run.code and not self._agents.has_all_of(plan))) and (
             failed := host_wait.wait(self._is_stopped)
         ):
-            lost = replace(self._history.past.pop(), ending=Ending.LOST)
+            lost = self._history.past.pop()._replace(ending=Ending.LOST)
             return self._renew_if_taken(plan, outcome, lost) or outcome.without_restart(failed.code, [failed])
         hosts = host_wait.hosts
         if not self._open.signals.received and not self._strays.clear(plan, outcome, hosts, self._is_stopped, ended):
@@ -351,7 +350,7 @@ class _Run:
         renewal = self._renewal
         if renewal is None or not (why := why_taken(renewal, attempt, self._note, self._stops)):
             return None
-        self._history.past.append(replace(attempt, ending=Ending.TAKEN))
+        self._history.past.append(attempt._replace(ending=Ending.TAKEN))
         outcome.left_behind = []  # processes are gone with the machines
         if enough := why_not_renewed(self._history.past):
             self._note(f"no restart: {enough}")

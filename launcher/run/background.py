@@ -13,7 +13,7 @@ from pathlib import Path
 from podrun.runtime.contract import ExitCode, Phase, UserError, failure_code
 from podrun.runtime.events import EventKind
 
-from ..hold.transport import find_hold
+from ..hold.record import is_held
 from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
@@ -165,7 +165,11 @@ def main() -> None:
     adopt = "adopt" in sys.argv[2:]
     try:
         spec = directory.spec()
-        held, remark = (None, "") if adopt else find_hold(spec.pod, spec.run_id)
+        held, remark = None, ""
+        if not adopt and is_held(spec.pod):
+            from ..hold.transport import find_hold
+
+            held, remark = find_hold(spec.pod, spec.run_id)
         console = NoConsole()
         code = int(run_attempts(spec, directory, console, bundles, adopt=adopt, transport=held, remark=remark))
     except UserError as error:

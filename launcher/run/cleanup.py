@@ -6,8 +6,9 @@ import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
 from ..attempt.observers import Observer, Observers
 from ..attempt.outcome import Outcome
@@ -28,8 +29,7 @@ from .wait_for_hosts import sleep
 _MARGIN = 2.0  # seconds for an agent to kill its workers after its lease and their grace period
 
 
-@dataclass(frozen=True)
-class _Stray:
+class _Stray(NamedTuple):
     """Processes that an attempt may have left on a host."""
 
     plan: LaunchPlan
@@ -86,7 +86,7 @@ class StrayProcesses:
         for host in names & self._strays.keys():
             stray = self._strays.pop(host)
             for row in self._end(stray):
-                self._strays[host] = replace(stray, row=row, until=inf)
+                self._strays[host] = stray._replace(row=row, until=inf)
         if names & self._strays.keys():
             self._note("no restart: processes of this attempt are left, and would run beside the next one")
             return False

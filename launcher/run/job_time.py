@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..attempt.outcome import Outcome
 from ..pod.pod import Pod
 from .policy import Attempt, Ending
 
 
-@dataclass(frozen=True)
-class Onward:
+class Onward(NamedTuple):
     """A run that continues in another job, or in the same one after the queue requeued it."""
 
     ending: Ending

@@ -7,8 +7,8 @@ restart after a failure that would happen again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 RENEWALS = 5
 """Maximum number of consecutive attempts that lose their machines without a new checkpoint."""
@@ -39,8 +39,7 @@ NO_FAILURE = (Ending.UNFIT, Ending.TAKEN, Ending.ASLEEP)
 """Endings that say nothing about the job or its hosts, so they do not count."""
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What an attempt achieved, and how it ended."""
 
     ending: Ending
@@ -57,24 +56,21 @@ class Attempt:
     """True for a user program that reported neither phase nor step, so that its progress is unknown."""
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(NamedTuple):
     """Number of restarts that a run may use."""
 
     failures: int
     preemptions: int
 
 
-@dataclass(frozen=True)
-class Stop:
+class Stop(NamedTuple):
     """Decision: the run ends."""
 
     why: str
     """Sentence for the user; empty if no restart was requested or needed."""
 
 
-@dataclass(frozen=True)
-class Restart:
+class Restart(NamedTuple):
     """Decision: the run restarts."""
 
     after: float

@@ -87,7 +87,7 @@ def stage_hosts(
             note(f"ended the preparation of {name_hosts(ended)}; the next start goes on with what is there")
         return failures
     prepared = {
-        host: replace(answer, sent=(*lacking[host].sent, *answer.sent)) if host in lacking else answer
+        host: answer._replace(sent=(*lacking[host].sent, *answer.sent)) if host in lacking else answer
         for host, answer in answers.items()
         if isinstance(answer, Prepared)
     }

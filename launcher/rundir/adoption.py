@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .events import HostEvent
 
 
-@dataclass(frozen=True)
-class Adoption:
+class Adoption(NamedTuple):
     """Records of the running attempt that a lost supervisor has left."""
 
     offsets: dict[str, dict[str, int]]

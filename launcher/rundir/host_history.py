@@ -33,8 +33,7 @@ class HostKey(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True)
-class HostFailure:
+class HostFailure(NamedTuple):
     """A failure that speaks against a host."""
 
     kind: str
@@ -59,8 +58,7 @@ class AttemptOfHosts:
     """By address."""
 
 
-@dataclass(frozen=True)
-class ClearedHosts:
+class ClearedHosts(NamedTuple):
     """The user has forgiven these hosts."""
 
     hosts: tuple[HostKey, ...]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from .log_files import LogFile
 
@@ -78,8 +77,7 @@ def _copy(file: LogFile, start: int, end: int, limit: int, out: _Lines) -> int:
     return start
 
 
-@dataclass(frozen=True)
-class _Lines:
+class _Lines(NamedTuple):
     """Writer for the lines of one process."""
 
     prefix: bytes

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from podrun.runtime.contract import UserError, output_stream
 from podrun.runtime.events import EventKind
@@ -41,8 +41,7 @@ JOB_OUTPUT = "job.out"
 _LOOK = 0.3  # seconds; longer than any reader holds the lock
 
 
-@dataclass(frozen=True)
-class KeptFiles:
+class KeptFiles(NamedTuple):
     """What a program wrote beside its code on a host, in one attempt."""
 
     host: str

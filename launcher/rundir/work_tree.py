@@ -7,8 +7,8 @@ import re
 import subprocess
 import threading
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 from ..agent.base.schema import Malformed, count, loads, record, text
 from .events import LIMIT
@@ -17,8 +17,7 @@ _WAIT = 20.0  # seconds for git, which reads every file of a large work tree
 _FIELDS = record({"commit": text, "branch": text, "files": count, "inserted": count, "deleted": count})
 
 
-@dataclass(frozen=True)
-class WorkTree:
+class WorkTree(NamedTuple):
     """State of a git work tree."""
 
     commit: str
@@ -45,7 +44,7 @@ def _note(files: Sequence[Path], folder: Path) -> None:
     try:
         if tree := git_state(folder):
             for file in files:
-                file.write_text(json.dumps(asdict(tree)), encoding="utf-8")
+                file.write_text(json.dumps(tree._asdict()), encoding="utf-8")
     except OSError:
         pass  # no git, or a full disk, which the run itself reports
 
@@ -68,7 +67,7 @@ def read_work_tree(file: Path) -> WorkTree | None:
         _FIELDS(tree)
     except (OSError, Malformed):
         return None
-    return WorkTree(**{field.name: tree[field.name] for field in fields(WorkTree)})
+    return WorkTree(**{name: tree[name] for name in WorkTree._fields})
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

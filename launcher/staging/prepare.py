@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrun.runtime.wording import megabytes
 
@@ -31,8 +31,7 @@ Tell = Callable[[str, str, str], None]
 """Called with (host, phase, message) from many threads. Phases are reach, sync, environment, setup and checked."""
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A host that is prepared for a run."""
 
     python: str
@@ -43,8 +42,7 @@ class Prepared:
     """Facts of the host, with the skew of its clock; None if they were not requested."""
 
 
-@dataclass(frozen=True)
-class LacksWheels:
+class LacksWheels(NamedTuple):
     """A host that can build its environment only when it has the wheels, or a Python."""
 
     target: WheelTarget

@@ -11,9 +11,9 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from podrun.runtime.contract import UserError
 from podrun.runtime.wording import megabytes
@@ -41,8 +41,7 @@ The path is relative to the root. That of a folder ends with a slash.
 """
 
 
-@dataclass(frozen=True)
-class Project:
+class Project(NamedTuple):
     """A project and its files: sorted paths of regular files and links, relative to the root of the project."""
 
     root: Path

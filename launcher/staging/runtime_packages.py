@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 NEEDED = {
     "jax": "0.10",
@@ -46,8 +46,7 @@ _PLAIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(\[[^\]]*\])?\s*([<>=!~;(].
 _JAX_SPACE, _CUDA_SPACE, _BARE_SPACE = 900 * 10**6, 5500 * 10**6, 100 * 10**6
 
 
-@dataclass(frozen=True)
-class Lack:
+class Lack(NamedTuple):
     """Packages that the runtime needs and a requirements.txt does not name."""
 
     names: tuple[str, ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 
 _BARS, _PLAIN = "▁▂▃▄▅▆▇█", "_.-=+*#"
 _MOST = 512  # points that are stored, many more than a line has bars
@@ -47,5 +46,5 @@ def _columns(points: list[tuple[int, float]], width: int) -> list[float]:
         columns[min(width - 1, (step - first) * width // (last - first + 1))].append(value)
     means: list[float] = []
     for column in columns:
-        means.append(statistics.fmean(column) if column else means[-1])
+        means.append(sum(column) / len(column) if column else means[-1])
     return means

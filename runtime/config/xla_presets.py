@@ -6,11 +6,10 @@ A flag that the compiler does not know ends every process at its start, so tests
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Preset:
+class Preset(NamedTuple):
     """Flags that belong together."""
 
     source: str

@@ -123,6 +123,16 @@ def test_a_program_needs_neither_the_schema_of_train_yaml_nor_that_of_a_pod_file
         assert not {"pydantic", "yaml", "importlib.metadata"} & (modules - imported("pass"))
 
 
+def test_a_program_on_a_simulated_pod_needs_neither_packing_nor_the_process_of_a_hold() -> None:
+    """Nothing is sent, and most pods are not held."""
+    words = ["--slice=cpu-2x1", "--simulate", "--dry-run", "--", "true"]
+    run = f"with contextlib.suppress(SystemExit): main({words})"
+    modules = imported("import contextlib", "from podrun.launcher.cli.root import main", run)
+    assert "podrun.launcher.run.attempts" in modules
+    unused = {f"podrun.launcher.{name}" for name in ("run.pack", "staging.bundle", "hold.transport", "hold.relay")}
+    assert not (unused | {"tarfile", "statistics", "secrets"}) & (modules - imported("pass"))
+
+
 def test_podrun_itself_is_light() -> None:
     """A user program imports it first; so does whoever has no JAX."""
     assert third_party(imported("import podrun")) == set()

@@ -8,8 +8,8 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, plain_env, why_over, why_task_over
 
@@ -64,8 +64,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """State of a job in SLURM's queue."""
 
     state: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from podrun.runtime.contract import ExitCode
 
@@ -59,7 +58,7 @@ class SlurmJobTime(JobTime):
         """Return how the run continues without a lost node; None if it never trained, because a faulty job fails early."""
         if not any(a.trained or (a.silent_program and a.seconds >= QUICK) for a in attempts):
             return None
-        if enough := why_not_renewed([*attempts[:-1], replace(attempts[-1], ending=Ending.TAKEN)]):
+        if enough := why_not_renewed([*attempts[:-1], attempts[-1]._replace(ending=Ending.TAKEN)]):
             outcome.over = f"{enough}, so the SLURM job {self._job} is not requeued"
             return None
         excluded = self._without(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,7 +67,7 @@ def saved(host: int) -> Failure:
 
 
 def late(failed: Failure) -> Failure:
-    return replace(failed, late=True)
+    return failed._replace(late=True)
 
 
 EXITED = from_exit("host-0", exit_of(0, 1), None, None, is_program=True)
@@ -90,7 +89,7 @@ UNHEARD = from_lost_agent("host-1", "its agent stopped: no word from the launche
         (Evidence([saved(1), saved(0)], signalled=[("host-0", 0), ("host-1", 1)]), saved(0)),
         (Evidence([saved(1), saved(0)]), saved(1)),
         (Evidence([PEER_LOST, saved(0)], signalled=[("host-0", 0)]), saved(0)),
-        (Evidence([PEER_LOST, saved(1)], signalled=[("host-0", 0)]), replace(saved(1), host="host-0", process=0)),
+        (Evidence([PEER_LOST, saved(1)], signalled=[("host-0", 0)]), saved(1)._replace(host="host-0", process=0)),
         (Evidence([PEER_LOST, saved(1)]), saved(1)),
         (Evidence([saved(0), DOWN], signalled=[("host-0", 0)]), DOWN),
         (Evidence([ABORTED, PEER_LOST], peer_loss_reporters=[("host-3", 3)]), ABORTED),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from functools import partial
 
 from podrun.launcher.attempt.cause import Failure, FailureKind, from_error, from_exit, from_lost_agent, silent_host
@@ -56,7 +55,7 @@ def test_no_failure_is_none() -> None:
 def test_the_wait_for_a_cause_counts_from_the_first_failure() -> None:
     """Later consequences do not prolong it, and it is over only after its whole length."""
     failures = collected(LOST)
-    failures.add(replace(LOST, host="host-2"), at(SETTLE))
+    failures.add(LOST._replace(host="host-2"), at(SETTLE))
     assert not failures.decided(SETTLE, saving=False, printed=nothing)
     assert failures.decided(SETTLE + 0.25, saving=False, printed=nothing)
 
@@ -69,7 +68,7 @@ def test_a_cause_decides_at_once() -> None:
 def test_a_program_that_blames_another_process_waits_for_it() -> None:
     """By its exception, or by what it has printed; one that fails by itself decides at once."""
     exited = Failure("host-0", 0, "exited with code 1", 1, FailureKind.EXITED)
-    gloo = replace(exited, what="RuntimeError: Gloo AllGather failed: Connection closed by peer")
+    gloo = exited._replace(what="RuntimeError: Gloo AllGather failed: Connection closed by peer")
     killed = from_exit("host-1", exit_of(1, -signal.SIGKILL), None, None)
     for failed, output in ((gloo, b""), (exited, b"JAX distributed service detected fatal errors")):
         printed = partial(last_output, {"host-0": output, "host-1": b""})
@@ -113,7 +112,7 @@ def test_what_is_late() -> None:
     """After a stop because of a failure, processes are late and hosts are not; after the user's stop all are."""
     failures = Failures()
     failures.stop(user=False)
-    for failed in (RAISED, DOWN, replace(DOWN, late=True)):
+    for failed in (RAISED, DOWN, DOWN._replace(late=True)):
         failures.add(failed, at(0.0))
     assert [f.late for f in failures.seen] == [True, False, True]
     failures = collected(LOST)
@@ -126,7 +125,7 @@ def test_an_exit_that_nobody_asked_for_excuses_that_process_alone() -> None:
     """Another host's process of the same number, and another process of the host, stay late."""
     failures = Failures()
     failures.stop(user=False)
-    for failed in (RAISED, replace(RAISED, host="host-2"), replace(RAISED, process=7)):
+    for failed in (RAISED, RAISED._replace(host="host-2"), RAISED._replace(process=7)):
         failures.add(failed, at(0.0))
     failures.exited("host-1", 1, asked=False)
     assert [f.late for f in failures.seen] == [False, True, True]
@@ -138,8 +137,8 @@ def test_the_cause_is_judged_by_all_that_is_known() -> None:
     assert failures.only_consequences
     assert failures.cause(2, 0.0, nothing) == SAVED
     failures.signalled.append(("host-1", 1))
-    assert failures.cause(2, 0.0, nothing) == replace(SAVED, host="host-1", process=1)
-    silent = collected(DOWN, replace(DOWN, host="host-2"))
+    assert failures.cause(2, 0.0, nothing) == SAVED._replace(host="host-1", process=1)
+    silent = collected(DOWN, DOWN._replace(host="host-2"))
     assert not silent.only_consequences
     assert silent.cause(2, 0.0, nothing).host == "the launcher"
     assert silent.cause(3, 0.0, nothing) == DOWN
@@ -152,7 +151,7 @@ def test_what_arrives_late_is_judged_by_what_its_agent_says() -> None:
         failures.stop(user=False)
         failures.add(RAISED, at(1.0))
         failures.exited("host-1", 1, asked=asked)
-        assert replace(failures.cause(2, 0.0, nothing), late=False) == cause
+        assert failures.cause(2, 0.0, nothing)._replace(late=False) == cause
 
 
 def test_nothing_is_a_cause_after_ctrl_c() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -223,7 +222,7 @@ def test_who_was_stuck_is_judged_by_where_it_stood_then() -> None:
     assert not watch.is_stuck(0.0, tick) and not watch.is_stuck(3.0, tick)
     assert watch.is_stuck(3.5, tick)
     processes[1].state = "T"
-    processes[1].record, processes[1].signs = replace(beat, phase=Phase.EVALUATE, arrived=5), 7
+    processes[1].record, processes[1].signs = beat._replace(phase=Phase.EVALUATE, arrived=5), 7
     processes[0].exit_code = 1
     failure = watch.failure()
     assert failure.process == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 
@@ -104,7 +104,7 @@ def test_garbage_is_named_and_the_run_starts_cold(folder: Folder, text: str, wor
 
 def test_files_of_others_are_not_read(folder: Folder) -> None:
     path = folder / "a.json"
-    path.write_text(json.dumps(asdict(record("a"))))
+    path.write_text(json.dumps(record("a")._asdict()))
     path.chmod(0o666)
     with pytest.raises(NotHeldError, match="not a private file of this user"):
         read_record("a")
@@ -121,7 +121,7 @@ def test_files_of_others_are_not_read(folder: Folder) -> None:
 def test_a_hold_without_its_process_is_removed(folder: Folder) -> None:
     pod = simulated_pod(parse_slice("cpu-2x1"))
     id = hold_id(pod)
-    (folder / f"{id}.json").write_text(json.dumps(asdict(record(id))))
+    (folder / f"{id}.json").write_text(json.dumps(record(id)._asdict()))
     assert find_hold(pod, "r") == (None, "cold start: the hold of this pod is not used: its process is gone")
     assert find_hold(pod, "r") == (None, "")
     assert list(folder.iterdir()) == []
@@ -143,7 +143,7 @@ def test_settings_of_another_shell(folder: Folder, name: str) -> None:
     held = record(id)
     assert name in held.shell
     with claim(id) as file, listen(id):
-        write_record(file, replace(held, shell={**held.shell, name: "another"}))
+        write_record(file, held._replace(shell={**held.shell, name: "another"}))
         transport, remark = find_hold(pod, "r")
     assert transport is None
     assert remark.startswith(f"cold start: the hold of this pod is not used: {name} of this shell differ")
@@ -160,7 +160,7 @@ def test_another_container_has_another_hold(folder: Folder, monkeypatch: pytest.
 def test_holds_of_another_machine_are_left_alone(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     """Both have the same home."""
     path = folder / "a.json"
-    path.write_text(json.dumps(asdict(replace(record("a"), host="elsewhere"))))
+    path.write_text(json.dumps(record("a")._replace(host="elsewhere")._asdict()))
     list_holds()
     assert "held on elsewhere" in capsys.readouterr().out
     assert release(PodRequest(), everything=True) == 0
@@ -171,7 +171,7 @@ def test_all_are_released_that_can_be(folder: Folder, capsys: pytest.CaptureFixt
     """The process of the first does not answer; that of the second is gone."""
     with claim("a") as file, listen("a"):
         write_record(file, record("a"))
-        (folder / "b.json").write_text(json.dumps(asdict(record("b"))))
+        (folder / "b.json").write_text(json.dumps(record("b")._asdict()))
         with pytest.raises(UnavailableError, match=f"did not answer.*kill -9 {os.getpid()}"):
             release(PodRequest(), everything=True)
     assert "released" in capsys.readouterr().out

@@ -93,7 +93,7 @@ def ended(code: int, **fields: Any) -> Failure:
         (Failure("h", None, "no Python at 'python3'", UNAVAILABLE), "", None),
         (Failure("h", 0, "no progress for 60 s", ExitCode.STALLED), "", None),
         # a consequence
-        (replace(error(ECC), late=True), "", None),
+        (error(ECC)._replace(late=True), "", None),
         (error("lost", kind="peer_lost"), XID, None),
         (Failure(LAUNCHER, None, "heard nothing", UNAVAILABLE, FailureKind.SILENT), "", None),
     ],

@@ -20,7 +20,7 @@ from ..attempts import plan_of
 
 BUDGET = Budget(failures=3, preemptions=5)
 FAILED = Attempt(Ending.FAILED, 1, "ValueError: boom in step 5", trained=True)
-OTHER = replace(FAILED, what="exited with code 3 after step 7", code=3)
+OTHER = FAILED._replace(what="exited with code 3 after step 7", code=3)
 LOST = Attempt(Ending.LOST, ExitCode.UNAVAILABLE, "its agent ended", trained=True)
 STALLED = Attempt(Ending.FAILED, ExitCode.STALLED, "stands still in step 5", trained=True)
 UNFIT = Attempt(Ending.UNFIT, ExitCode.UNAVAILABLE, "no route to host")
@@ -29,8 +29,8 @@ KILLED = Attempt(Ending.FAILED, 137, "was ended by SIGKILL after step 5", traine
 ASLEEP = Attempt(Ending.ASLEEP, ExitCode.UNAVAILABLE, "was asleep for 31 s", trained=True)
 TAKEN = Attempt(Ending.TAKEN, ExitCode.UNAVAILABLE, "its agent ended", trained=True)
 QUICK = Attempt(Ending.FAILED, 1, "exited with code 1", seconds=3, silent_program=True)
-LONG = replace(QUICK, seconds=300)
-SAVED = [replace(OTHER if n % 2 else FAILED, saved=10 * n) for n in range(5)]
+LONG = QUICK._replace(seconds=300)
+SAVED = [(OTHER if n % 2 else FAILED)._replace(saved=10 * n) for n in range(5)]
 
 
 @pytest.mark.parametrize(
@@ -41,12 +41,12 @@ SAVED = [replace(OTHER if n % 2 else FAILED, saved=10 * n) for n in range(5)]
         ([Attempt(Ending.LAUNCHER, 69)], "launcher's own machine"),
         ([Attempt(Ending.UNPREPARED, 69)], "not ready"),
         ([Attempt(Ending.CONFIG, 2)], "a restart does not correct"),
-        ([replace(LOST), Attempt(Ending.CONFIG, 2)], "a restart does not correct"),
-        ([replace(FAILED, trained=False)], "before its first step"),
-        ([replace(STALLED, trained=False)], "before its first step"),
+        ([LOST, Attempt(Ending.CONFIG, 2)], "a restart does not correct"),
+        ([FAILED._replace(trained=False)], "before its first step"),
+        ([STALLED._replace(trained=False)], "before its first step"),
         ([FAILED, FAILED], "same failure came twice"),
         ([STALLED, STALLED], "same failure came twice"),
-        ([replace(FAILED, saved=5), replace(FAILED, saved=5)], "same failure came twice"),
+        ([FAILED._replace(saved=5), FAILED._replace(saved=5)], "same failure came twice"),
         ([QUICK, QUICK], "twice, each time within 30 s"),
         (SAVED[:4], "launch.max_restarts is 3"),
         ([LOST] * 4, "launch.max_restarts is 3"),
@@ -66,16 +66,16 @@ def test_a_run_ends(attempts: list[Attempt], why: str) -> None:
     ("attempts", "label"),
     [
         ([FAILED], "restart 1 of 3"),
-        ([LOST, replace(FAILED, trained=False)], "restart 2 of 3"),
-        ([replace(LOST, trained=False)], "restart 1 of 3"),
+        ([LOST, FAILED._replace(trained=False)], "restart 2 of 3"),
+        ([LOST._replace(trained=False)], "restart 1 of 3"),
         ([STALLED], "restart 1 of 3"),
         ([KILLED, KILLED], "restart 2 of 3"),
         ([FAILED, OTHER, FAILED], "restart 3 of 3"),
-        ([FAILED, replace(FAILED, saved=10)], "restart 2 of 3"),
+        ([FAILED, FAILED._replace(saved=10)], "restart 2 of 3"),
         ([FAILED, PREEMPTED, FAILED], "restart 2 of 3"),
         ([QUICK], "restart 1 of 3"),
         ([QUICK, LONG], "restart 2 of 3"),
-        ([QUICK, replace(QUICK, code=2)], "restart 2 of 3"),
+        ([QUICK, QUICK._replace(code=2)], "restart 2 of 3"),
         ([PREEMPTED], "restart after preemption 1 of 5"),
         ([*[LOST] * 3, PREEMPTED], "restart after preemption 1 of 5"),
         ([*[PREEMPTED] * 5, LOST], "restart 1 of 3"),
@@ -115,7 +115,7 @@ def wait(attempts: list[Attempt]) -> float:
 def test_the_pause_before_a_restart_grows_until_there_is_progress() -> None:
     assert [wait([LOST] * n) for n in range(1, 10)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
     assert wait([LOST] * 500) == 60
-    assert [wait([*[LOST] * 5, *[replace(LOST, saved=10)] * n]) for n in range(1, 4)] == [0, 0, 1]
+    assert [wait([*[LOST] * 5, *[LOST._replace(saved=10)] * n]) for n in range(1, 4)] == [0, 0, 1]
     assert [wait([*[QUICK, LOST] * 3, LONG]), wait([LONG, LONG, QUICK])] == [0, 0]
 
 
@@ -139,15 +139,15 @@ CAUSE = Failure("host-0", 0, "exited with code 1", ExitCode.FAILED)
     [
         (Outcome(1, CAUSE), Ending.FAILED),
         # of a user program, which means by it what it likes
-        (Outcome(2, replace(CAUSE, code=2, kind=FailureKind.EXITED)), Ending.FAILED),
-        (Outcome(2, replace(CAUSE, code=2)), Ending.CONFIG),  # an error of podrun's, such as UserError
+        (Outcome(2, CAUSE._replace(code=2, kind=FailureKind.EXITED)), Ending.FAILED),
+        (Outcome(2, CAUSE._replace(code=2)), Ending.CONFIG),  # an error of podrun's, such as UserError
         (Outcome(0), Ending.DONE),
         (Outcome(69, CAUSE, finished=True), Ending.DONE),
         (Outcome(130, interrupted_by=2), Ending.STOPPED),
-        (Outcome(1, replace(CAUSE, host=LAUNCHER)), Ending.LAUNCHER),
+        (Outcome(1, CAUSE._replace(host=LAUNCHER)), Ending.LAUNCHER),
         (Outcome(69, CAUSE, unprepared=True), Ending.UNPREPARED),
-        (Outcome(69, replace(CAUSE, process=None)), Ending.LOST),
-        (Outcome(75, replace(CAUSE, kind=FailureKind.ASKED)), Ending.PREEMPTED),
+        (Outcome(69, CAUSE._replace(process=None)), Ending.LOST),
+        (Outcome(75, CAUSE._replace(kind=FailureKind.ASKED)), Ending.PREEMPTED),
     ],
 )
 def test_endings(outcome: Outcome, ending: Ending, tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_a_supervisor_that_takes_over_knows_what_was_before(tmp_path: Path) -> N
     [
         ([TAKEN] * 4, 0),
         ([TAKEN] * 5, 5),
-        ([replace(TAKEN, saved=2 * n) for n in range(50)], 0),
-        ([*(replace(TAKEN, saved=2 * n) for n in range(50)), *[replace(TAKEN, saved=98)] * 4], 0),
-        ([*(replace(TAKEN, saved=2 * n) for n in range(50)), *[replace(TAKEN, saved=98)] * 5], 5),
+        ([TAKEN._replace(saved=2 * n) for n in range(50)], 0),
+        ([*(TAKEN._replace(saved=2 * n) for n in range(50)), *[TAKEN._replace(saved=98)] * 4], 0),
+        ([*(TAKEN._replace(saved=2 * n) for n in range(50)), *[TAKEN._replace(saved=98)] * 5], 5),
         ([TAKEN, TAKEN, FAILED, TAKEN, TAKEN, TAKEN], 0),
-        ([replace(TAKEN, seconds=3, silent_program=True)] * 5, 5),
-        ([replace(TAKEN, seconds=300, silent_program=True)] * 50, 0),
+        ([TAKEN._replace(seconds=3, silent_program=True)] * 5, 5),
+        ([TAKEN._replace(seconds=300, silent_program=True)] * 50, 0),
     ],
 )
 def test_machines_that_are_taken_again_and_again(attempts: list[Attempt], times: int) -> None:

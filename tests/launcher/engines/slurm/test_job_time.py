@@ -25,9 +25,9 @@ NO_DISK = Failure("n2", None, "no space is left in /home/me/.podrun", ExitCode.U
     [
         (NO_DISK, "", True),
         (NO_DISK, "the SLURM job 7 has ended", False),
-        (replace(NO_DISK, host=LAUNCHER), "", False),
-        (replace(NO_DISK, process=1), "", False),
-        (replace(NO_DISK, code=ExitCode.PREEMPTED), "", False),
+        (NO_DISK._replace(host=LAUNCHER), "", False),
+        (NO_DISK._replace(process=1), "", False),
+        (NO_DISK._replace(code=ExitCode.PREEMPTED), "", False),
         (None, "", False),
     ],
 )
@@ -72,9 +72,9 @@ def test_a_job_that_gets_nowhere_is_not_put_back(tmp_path: Path) -> None:
     assert lost(tmp_path, never)[0].onward is None
     taken = Attempt(Ending.TAKEN, ExitCode.UNAVAILABLE, trained=True, saved=20)
     assert lost(tmp_path, *[taken] * RENEWALS, never)[0].onward is None
-    job, outcome = lost(tmp_path, *[taken] * RENEWALS, replace(never, trained=True, saved=20))
+    job, outcome = lost(tmp_path, *[taken] * RENEWALS, never._replace(trained=True, saved=20))
     assert job.onward is None and "before a new checkpoint" in outcome.over
-    assert lost(tmp_path, *[taken] * RENEWALS, replace(taken, saved=40))[0].onward is not None
+    assert lost(tmp_path, *[taken] * RENEWALS, taken._replace(saved=40))[0].onward is not None
 
 
 def test_a_program_that_ends_with_0_at_the_limit_has_saved(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_a_program_that_ends_with_0_at_the_limit_has_saved(tmp_path: Path) -> No
     for attempt, ended_well, goes_on in (
         (ran, True, True),
         (ran, False, False),
-        (replace(ran, seconds=3.0), True, False),
-        (replace(ran, silent_program=False), True, False),
+        (ran._replace(seconds=3.0), True, False),
+        (ran._replace(silent_program=False), True, False),
     ):
         outcome = Outcome(128 + SlurmJobTime.signal, interrupted_by=SlurmJobTime.signal, all_ended_well=ended_well)
         onward = SlurmJobTime(RunDirectory(tmp_path), "7").after(outcome, [attempt], POD)
