@@ -87,7 +87,7 @@ class Agent:
         self.pid = int(json.loads(self.relay.stdout.readline())["pid"])
         self.relay.kill()  # from now on the test's own connections are the only ones
         self.relay.wait()
-        self.output = b""
+        self.output = bytearray()  # a test takes tens of megabytes in small pieces
         self.frames: list[Frame] = []
 
     def connect(self, *frames: Frame) -> socket.socket:
