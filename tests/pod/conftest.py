@@ -49,7 +49,7 @@ class Run:
         assert self.process.stderr is not None
         self.stderr = self.process.stderr.read()
 
-    def wait_for(self, wanted: Callable[[Event], bool], timeout: float = 120) -> Event:
+    def wait_for(self, wanted: Callable[[Event], bool], timeout: float = 240) -> Event:
         """The next event that is wanted. Fails if podrun ends first."""
         deadline = time.monotonic() + timeout
         while True:
@@ -78,7 +78,7 @@ class Run:
     def wait_for_step(self, step: int) -> Event:
         return self.wait_for(lambda e: e["event"] == "step" and e["step"] >= step)
 
-    def end(self, timeout: float = 120) -> int:
+    def end(self, timeout: float = 240) -> int:
         """Waits for podrun's end; returns its exit code."""
         code = self.process.wait(timeout)
         for thread in self._threads:
