@@ -28,6 +28,7 @@ from podrun.launcher.pod.slices import parse_slice
 from podrun.launcher.remote import session
 from podrun.launcher.remote.session import Session
 from podrun.launcher.rundir.logs import Logs
+from podrun.launcher.transport import process_channel
 from podrun.launcher.transport.local import LocalTransport
 from podrun.launcher.transport.process_channel import ProcessChannel
 from podrun.runtime.config import Launch
@@ -48,7 +49,8 @@ def test_connections_that_hang_cost_no_other_host_its_lease(tmp_path: Path, monk
     """Four relays are frozen: to end one takes seconds, all in turn take more than the lease of the host that is well."""
     monkeypatch.setattr(session, "SILENCE", 0.5)
     monkeypatch.setattr(heartbeat, "_EVERY", 0.25)
-    plan = plan_of("cpu-5x1", tmp_path, lease=5.0)
+    monkeypatch.setattr(process_channel, "_END", 4.0)
+    plan = plan_of("cpu-5x1", tmp_path, lease=10.0)  # a busy machine may be late with a renewal
     transport = Recorded(plan.pod)
     frames: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
     sessions = [Session(transport, plan.pod, h, lambda *frame: frames.put(frame)) for h in plan.hosts]
