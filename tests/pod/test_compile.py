@@ -36,8 +36,8 @@ def program(sandbox: Sandbox, name: str) -> Path:
     return sandbox.path / "home" / "programs" / "compiled" / str(key)
 
 
-def compiled(sandbox: Sandbox, *words: str) -> str:
-    done = sandbox.podrun("compile", "small.yaml", *SLICE, *words)
+def compiled(sandbox: Sandbox, *words: str, slice: tuple[str, str] = SLICE) -> str:
+    done = sandbox.podrun("compile", "small.yaml", *slice, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -47,9 +47,9 @@ def train(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     """Train with an empty cache. Returns the console's output, and at its end which large programs were compiled."""
     monkeypatch.setenv("JAX_LOG_COMPILES", "1")
 
-    def run(name: str, *words: str) -> str:
+    def run(name: str, *words: str, slice: tuple[str, str] = SLICE) -> str:
         monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(sandbox.path / f"cache-{name}"))
-        done = sandbox.podrun("--simulate", *SLICE, "small.yaml", "--workdir", name, *words)
+        done = sandbox.podrun("--simulate", *slice, "small.yaml", "--workdir", name, *words)
         assert done.returncode == 0, done.stdout + done.stderr
         newest = max((sandbox.path / "home" / "runs").iterdir(), key=lambda path: path.name)
         logs = "".join(path.read_text() for path in (newest / "logs").iterdir())
@@ -59,20 +59,27 @@ def train(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
     return run
 
 
-@pytest.mark.parametrize("parallel", mostly_long(("pmap", "jit"), lambda number, _: number == 0, lambda *_: False))
-def test_a_run_loads_what_was_compiled(sandbox: Sandbox, train: Callable[..., str], parallel: str) -> None:
+@pytest.mark.parametrize(
+    ("slice", "parallel"),
+    mostly_long(
+        (("cpu-1x2", "pmap"), ("cpu-2x1", "pmap"), ("cpu-2x1", "jit")),
+        lambda number, _: number == 0,
+        lambda number, _: number == 1,
+    ),
+)
+def test_a_run_loads_what_was_compiled(sandbox: Sandbox, train: Callable[..., str], slice: str, parallel: str) -> None:
     """It compiles nothing large.
 
     That a run which compiles has the same losses bit for bit, and that a second `podrun compile` compiles nothing, is in
     test_what_cannot_be_trusted_is_not_used and test_two_at_once.
     """
     option = f"parallel={parallel}"
-    said = compiled(sandbox, option)
-    assert "small.yaml for cpu-2x1: 4 of 4 compiled" in said
+    said = compiled(sandbox, option, slice=("--slice", slice))
+    assert f"small.yaml for {slice}: 4 of 4 compiled" in said
     assert re.search(r"step +\d+\.\d s +[\d.]+ kB", said)
     assert not list((sandbox.path / "home" / "runs").iterdir())
     assert {oct(path.stat().st_mode & 0o777) for path in stored(sandbox).parent.rglob("*")} == {"0o700", "0o600"}
-    loaded = train("loaded", option)
+    loaded = train("loaded", option, slice=("--slice", slice))
     assert loaded.endswith("compiled: []"), loaded
     assert loaded.count(LOADED) == 1 and REFUSED not in loaded, loaded
 

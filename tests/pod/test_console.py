@@ -72,7 +72,8 @@ def test_file(sandbox: Sandbox) -> None:
 
 def test_closed_pipe(sandbox: Sandbox) -> None:
     """`podrun ... | head -1` ends the run instead of printing a traceback."""
-    command = " ".join([*sandbox.command, *JOB, "steps=10000000"])
+    job = ("--slice", "cpu-1x1", "--simulate", "small.yaml", "steps=10000000")
+    command = " ".join([*sandbox.command, *job])
     done = subprocess.run(
         f"{command} | head -1",
         shell=True,

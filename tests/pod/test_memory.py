@@ -23,8 +23,9 @@ JOB = (
     "small.yaml",
     "steps=16",
     "checkpoint.memory_every=5",
-    "launch.max_restarts=2",
+    "launch.max_restarts=1",
 )
+WITHOUT_MEMORY = ("checkpoint.memory_every=0", "launch.max_restarts=0")
 DIVIDED = ("parallel=jit", "parallel.mesh.fsdp=2", "model.width=256", "model.layers=2")  # small arrays are not divided
 SMALL_MEMORY = 'mount -t tmpfs -o size="$1" tmpfs /dev/shm && shift && exec "$@"'
 CAN_MOUNT = (
@@ -76,7 +77,7 @@ class Held:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
     """The losses by step of the divided job that nothing disturbs, without checkpoints in memory."""
     sandbox = make_sandbox(tmp_path_factory.mktemp("undisturbed"))
-    done = sandbox.podrun(*JOB, *DIVIDED, "checkpoint.memory_every=0")
+    done = sandbox.podrun(*JOB, *DIVIDED, *WITHOUT_MEMORY)
     assert done.returncode == 0, done.stdout + done.stderr
     return sandbox.losses("runs/small")
 
@@ -98,7 +99,7 @@ def of_both_hosts(step: int) -> tuple[str, ...]:
 def test_a_killed_worker_costs_no_read_from_disk(sandbox: Sandbox) -> None:
     """The state is not divided, so each host has all of it."""
     options = ("checkpoint.every=8", "eval.every=0")
-    assert sandbox.podrun(*JOB, *options, "checkpoint.memory_every=0", "-w", "undisturbed").returncode == 0
+    assert sandbox.podrun(*JOB, *options, *WITHOUT_MEMORY, "-w", "undisturbed").returncode == 0
     done = sandbox.podrun(*JOB, *options, "--inject", "kill:host=1@step=15", "-w", "killed")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "resumed from step 10 in the memory of 2 hosts" in done.stdout
@@ -108,7 +109,7 @@ def test_a_killed_worker_costs_no_read_from_disk(sandbox: Sandbox) -> None:
 def test_saves_at_their_own_pace_beside_those_in_memory(sandbox: Sandbox) -> None:
     """Both processes save their part after the same steps, which only the clock of process 0 decides."""
     options = (*DIVIDED, "steps=40", "eval.every=0")
-    assert sandbox.podrun(*JOB, *options, "checkpoint.memory_every=0", "-w", "undisturbed").returncode == 0
+    assert sandbox.podrun(*JOB, *options, *WITHOUT_MEMORY, "-w", "undisturbed").returncode == 0
     killed = ("checkpoint.every=auto", "--inject", "kill:host=1@step=33", "-w", "killed")
     done = sandbox.podrun(*JOB, *options, *killed)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,12 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from ...conftest import Sandbox
+from ...hosts import wait_until
 from ...tiers import nightly
 from .conftest import HERE, Make, Podrun
 
@@ -33,11 +33,8 @@ def live(mark: str) -> list[str]:
     return found
 
 
-def gone(mark: str, seconds: float = 40.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while live(mark) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not live(mark)
+def wait_until_gone(mark: str) -> None:
+    wait_until(lambda: not live(mark), f"the end of {mark}")
 
 
 def test_exec_shows_equal_outputs_once(podrun: Podrun) -> None:
@@ -77,7 +74,7 @@ def test_exec_leaves_nothing_after_its_timeout(podrun: Podrun) -> None:
     assert done.code == 124
     assert "(3 hosts)\nbegun\n" in done.out
     assert done.err == "podrun: host-[0-2]: was killed after 1 s (--timeout)\n"
-    assert gone(f"sleep 4711.{OWN}")
+    wait_until_gone(f"sleep 4711.{OWN}")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, *nightly(signal.SIGTERM)])
@@ -86,12 +83,10 @@ def test_exec_leaves_nothing_when_it_is_ended(sandbox: Sandbox, number: int) -> 
     mark = f"sleep 4712.{OWN}{number}"
     command = [*sandbox.command, "exec", *HERE, "--", "sh", "-c", f"{mark} & {mark}"]
     process = subprocess.Popen(command, env=sandbox.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while sum(text.startswith("sleep") for text in live(mark)) < 6 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: sum(text.startswith("sleep") for text in live(mark)) >= 6, "two on each host")
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
-    assert gone(mark)
+    wait_until_gone(mark)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number)
     if number != signal.SIGKILL:
         assert err == (
