@@ -447,7 +447,7 @@ def measure(case: str, hosts: int, seconds: float, lost: int, profiled: bool) ->
                 scene.first_message, scene.first_cpu = time.perf_counter(), time.process_time()
 
     supervisor._observer = Observers(Begun(), observers)
-    profile = cProfile.Profile() if profiled else None
+    profile = cProfile.Profile(time.thread_time) if profiled else None
     if profile:
         profile.enable()
     outcome = supervisor.run()

@@ -29,6 +29,7 @@ class Heartbeat:
         self._every = min(_EVERY, lease / 4)
         self._answer = (answer or lease) - self._every
         self._next = 0  # session that is pinged first in the next round
+        self._unanswered: list[Session] = []  # sessions that were pinged and had not answered in the last round
         self._clock = SuspendClock(limit=2 * self._every)
         self._finished = threading.Event()
         threading.Thread(target=self._run, name="heartbeat", daemon=True).start()
@@ -47,11 +48,22 @@ class Heartbeat:
             self._clock.now()
             if self._clock.slept(within=self._every):  # the launcher slept; the hosts were not silent
                 awake = now
-            sessions = self._active()
-            for session in self._due(sessions):
-                session.ping()
-                self._clock.now()
+            self._round(now, awake)
+
+    def _round(self, now: float, awake: float) -> None:
+        """Give up silent hosts, and ping the next ones."""
+        sessions = self._active()
+        # Only a session that was pinged can be silent: of ten thousand that answer, a few hundred are looked at.
+        self._unanswered = [
+            s for s in self._unanswered if s.liveness.unanswered_since is not None and not s.has_stopped
+        ]
+        if self._unanswered:
             self._give_up([s for s in sessions if not s.has_stopped], now, awake)
+        due = self._due(sessions)
+        for session in due:
+            session.ping()
+            self._clock.now()
+        self._unanswered = list(dict.fromkeys([*self._unanswered, *due]))
 
     def _due(self, sessions: list[Session]) -> list[Session]:
         """Return the sessions to ping in this round: all of them, or the next group if there are very many."""

@@ -40,7 +40,7 @@ PROBE_TIMEOUT = 15.0  # seconds for a host to try whether it can reach the coord
 DUMP_TIMEOUT = 10.0  # seconds for processes to print their stacks
 TICK = 0.2
 LOOK = 0.25  # seconds between two looks at the progress of all processes ...
-LOOK_PER_HOST = 1e-4  # ... and of very many hosts, because a look at ten thousand takes tens of milliseconds
+LOOK_PER_HOST = 1e-4  # ... and at very many hosts, because a look at ten thousand takes tens of milliseconds
 SILENT_AFTER = 5.0  # seconds; agents answer a ping in every round of 2.5 s ...
 SILENT_PER_HOST = SILENT_AFTER / MOST  # ... or, of very many, in every second, third ... round
 MANY_HOSTS = 64  # of so many, one is often slow to confirm the stop, so the first failure is told before
@@ -79,6 +79,7 @@ class Supervisor:
             or Session(transport, plan.pod, h, self._on_frame)
             for h in plan.hosts
         }
+        self._silent_after = max(SILENT_AFTER, SILENT_PER_HOST * len(plan.hosts))
         self._openings: list[Opening] = []
         self._output = AttemptOutput(plan, logs, adoption.offsets if adoption else {})
         self._clock = SuspendClock(ASLEEP)
@@ -174,7 +175,9 @@ class Supervisor:
         self._looked = now
         # The output of podrun's own worker is no sign of progress: its progress record is.
         outputs = dict(self._output.pieces) if self._plan.is_program else {}
-        self._apply(messages.Tick({host for host in self._sessions if self._hears(host)}, outputs))
+        limit = self._silent_after
+        hears = {host for host, session in self._sessions.items() if session.liveness.silence < limit}
+        self._apply(messages.Tick(hears, outputs))
         if self.state.is_stuck:
             self._wait_for_stacks(lambda host: host.looked_at)
             failure = self.state.stall()
@@ -191,7 +194,7 @@ class Supervisor:
             self._dump_stacks()
 
     def _hears(self, host: str) -> bool:
-        return self._sessions[host].liveness.silence < max(SILENT_AFTER, SILENT_PER_HOST * len(self._sessions))
+        return self._sessions[host].liveness.silence < self._silent_after
 
     def _should_end(self) -> bool:
         return bool(self._interrupts) or self.state.is_decided(self._clock.now(), self._output.end_of)
@@ -231,8 +234,8 @@ class Supervisor:
         return stopped_first or self._was_asked_to_stop()
 
     def _newest_sign(self) -> float:
-        """Return the time at which one of the awaited hosts last sent something new. Looks at all of them once a tick."""
-        if (now := self._clock.now()) - self._listened >= TICK:
+        """Return the time at which one of the awaited hosts last sent something new, as of the last look at all of them."""
+        if (now := self._clock.now()) - self._listened >= max(TICK, LOOK_PER_HOST * len(self._sessions)):
             self._listened = now
             signs = (self._sessions[host.name].liveness.progressed for host in self.state.awaited)
             self._newest = max(signs, default=0.0)

@@ -52,9 +52,13 @@ class ProgressWatch:
         passed, self._looked = now - self._looked, now
         alive = [p for p in self._processes if p.exit_code is None]
         for process in alive:
-            signs = process.signs + tick.outputs.get((process.host, process.process), 0)
-            idle = self._idle.setdefault(process.process, _Idle(now, signs))
-            if signs != idle.signs:
+            signs = process.signs
+            if tick.outputs:
+                signs += tick.outputs.get((process.host, process.process), 0)
+            idle = self._idle.get(process.process)
+            if idle is None:
+                self._idle[process.process] = _Idle(now, signs)
+            elif signs != idle.signs:
                 idle.since, idle.signs = max(idle.since, now - process.age), signs
             elif process.host not in tick.answering:
                 idle.since += passed

@@ -85,6 +85,32 @@ def test_silence_is_counted_from_the_launchers_waking_up() -> None:
     assert judged(FakeSession(3600.0), FakeSession(), awake=NOW - 8.0)[0]
 
 
+def test_a_round_looks_only_at_sessions_that_were_pinged() -> None:
+    """Of many thousand hosts that answer, no round looks at all; a host that does not answer is found all the same."""
+
+    class CountedSession(FakeSession):
+        looks = 0
+
+        @property
+        def has_stopped(self) -> bool:
+            CountedSession.looks += 1
+            return False
+
+        @has_stopped.setter
+        def has_stopped(self, value: bool) -> None: ...
+
+    sessions = [CountedSession() for _ in range(8 * module.MOST)]
+    with beating([], 10.0) as beat:
+        beat._active = lambda: cast("list[Session]", sessions)
+        for _ in range(8):
+            beat._round(NOW, 0.0)
+        assert CountedSession.looks <= module.MOST
+        sessions[3].liveness.unanswered_since = NOW - 9.0
+        beat._round(NOW, 0.0)
+        beat._round(NOW, 0.0)
+    assert [bool(session.lost) for session in sessions] == [number == 3 for number in range(len(sessions))]
+
+
 def test_every_open_session_is_pinged_again_and_again() -> None:
     """Sessions that have confirmed their end are pinged, too, and never given up."""
     stopped, running = FakeSession(1e9, has_stopped=True), FakeSession()
@@ -163,8 +189,9 @@ def test_a_sleep_of_the_launcher_excuses_the_hosts(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module, "SuspendClock", clock)
     monkeypatch.setattr(module.threading, "Thread", lambda **options: SimpleNamespace(start=lambda: None))
     monkeypatch.setattr(module.time, "monotonic", lambda: NOW + len(moments))
-    session = FakeSession()
+    session = FakeSession(silence=1.0)
     beat = Heartbeat(lambda: cast("list[Session]", [session]), 100.0)
+    beat._unanswered = cast("list[Session]", [session])
     finished = Finished()
     beat._finished = cast(Any, finished)
     looks: list[int] = []
