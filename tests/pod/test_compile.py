@@ -75,7 +75,8 @@ def test_a_run_loads_what_was_compiled(sandbox: Sandbox, train: Callable[..., st
     """
     option = f"parallel={parallel}"
     said = compiled(sandbox, option, slice=("--slice", slice))
-    assert f"small.yaml for {slice}: 4 of 4 compiled" in said
+    count = 4 if slice == "cpu-2x1" else 3  # several processes need one more
+    assert f"small.yaml for {slice}: {count} of {count} compiled" in said
     assert re.search(r"step +\d+\.\d s +[\d.]+ kB", said)
     assert not list((sandbox.path / "home" / "runs").iterdir())
     assert {oct(path.stat().st_mode & 0o777) for path in stored(sandbox).parent.rglob("*")} == {"0o700", "0o600"}
