@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from podrun.runtime.contract import UnavailableError, UserError
 
 from ...conftest import Sandbox
 from ...gcloud import ZONE, Service, first_on_path, interrupt_held
-from ...tiers import nightly
+from ...tiers import mostly_long, nightly
 from .conftest import Podrun
 
 WHERE = ("my-tpu", "--zone", ZONE)
@@ -48,11 +49,16 @@ def fail_at(service: Service, **faults: Any) -> None:
 @pytest.mark.parametrize(
     ("slice", "machine", "image", "size", "topology"),
     [
-        ("v5p-8", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 1, None),
-        ("v5p-32", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 4, "2x2x4"),
-        ("v6e-8", "ct6e-standard-8t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 1, None),
-        ("v6e-16", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 4, "4x4"),
-        ("tpu7x-16", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", 2, "2x2x2"),
+        *mostly_long(
+            (
+                ("v5p-8", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 1, None),
+                ("v5p-32", "ct5p-hightpu-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 4, "2x2x4"),
+                ("v6e-8", "ct6e-standard-8t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 1, None),
+                ("v6e-16", "ct6e-standard-4t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 4, "4x4"),
+                ("tpu7x-16", "tpu7x-standard-4t", "ubuntu-accel-2404-amd64-tpu-tpu7x", 2, "2x2x2"),
+            ),
+            lambda _, case: case[0] in ("v6e-8", "tpu7x-16"),
+        ),
         *nightly(
             ("v6e-1", "ct6e-standard-1t", "ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e", 1, None),
             ("tpu7x-2", "tpu7x-standard-1t", "ubuntu-accel-2404-amd64-tpu-tpu7x", 1, None),
@@ -305,9 +311,12 @@ def test_without_the_other_api(service: Service, podrun: Podrun) -> None:
 # --- faults ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", ["instance0templates_create", "resource0policies_create", "managed_create"])
+STAGES = ("instance0templates_create", "resource0policies_create", "managed_create")
+FAULTS = ("dies", "ERROR: (g) Could not fetch resource:\n - Quota 'TPUS' exceeded. Limit: 0.0", "hangs")
+
+
 @pytest.mark.parametrize(
-    "fault", ["dies", "ERROR: (g) Could not fetch resource:\n - Quota 'TPUS' exceeded. Limit: 0.0", "hangs"]
+    ("fault", "stage"), mostly_long(product(FAULTS, STAGES), lambda number, _: number % (len(STAGES) + 1) == 0)
 )
 def test_nothing_is_left_after_a_fault(
     service: Service, podrun: Podrun, monkeypatch: pytest.MonkeyPatch, stage: str, fault: str
@@ -350,8 +359,14 @@ def order(slice: str, spot: bool = True) -> Order:
     return make_order(TpuName("my-tpu", ZONE, typed="TPU"), slice, None, spot, False)
 
 
-@pytest.mark.parametrize("slice", ["v5p-8", "v5p-16"])
-@pytest.mark.parametrize("before", [[], ["templates"], ["templates", "policies"]], ids=str)
+@pytest.mark.parametrize(
+    ("slice", "before"),
+    mostly_long(
+        product(("v5p-8", "v5p-16"), ([], ["templates"], ["templates", "policies"])),
+        lambda number, _: number in (0, 5),
+    ),
+    ids=str,
+)
 def test_two_podruns_at_once(service: Service, podrun: Podrun, slice: str, before: list[str]) -> None:
     """The second one, which has seen no TPU, deletes nothing of the first one's."""
     assert podrun("tpu", "up", *WHERE, "--slice", slice, "--spot", "--yes").code == 0
@@ -473,6 +488,7 @@ def test_answers_that_are_none(service: Service, podrun: Podrun) -> None:
     assert done.code == 0 and "(podrun tries again, up to 10 min)" in done.out, done.err
 
 
+@pytest.mark.long
 def test_a_list_of_ten_thousand(service: Service, podrun: Podrun) -> None:
     assert podrun(*UP).code == 0
     group = service.compute["groups"][f"{ZONE}/my-tpu"]
@@ -484,12 +500,15 @@ def test_a_list_of_ten_thousand(service: Service, podrun: Podrun) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "left"),
-    [
-        ("instance-templates create", []),
-        ("resource-policies create", []),
-        ("managed create", ALL),
-        ("managed list-instances", ALL),
-    ],
+    mostly_long(
+        (
+            ("instance-templates create", []),
+            ("resource-policies create", []),
+            ("managed create", ALL),
+            ("managed list-instances", ALL),
+        ),
+        lambda number, _: number % 2 == 0,
+    ),
 )
 def test_ctrl_c_at_every_stage(service: Service, sandbox: Sandbox, podrun: Podrun, stage: str, left: list[str]) -> None:
     """Before the group nothing is left. The group stays in the queue, as podrun says, and `down` removes it all."""
