@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from ..engines.slurm.job_start import main
-from ..view.terminal import guarded_streams
 
 if __name__ == "__main__":
-    with guarded_streams():
-        main()
+    main()

@@ -83,9 +83,19 @@ def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> 
 
 def test_what_starts_in_a_job_of_slurm_imports_nothing_that_takes_long() -> None:
     """The agents start meanwhile: each import here delays them."""
-    modules = imported("import podrun.launcher.engines.slurm.job_start, podrun.launcher.remote.prestart")
+    modules = imported("import podrun.launcher.engines.slurm.start_run, podrun.launcher.remote.prestart")
     assert third_party(modules) == set()
     assert not {"importlib.metadata", "asyncio", "multiprocessing", "zipfile"} & (modules - imported("pass"))
+
+
+def test_the_first_steps_of_a_job_of_slurm_wait_for_no_import_of_podrun() -> None:
+    """The agents are started as they were recorded at submission."""
+    modules = imported("import podrun.launcher.engines.slurm.job_start")
+    packages = {"podrun", "podrun.launcher", "podrun.launcher.engines", "podrun.launcher.engines.slurm"}
+    slurm = {f"podrun.launcher.engines.slurm.{name}" for name in ("job_start", "srun")}
+    assert {name for name in modules if name.partition(".")[0] == "podrun"} == packages | slurm
+    assert third_party(modules) == set()
+    assert not {"dataclasses", "inspect", "logging"} & (modules - imported("pass"))
 
 
 def test_a_job_of_slurm_imports_nothing_for_what_is_on_the_hosts_already() -> None:

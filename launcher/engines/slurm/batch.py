@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, plain_env, why_over, why_task_over
+from .job import COMPLETING, Interrupted, SlurmError, ask_slurm, is_job_id, why_over, why_task_over
+from .srun import plain_env
 
 _AFTER_INTERRUPT = 3.0  # seconds after Ctrl-C for which sbatch may still answer
 SBATCH_TIMEOUT = 60.0  # seconds for sbatch, which retries while the controller is busy

@@ -52,8 +52,11 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     return with_addresses(replace(nodes_of_job(), spares=spares))
 
 
-def nodes_of_job() -> Listing:
-    """Return the nodes of the job that this process runs in, without their addresses. Raises UserError."""
+def nodes_of_job(names: str | None = None) -> Listing:
+    """Return the nodes of the job that this process runs in, without their addresses. Raises UserError.
+
+    `names`: their names as SLURM prints them, if it has been asked.
+    """
     env = os.environ
     if several := heterogeneous_job_error(env):
         raise UserError(f"--slurm: {several}")
@@ -71,11 +74,11 @@ def nodes_of_job() -> Listing:
             f"--slurm: SLURM_JOB_NODELIST is {short(nodes)}, which is no list of nodes; call podrun inside a job"
         )
     try:
-        names = _names(ask_slurm("scontrol", "show", "hostnames", nodes))
+        hosts = _names(ask_slurm("scontrol", "show", "hostnames", nodes) if names is None else names)
     except SlurmError as error:
         raise UserError(f"--slurm: {error}") from None
     return Listing(
-        tuple(Host(name, name) for name in names),
+        tuple(Host(name, name) for name in hosts),
         gpus(env),
         slots_are_limit=True,
         transport="slurm",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ...run.signals import deferred_interrupt
 from ...rundir.queues import QueueError
+from .srun import plain_env
 
 _SLOW_AFTER = 3.0  # seconds after which an answer of SLURM's is late
 LIMIT = 20.0  # seconds: timeout of SLURM's programs
@@ -158,12 +159,6 @@ def _run(
                 process.kill()
                 raise
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
-
-
-def plain_env(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without variables that change the behaviour of SLURM's programs, except SLURM_CONF."""
-    changes = ("SLURM_", "SLURMD_", "SRUN_", "SALLOC_", "SBATCH_", "SQUEUE_", "SCONTROL_", "SINFO_")
-    return {name: value for name, value in env.items() if name == "SLURM_CONF" or not name.startswith(changes)}
 
 
 def why_over(job: str, timeout: float = 0.0) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from podrun.runtime.contract import UserError
 
+from ...plan.agent_file import agent_command
 from ...plan.spec import RunSpec
 from ...pod.home import podrun_home
 from ...pod.run_id import unit_of
@@ -37,7 +38,10 @@ from .batch import (
 from .batch_script import array_option, batch_options, batch_script, may_take_whole_nodes, output_pattern
 from .gpus_of_nodes import gpus_of_nodes
 from .job import Interrupted, SlurmError
+from .job_start import AGENTS
 from .options import BatchOptions
+from .srun import recorded_agents
+from .transport import SlurmTransport
 
 _NAME = 60  # characters of a job name
 _TERMINATED = 128 + signal.SIGTERM
@@ -139,6 +143,9 @@ def _submit(
                     _link(directories[0].bundles, directory.bundles)
                 directory.write(directory.job_script, script)
                 directory.write(directory.job_options, json.dumps(list(options)).encode())
+                if not spec.pod.container and len(spec.pod.hosts) <= SlurmTransport.window:
+                    argv = agent_command(spec.pod, "run", spec.run_id)
+                    directory.write(directory.path / AGENTS, recorded_agents(len(spec.pod.hosts), argv))
                 directory.events.touch(mode=0o600)
             _submit_and_record(directories, words, jobs)
         except NotCancelled as error:  # its runs go on, so their records stay

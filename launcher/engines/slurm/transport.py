@@ -6,9 +6,7 @@ commands never wait for each other, and workers see everything that SLURM has al
 
 from __future__ import annotations
 
-import os
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from typing import IO
 
@@ -19,21 +17,9 @@ from ...pod.pod import Host, Pod
 from ...transport.base import Channel, Transport
 from ...transport.open_files import restore_limit
 from ...transport.process_channel import ProcessChannel
-from .job import is_job_id, plain_env, time_left, why_over
+from .job import is_job_id, time_left, why_over
+from .srun import srun_command, start_srun, take_over
 from .srun_errors import command_stderr, why_not_started
-
-_OPTIONS = (
-    "--nodes=1",
-    "--ntasks=1",
-    "--overlap",
-    "--mem=0",  # all memory of the job on the node
-    "--cpu-bind=none",
-    "--mpi=none",
-    "--export=ALL",
-    "--kill-on-bad-exit=0",
-    "--job-name=podrun",
-    # Never --unbuffered, which makes stdout a terminal. Agents write whole lines.
-)
 
 
 class SrunChannel(Channel):
@@ -84,32 +70,20 @@ class SlurmTransport(Transport):
             )
         assert is_job_id(pod.queue_job)
         self._job = pod.queue_job
-        self._home = os.path.expanduser("~")
         folders = [] if pod.home.startswith("~/") else [pod.home]  # the home directory exists
         self._container = pod.container.transport_options(folders) if pod.container else []
 
     def open(self, host: Host, argv: Sequence[str]) -> SrunChannel:
-        # srun passes on this machine's environment, with its HOME.
-        argv = [os.path.expanduser(word) if word.startswith("~/") else word for word in argv]
-        where = (f"--jobid={self._job}", f"--nodelist={host.address}", f"--chdir={self._home}")
-        stderr = tempfile.TemporaryFile()  # unnamed, so that nothing is left if this process is killed
+        command = srun_command(self._container, self._job, host.address, argv)
         try:
-            process = subprocess.Popen(
-                ["srun", *_OPTIONS, *self._container, *where, "--", *argv],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                bufsize=0,
-                env=plain_env(os.environ),
-                start_new_session=True,  # Ctrl-C in the terminal is for the launcher
-            )
+            srun = take_over(command) or start_srun(command)
         except FileNotFoundError:
             what = "there is no `srun` in the PATH of this machine; call podrun where SLURM is installed"
             raise HostError(host.name, what) from None
         except OSError as error:
             raise HostError(host.name, f"cannot start srun: {error.strerror}") from None
-        restore_limit(process.pid)
-        return SrunChannel(process, stderr, self._job)
+        restore_limit(srun.process.pid)
+        return SrunChannel(srun.process, srun.stderr, self._job)
 
     def why_over(self, timeout: float = 0.0) -> str | None:
         return why_over(self._job, timeout)

@@ -9,7 +9,8 @@ import pytest
 
 from podrun.launcher.engines.slurm import batch
 from podrun.launcher.engines.slurm.batch import Job, JobCache, nodes_to_exclude, requeue, submit
-from podrun.launcher.engines.slurm.job import SlurmError, is_job_id, last_line, plain_env, time_left, why_over
+from podrun.launcher.engines.slurm.job import SlurmError, is_job_id, last_line, time_left, why_over
+from podrun.launcher.engines.slurm.srun import plain_env
 from podrun.launcher.engines.slurm.srun_errors import command_stderr, why_not_started
 
 
