@@ -47,7 +47,8 @@ class View:
             on_unread: called when nobody reads the console any more, with the signal that this counts as.
             mask: hides secrets in the texts that are shown and recorded.
         """
-        self._mask = mask or Mask(())
+        self.mask = mask or Mask(())
+        """Hides secrets. May be replaced by one that hides more."""
         self._console: Console | None = console
         self._recorder = recorder
         self._recording = threading.Lock()  # hosts are prepared by several threads
@@ -63,7 +64,7 @@ class View:
 
     def event(self, event: Event) -> None:
         if event["event"] != EventKind.START:  # it is podrun's own, and has paths
-            event = self._mask.fields(event)
+            event = self.mask.fields(event)
         with self._recording:
             self._recorder.event(event)
         if event["event"] == EventKind.START:
@@ -76,7 +77,7 @@ class View:
 
     def say(self, text: str) -> None:
         """Print the text, and return when it is shown."""
-        text = self._mask.text(text)
+        text = self.mask.text(text)
         self._actions.put(partial(self._show, lambda console: console.say(text)))
         self._drain()
 
@@ -149,7 +150,7 @@ class View:
         text = text or self._echo.next(self._console.piece, at_end)
         if text is None:
             return False
-        masked = self._mask.text(text)
+        masked = self.mask.text(text)
         self._show(lambda console: console.output(masked))
         return True
 

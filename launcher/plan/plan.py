@@ -33,7 +33,7 @@ from podrun.runtime.injection import parse_checked
 
 from ..agent.base.places import agent_folder, environments_folder, memory_folder
 from ..agent.base.protocol import INSTRUMENT
-from ..agent.base.to_agent import Spec
+from ..agent.base.to_agent import Spec, WorkerSpec
 from ..pod.pod import Host, Pod, process_name
 from ..pod.slices import Slice
 from .agent_file import agent_command
@@ -99,6 +99,16 @@ class LaunchPlan:
     @property
     def is_program(self) -> bool:
         return isinstance(self.run.job, Program)
+
+    def with_secrets(self, more: Mapping[str, str]) -> LaunchPlan:
+        """Return the plan with more environment variables of all workers whose values are hidden."""
+        hosts = []
+        for host in self.hosts:
+            workers: list[WorkerSpec] = [
+                {**worker, "env": {**worker["env"], **more}} for worker in host.spec["processes"]
+            ]
+            hosts.append(replace(host, spec={**host.spec, "processes": workers}))
+        return replace(self, secrets={**self.secrets, **more}, hosts=tuple(hosts))
 
     def render(self) -> str:
         """Return the plan as text: per host the command, the environment and the files, quoted for a POSIX shell."""

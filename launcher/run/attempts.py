@@ -23,9 +23,10 @@ from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
 from ..plan.plan import LaunchPlan, make_plan
 from ..plan.spec import RunSpec
+from ..pod.in_thread import InThread
 from ..pod.masking import Mask
 from ..pod.pod import Host
-from ..pod.secret_values import Secrets, read_secrets
+from ..pod.secret_values import read_secrets
 from ..preflight.base import name_hosts
 from ..rundir.adoption import Adoption
 from ..rundir.events import HostEvent
@@ -96,7 +97,7 @@ def run_attempts(
             Signals(*more, on_early_interrupt=partial(write_in_handler, "podrun: stopping\n"))
         )  # entered first, so that a Ctrl-C during the cleanup changes nothing
         stack.enter_context(directory.supervise())
-        secrets = Secrets({**read_secrets(spec.pod), **certificate_of(spec)})
+        secrets = read_secrets(spec.pod)
         logs = stack.enter_context(Logs(directory.logs))
         recorder = Recorder(directory.events)
         stack.callback(recorder.close)
@@ -170,6 +171,7 @@ class _Run:
             self._transport = self._injection.transport
         self._strays = StrayProcesses(opened.directory, self._transport, opened.logs, self._note)
         self._bundles: Sequence[Bundle] = ()
+        self._certificate: InThread[Mapping[str, str]] | None = None
 
     def execute(self, bundles: Sequence[Bundle], adopt: bool) -> int:
         self._bundles = bundles
@@ -189,7 +191,7 @@ class _Run:
                 self._left_memory.event(event)
         prepare: Prepare | None = None if adopt else partial(self._prepare_first, plan)
         while True:
-            outcome = self._attempt(plan, adoption, prepare)
+            outcome, plan = self._attempt(plan, adoption, prepare)
             following = self._next(plan, outcome)
             if isinstance(following, Outcome):
                 outcome = following
@@ -240,8 +242,10 @@ class _Run:
                 return Outcome(failed.code, failed, [failed], unprepared=True)
         return self._preparation.prepare_first(plan)
 
-    def _attempt(self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None) -> Outcome:
-        """Run one attempt, and finish its view.
+    def _attempt(
+        self, plan: LaunchPlan, adoption: Adoption | None, prepare: Prepare | None
+    ) -> tuple[Outcome, LaunchPlan]:
+        """Run one attempt, and finish its view. Returns its outcome, and its plan with the certificate of the run.
 
         Args:
             plan: the plan of the attempt.
@@ -256,7 +260,7 @@ class _Run:
             except OSError as error:
                 what = f"cannot write to {self._open.directory.path}: {error.strerror}"
                 failed = Failure(LAUNCHER, None, what, ExitCode.FAILED)
-                return Outcome(failed.code, failed, [failed], unprepared=True)
+                return Outcome(failed.code, failed, [failed], unprepared=True), plan
             self._observers.event(start_event(plan, self._open.directory.logs, time.time()))
             if remark:
                 self._note(remark)
@@ -266,12 +270,25 @@ class _Run:
             self._note("another supervisor has taken the run over")
         while self._bad_hosts.remarks:
             self._note(self._bad_hosts.remarks.pop(0))
+        if adoption is None and self._certificate is None:  # made while the hosts are prepared
+            self._certificate = InThread(partial(certificate_of, self._spec), "certificate")
         try:
-            outcome = (prepare() if prepare else None) or self._supervise(plan, adoption)
+            outcome = prepare() if prepare else None
+            if outcome is None:
+                plan = self._with_certificate(plan)
+                outcome = self._supervise(plan, adoption)
         finally:
             self._open.view.stop()
         self._host_failures.record(plan, outcome, time.time(), self._printed(plan))
-        return outcome
+        return outcome, plan
+
+    def _with_certificate(self, plan: LaunchPlan) -> LaunchPlan:
+        """Return the plan with the certificate for its workers, if the run needs one."""
+        certificate = self._certificate.result() if self._certificate else {}
+        if not certificate:
+            return plan
+        self._open.view.mask = Mask([*self._open.secrets.values(), *certificate.values()])
+        return plan.with_secrets(certificate)
 
     def _printed(self, plan: LaunchPlan) -> Printed:
         """Return a function that returns the end of what a process has printed in this attempt."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from podrun.runtime.contract import ENV_CERTIFICATE, ExitCode
+from podrun.runtime.contract import ExitCode
 from podrun.runtime.wording import counted, megabytes
 
 from ..attempt.cause import Failure
@@ -49,8 +49,7 @@ def stage_hosts(
     """Stage code, data and environment. Returns the failures that prevent the start."""
     assert plan.run.code is not None
     pod = plan.pod
-    secrets = {name: value for name, value in plan.secrets.items() if name != ENV_CERTIFICATE}
-    env = {**pod.env, **plan.launch.env, **secrets}
+    env = {**pod.env, **plan.launch.env, **plan.secrets}
     imports = imported_modules(plan)
     prepare = partial(
         prepare_hosts,

@@ -59,9 +59,10 @@ def test_runs_without_one(spec: RunSpec) -> None:
 def test_workers_get_it_and_records_do_not() -> None:
     spec = on(ON_HOSTS)
     given = certificate_of(spec)
-    plan = make_plan(spec, secrets=Secrets(given))
+    plan = make_plan(spec, secrets=Secrets({"TOKEN": "hunter2"})).with_secrets(given)
+    assert all(worker["env"]["TOKEN"] == "hunter2" for host in plan.hosts for worker in host.spec["processes"])
     assert [worker["env"][ENV_CERTIFICATE] for host in plan.hosts for worker in host.spec["processes"]] == [
         given[ENV_CERTIFICATE]
     ] * 2
     for text in (plan.to_json(), plan.render(), repr(plan)):
-        assert given[ENV_CERTIFICATE] not in text
+        assert given[ENV_CERTIFICATE] not in text and "hunter2" not in text
