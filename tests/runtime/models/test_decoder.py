@@ -44,7 +44,11 @@ def initial(model: Any) -> Params:
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"remat": "block", "dropout": 0.2}, {"layers": 4, "layer_types": ["sliding", "full"]}]
+    "keys",
+    mostly_long(
+        ({}, {"remat": "block", "dropout": 0.2}, {"layers": 4, "layer_types": ["sliding", "full"]}),
+        lambda number, _: number > 0,
+    ),
 )
 def test_layers_without_a_loop(keys: dict[str, Any]) -> None:
     """Logits and gradients are those of the loop, with the same parameters; with remat, blocks are computed again as well."""

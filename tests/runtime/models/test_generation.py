@@ -17,6 +17,7 @@ from podrun.runtime.models.families import family_of
 from podrun.runtime.models.generation import Sampling, Writer, draw, writer_of
 from podrun.runtime.models.linen import Linen
 
+from ...tiers import mostly_long
 from .published import FAMILIES, arrays_of, config_of, greedy_of, params_from
 
 GREEDY = Sampling(temperature=0)
@@ -68,7 +69,7 @@ def test_the_cache_changes_nothing(keys: dict[str, Any]) -> None:
     assert len(np.unique(cached)) > 3
 
 
-@pytest.mark.parametrize("context", [16, 32])
+@pytest.mark.parametrize("context", mostly_long((16, 32), lambda _, context: context == 32))
 def test_a_dynamic_rope_turns_by_the_context(context: int) -> None:
     """Logits are those of a sequence of the whole context, as in training, whatever space the text may take."""
     keys = {"layers": 2, "width": 16, "heads": 4, "context": context}

@@ -16,6 +16,8 @@ from flax.traverse_util import flatten_dict
 from podrun.runtime.config.model import GPT2Model
 from podrun.runtime.models.gpt2 import GPT2
 
+from ...tiers import mostly_long
+
 Array = np.ndarray[Any, Any]
 Params = dict[str, Any]
 
@@ -234,7 +236,7 @@ def trained(remat: str) -> tuple[Params, jax.Array, Params]:
     return params, *jax.jit(jax.value_and_grad(loss))(params)
 
 
-@pytest.mark.parametrize("remat", ["block", "dots"])
+@pytest.mark.parametrize("remat", mostly_long(("block", "dots"), lambda number, _: number == 1))
 def test_remat(remat: str) -> None:
     """Names, initial values, losses and gradients are those without; the key of dropout is the same in both passes."""
     expected, found = trained("none"), trained(remat)

@@ -21,6 +21,8 @@ from podrun.runtime.data.windows import Source
 from podrun.runtime.models.attention import Scores, attend, by_splash, positions_in
 from podrun.runtime.tasks import make_task
 
+from ...tiers import mostly_long
+
 CONTEXT, VOCABULARY = 32, 64
 SIZES = [9, 14, 4, 6, 20, 12, 5, 40, 33, 2]
 """One of them is longer than a row."""
@@ -83,7 +85,7 @@ def one_by_one(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"tokens": np.array(tokens), "weights": np.array(weights) * share}
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", mostly_long(MODELS, lambda _, model: model in ("gpt2 remat", "sliding window")))
 def test_each_document_as_if_alone(model: str) -> None:
     """Loss and gradients of packed rows are those of one document in a row; so is an evaluation."""
     task = task_of(MODELS[model])
