@@ -7,11 +7,12 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from podrun.runtime.config import Config
 from podrun.runtime.contract import ExitCode, UnavailableError, UserError
@@ -22,8 +23,10 @@ from ..hold.record import (
     HOLDS,
     HoldRecord,
     NotHeldError,
+    all_ends,
     all_records,
     connect,
+    forget_end,
     hold_id,
     read_record,
     remove_stale,
@@ -35,7 +38,7 @@ from ..inventory.pod_request import PodRequest
 from ..plan.agent_file import agent_file
 from ..plan.plan import make_plan
 from ..plan.spec import RunSpec
-from ..pod.home import podrun_home, private, private_folder
+from ..pod.home import podrun_home, private_folder
 from ..pod.pod import Pod
 from ..pod.run_id import new_run_id
 from ..pod.secret_values import read_secrets
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 _SHORTEST = 10.0  # seconds that a hold may be idle
 _START = f"import sys; del sys.path[0]; from {Order.__module__} import main; main()"
 """Program of the process of a hold: the current folder may have modules with the names of others."""
+_SPACE = 1 << 16  # bytes that the files of a hold may need on the disk
 _END = 20.0  # seconds for the process of a hold to end
 
 
@@ -66,11 +70,15 @@ def hold(where: PodRequest, idle: str) -> int:
         since = time.strftime("%H:%M", time.localtime(read_record(id).since))
         raise UserError(f"this pod is held already, since {since}; `podrun release` ends that hold")
     order = _order(pod, HoldRecord(id, _name(pod), 0, 0.0, seconds, agent_file()[0], gethostname(), shell_settings()))
+    folder = podrun_home() / HOLDS
     try:
-        log = open(private_folder(HOLDS) / f"{id}.log", "ab", opener=private)
+        log = tempfile.TemporaryFile(dir=private_folder(HOLDS))
+        log.write(bytes(_SPACE))  # a full disk is found before the hosts are made ready
+        log.seek(0)
+        log.truncate()
     except OSError as error:
         raise UserError(
-            f"cannot write in {podrun_home() / HOLDS}: {error.strerror}; set PODRUN_HOME to a folder you can write to"
+            f"cannot write in {folder}: {error.strerror}; make room there, or set PODRUN_HOME to a folder you can write to"
         ) from None
     with log, one_interrupt():
         process = subprocess.Popen(
@@ -82,17 +90,18 @@ def hold(where: PodRequest, idle: str) -> int:
         )
         restore_limit(process.pid)
         try:
-            return _follow(process, order)
+            return _follow(process, order, log)
         except BaseException:
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_END)
-            remove_stale(id)  # its log, if it has ended before it could do that itself
+            remove_stale(id)
+            forget_end(id)
             raise
 
 
-def _follow(process: subprocess.Popen[bytes], order: Order) -> int:
-    """Print what the process says until the pod is held. Raises UnavailableError, UserError."""
+def _follow(process: subprocess.Popen[bytes], order: Order, log: IO[bytes]) -> int:
+    """Print what the process says until the pod is held. `log`: its stderr. Raises UnavailableError, UserError."""
     assert process.stdin is not None and process.stdout is not None
     with process.stdin, suppress(BrokenPipeError):
         pickle.dump(order, process.stdin)
@@ -107,7 +116,8 @@ def _follow(process: subprocess.Popen[bytes], order: Order) -> int:
                 raise UserError(message["failed"]) if message["is_bad"] else UnavailableError(message["failed"])
             print(f"podrun: {message['say']}", file=sys.stderr, flush=True)
     process.wait(_END)
-    words = (private_folder(HOLDS) / f"{order.record.id}.log").read_text(errors="replace").splitlines()
+    log.seek(0)
+    words = log.read().decode(errors="replace").strip().splitlines()
     raise UnavailableError(f"the process that should hold the pod has ended: {(words or ['it said nothing'])[-1]}")
 
 
@@ -153,7 +163,9 @@ def list_holds() -> int:
         elif (state := _state(record)) is not None:
             since = time.strftime("%H:%M", time.localtime(record.since))
             rows.append(f"{record.id}  {record.pod}, since {since}: {state}")
-    print("\n".join(rows) or "no pod is held on this machine")
+    rows = rows or ["no pod is held on this machine"]
+    rows += [f"{id}  {ended.pod}: {ended}" for id, ended in all_ends().items() if not _has_record(id)]
+    print("\n".join(rows))
     return ExitCode.DONE
 
 
@@ -191,6 +203,8 @@ def release(where: PodRequest, everything: bool) -> int:
     if everything:
         records = [record for record in all_records() if isinstance(record, HoldRecord)]
         ids = [record.id for record in records if record.host == gethostname()]
+        for id in all_ends():
+            forget_end(id)
         if not ids:
             print("no pod is held on this machine")
     else:
@@ -216,7 +230,9 @@ def _release(id: str) -> str:
         record = read_record(id)
     except NotHeldError as error:
         remove_stale(id)
-        raise UserError(f"{str(error) or 'this pod is not held'}; `podrun hold --list` shows which pods are") from None
+        ended = forget_end(id)
+        why = str(error) or (f"the hold of this pod {ended}" if ended else "this pod is not held")
+        raise UserError(f"{why}; `podrun hold --list` shows which pods are held") from None
     try:
         control = connect(id)
         answer = ask(control, {"ask": "release"})
@@ -224,6 +240,7 @@ def _release(id: str) -> str:
         remove_stale(id)
         if _has_record(id):
             raise UnavailableError(f"{record.pod}: {error}; `kill -9 {record.pid}` ends it") from None
+        forget_end(id)
         print(f"released: {record.pod} (its process was gone)")
         return ""
     if run := answer.get("run"):

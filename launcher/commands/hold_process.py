@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import pickle
@@ -15,10 +16,20 @@ from typing import Any
 from podrun.runtime.contract import ExitCode, UserError
 
 from ..agent.base.to_agent import Expected
-from ..hold.holder import Holder
-from ..hold.record import HOLDS, HoldRecord, NotHeldError, claim, has_record, listen, write_record
+from ..hold.holder import IDLE, Holder
+from ..hold.record import (
+    HOLDS,
+    HoldRecord,
+    NotHeldError,
+    claim,
+    forget_end,
+    has_record,
+    listen,
+    note_end,
+    write_record,
+)
 from ..plan.plan import LaunchPlan
-from ..pod.home import podrun_home
+from ..pod.home import podrun_home, private
 from ..staging.bundle import Bundle
 from ..transport.base import Transport, load_transport
 from ..view.times import duration
@@ -42,6 +53,7 @@ class _FailedError(Exception):
 
 def main() -> None:
     """Read the order from stdin, and report on stdout: lines of JSON."""
+    faulthandler.enable()
     order: Order = pickle.load(sys.stdin.buffer)
     try:
         _hold(order)
@@ -64,9 +76,10 @@ def _hold(order: Order) -> None:
     transport = load_transport(pod)
     holder = Holder(pod, transport, order.workers, order.record)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, lambda *_: holder.release())
+        signal.signal(number, lambda number, _: holder.release(f"its process received {signal.Signals(number).name}"))
     try:
         with claim(order.record.id) as file:
+            forget_end(order.record.id)
             _prepare(order, transport)
             cold = holder.start(lambda host: _report(say=f"{host}: ready"))
             if cold:
@@ -81,7 +94,14 @@ def _hold(order: Order) -> None:
             if not is_heard:
                 return
             _close_stdout()
-            holder.serve(listener, lambda: has_record(file, order.record.id))
+            _open_log(order.record.id)
+            try:
+                why = holder.serve(listener, lambda: has_record(file, order.record.id))
+            except Exception as error:
+                note_end(order.record.id, order.record.pod, f"its process failed: {type(error).__name__}: {error}")
+                raise
+            if why:
+                note_end(order.record.id, order.record.pod, f"{why} for {idle}" if why == IDLE else why)
     finally:
         holder.close()
 
@@ -115,6 +135,12 @@ def _report(**message: Any) -> bool:
     except OSError:
         return False
     return True
+
+
+def _open_log(id: str) -> None:
+    """Write stderr to the log of the hold from now on; until now the command that started this process has read it."""
+    with open(podrun_home() / HOLDS / f"{id}.log", "wb", opener=private) as log:
+        os.dup2(log.fileno(), 2)
 
 
 def _close_stdout() -> None:

@@ -37,6 +37,7 @@ _PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds until an agent that could not be s
 _IMPORTS = 300.0  # seconds for the interpreters to import, at the start of a hold
 _LOOK = 1.0  # seconds between two looks at idle time and ended agents
 _OWN = "PODRUN_"  # prefix of variables that belong to a run
+IDLE = "no run came"
 MEMORY = "too little memory is available for its interpreters"
 
 
@@ -109,6 +110,7 @@ class Holder:
         self._relays: set[Relay] = set()  # its commands
         self._environ: dict[str, str] | None = None  # of its launcher, if the hosts are this machine
         self._is_ending = False
+        self._why = ""  # why it ends, unless it is released
         self._used = _now()
         self._lease = attached_lease(pod)
 
@@ -137,24 +139,31 @@ class Holder:
                     return {name: why for name, place in self._places.items() if (why := place.cold())}
                 self._changed.wait(_LOOK)
 
-    def serve(self, listener: socket.socket, is_noted: Callable[[], bool]) -> None:
-        """Serve runs until the hold is released, idle for too long, or no longer on record; then end all agents."""
+    def serve(self, listener: socket.socket, is_noted: Callable[[], bool]) -> str:
+        """Serve runs until the hold is released, idle for too long, or no longer on record; then end all agents.
+
+        Returns why the hold has ended; an empty text if `podrun release` has ended it.
+        """
+        self._used = _now()  # a slow start is no idle time
         threading.Thread(target=self._accept, args=[listener], name="accept", daemon=True).start()
         while True:
             with self._changed:
                 self._changed.wait(_LOOK)
                 is_idle = not self._run and _now() - self._used > self._record.idle
                 if self._is_ending or is_idle or not is_noted():
+                    if not self._is_ending:
+                        self._why = IDLE if is_idle else "its record was removed"
                     self._is_ending = True
                     break
                 due = [] if self._run else [place for place in self._places.values() if self._needs_agent(place)]
             fan_out(self._start_agent, due)
         listener.close()
         self.close()
+        return self._why
 
-    def release(self) -> None:
-        """End the hold. Called from a signal handler, or another thread."""
-        self._is_ending = True
+    def release(self, why: str) -> None:
+        """End the hold. Called from a signal handler."""
+        self._why, self._is_ending = why, True
 
     def close(self) -> None:
         """End the waiting agents and the commands of a run, and close all connections."""
@@ -192,6 +201,8 @@ class Holder:
             agent = Relay(self._open_agent(place.host, place.expects), self._notify)
         except HostError as error:
             why = error.reason
+        except (OSError, RuntimeError) as error:  # too many open files, or threads: no reason to end the hold
+            why = f"its agent could not be started: {error}"
         with self._changed:
             place.is_starting, place.agent = False, agent
             if agent is None:
@@ -234,7 +245,10 @@ class Holder:
             try:
                 sock = listener.accept()[0]
             except OSError:
-                return
+                if self._is_ending:
+                    return
+                time.sleep(_LOOK)  # too many open files
+                continue
             threading.Thread(target=self._serve, args=[sock], name="serve", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:

@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -36,6 +37,8 @@ _RECORD = record(
         "shell": table(text),
     }
 )
+_END = record({"pod": text, "at": number, "why": text})
+_REMEMBERED = 86400.0  # seconds for which `podrun hold --list` shows why a hold has ended
 _STATUS = {"umask": "Umask", "group": "Gid", "groups": "Groups", "capabilities": "CapPrm"}
 """Fields of /proc/self/status that new processes inherit, by names for people."""
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
@@ -58,6 +61,18 @@ class HoldRecord(NamedTuple):
     """Name of the machine on which its process runs; others may share the folder of the records."""
     shell: dict[str, str]
     """What its processes inherit from the shell, see `shell_settings`."""
+
+
+class EndedHold(NamedTuple):
+    """A hold that has ended although nobody released it."""
+
+    pod: str
+    at: float
+    """Seconds since 1970."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"ended at {time.strftime('%H:%M', time.localtime(self.at))}: {self.why}"
 
 
 class NotHeldError(Exception):
@@ -96,8 +111,9 @@ def shell_settings() -> dict[str, str]:
 
 
 def is_held(pod: Pod) -> bool:
-    """Return whether there is a record of a hold, which may be out of date."""
-    return os.path.lexists(_path(hold_id(pod)))
+    """Return True if there is a record of a hold, which may be out of date, or of the end of one."""
+    path = _path(hold_id(pod))
+    return os.path.lexists(path) or os.path.lexists(_end_path(path.stem))
 
 
 def read_record(id: str) -> HoldRecord:
@@ -179,9 +195,68 @@ def has_record(file: IO[bytes], id: str) -> bool:
 
 
 def remove_stale(id: str) -> None:
-    """Remove what a hold has left whose process is gone. Does nothing if the process is there."""
+    """Remove what a hold has left whose process is gone, and note its end. Does nothing if the process is there."""
+    with suppress(NotHeldError, OSError):
+        hold = read_record(id)
+        words = _last_words(_path(id).with_suffix(".log"))
+        with claim(id):
+            note_end(id, hold.pod, f"its process is gone{words and f' ({words})'}")
+        return
     with suppress(NotHeldError, OSError), claim(id):
         pass
+
+
+def _last_words(log: Path) -> str:
+    """Return the last line of a log, or the line of a crash in native code; empty if there is none."""
+    try:
+        with open(log, errors="replace") as file:
+            lines = [line.strip() for line in file.read(_LIMIT).splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return next((line for line in lines if line.startswith("Fatal Python error")), lines[-1] if lines else "")
+
+
+def note_end(id: str, pod: str, why: str) -> None:
+    """Note why a hold has ended that nobody released, for the next run and `podrun hold --list`, as far as the disk takes it.
+
+    Only the newest end of each hold is kept.
+    """
+    with suppress(OSError), open(_end_path(id), "w", opener=private) as file:
+        json.dump(EndedHold(pod, time.time(), why)._asdict(), file)
+
+
+def forget_end(id: str) -> EndedHold | None:
+    """Return the noted end of a hold, and remove the note; None if there is none."""
+    ended = _read_end(id)
+    with suppress(OSError):
+        os.unlink(_end_path(id))
+    return ended
+
+
+def all_ends() -> dict[str, EndedHold]:
+    """Return the noted ends of holds by their ids. Removes notes that are older than a day."""
+    ends = {}
+    for path in sorted((podrun_home() / HOLDS).glob("*.ended")):
+        ended = _read_end(path.stem)
+        if ended is None or time.time() - ended.at > _REMEMBERED:
+            forget_end(path.stem)
+        else:
+            ends[path.stem] = ended
+    return ends
+
+
+def _read_end(id: str) -> EndedHold | None:
+    try:
+        with open(os.open(_end_path(id), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            read: Any = loads(file.read(_LIMIT), _LIMIT)
+        _END(read)
+    except (OSError, Malformed):
+        return None
+    return EndedHold(**{name: read[name] for name in EndedHold._fields})
+
+
+def _end_path(id: str) -> Path:
+    return podrun_home() / HOLDS / f"{id}.ended"
 
 
 def listen(id: str) -> socket.socket:

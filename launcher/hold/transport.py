@@ -20,6 +20,7 @@ from .record import (
     HoldRecord,
     NotHeldError,
     connect,
+    forget_end,
     hold_id,
     read_record,
     receive_line,
@@ -40,14 +41,17 @@ def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
     Returns:
         The transport, None if there is no hold or it cannot be used; and a line that says so, empty if there is none.
     """
+    id = hold_id(pod)
     try:
-        record = read_record(hold_id(pod))
+        record = read_record(id)
         if record.agent != agent_file()[0]:
             raise NotHeldError("it was made by another version of podrun; `podrun release` and `podrun hold` renew it")
         try:
             control = connect(record.id)
         except NotHeldError:
-            remove_stale(record.id)
+            remove_stale(id)
+            if (ended := forget_end(id)) is not None:
+                raise NotHeldError(ended.why) from None
             raise
         if pod.traits.files_are_here and (differ := _other_settings(record)):
             control.close()
@@ -61,7 +65,9 @@ def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
             raise NotHeldError(str(answer["refused"]))
         return HeldTransport(pod, record, run_id, control), _remark(record, _reasons(answer.get("cold")))
     except NotHeldError as why:
-        return None, f"cold start: the hold of this pod is not used: {why}" if str(why) else ""
+        if str(why):
+            return None, f"cold start: the hold of this pod is not used: {why}"
+        return None, f"cold start: the hold of this pod {ended}" if (ended := forget_end(id)) else ""
 
 
 def _other_settings(record: HoldRecord) -> str:

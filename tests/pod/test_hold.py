@@ -229,7 +229,27 @@ def test_the_page(sandbox: Sandbox) -> None:
     assert processes_of(sandbox) == {}
 
 
-def test_an_idle_hold_ends(sandbox: Sandbox) -> None:
+def test_an_idle_hold_ends_and_the_next_run_says_so(start: Start, sandbox: Sandbox) -> None:
     assert sandbox.podrun("hold", "--idle", "10s", *POD).returncode == 0
     wait_until(lambda: processes_of(sandbox) == {}, "the hold has ended")
+    listed = sandbox.podrun("hold", "--list").stdout
+    assert "no pod is held" in listed and "no run came for 10s" in listed
+    run = start(*POD, *JOB)
+    assert run.end() == 0, run.stderr
+    assert "the hold of this pod ended at" in notes(run) and "no run came for 10s" in notes(run)
     assert list(Path(sandbox.path / "home" / "holds").iterdir()) == []
+
+
+def test_a_full_disk_is_found_before_the_hosts_are_made_ready(sandbox: Sandbox) -> None:
+    holds = sandbox.path / "home" / "holds"
+    holds.mkdir(parents=True, mode=0o700)
+    sandbox.path.joinpath("home").chmod(0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=700,size=8k", "tmpfs", holds]).returncode:
+        pytest.skip("needs the right to mount a file system")
+    try:
+        done = sandbox.podrun("hold", *POD)
+    finally:
+        subprocess.run(["umount", holds], check=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"podrun: cannot write in {holds}: No space left on device")
+    assert "ready" not in done.stderr

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
@@ -11,15 +15,20 @@ from socket import gethostname
 import pytest
 
 from podrun.launcher.commands.hold import _check_supported, list_holds, release
+from podrun.launcher.hold import holder as holder_module
 from podrun.launcher.hold import record as record_module
+from podrun.launcher.hold.holder import Holder
 from podrun.launcher.hold.record import (
     HoldRecord,
     NotHeldError,
+    all_ends,
     claim,
     connect,
     has_record,
     hold_id,
+    is_held,
     listen,
+    note_end,
     read_record,
     shell_settings,
     write_record,
@@ -29,8 +38,10 @@ from podrun.launcher.inventory.pod_request import PodRequest
 from podrun.launcher.inventory.simulated import simulated_pod
 from podrun.launcher.plan.agent_file import agent_file
 from podrun.launcher.pod.container import Container
-from podrun.launcher.pod.pod import Ssh
+from podrun.launcher.pod.errors import HostError
+from podrun.launcher.pod.pod import Host, Ssh
 from podrun.launcher.pod.slices import parse_slice
+from podrun.launcher.transport.base import Channel, Transport
 from podrun.runtime.contract import UnavailableError, UserError
 
 Folder = Path
@@ -125,6 +136,59 @@ def test_a_hold_without_its_process_is_removed(folder: Folder) -> None:
     assert find_hold(pod, "r") == (None, "cold start: the hold of this pod is not used: its process is gone")
     assert find_hold(pod, "r") == (None, "")
     assert list(folder.iterdir()) == []
+
+
+def test_why_a_hold_ended_is_told_once_by_a_run(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    id = hold_id(pod)
+    note_end(id, "cpu-2x1", "an older end")
+    note_end(id, "cpu-2x1", "its process received SIGTERM")
+    assert is_held(pod)  # so that a run looks
+    list_holds()
+    said = r"ended at \d\d:\d\d: its process received SIGTERM"
+    assert re.search(f"no pod is held on this machine\n{id}  cpu-2x1: {said}\n$", capsys.readouterr().out)
+    transport, remark = find_hold(pod, "r")
+    assert transport is None and re.fullmatch(f"cold start: the hold of this pod {said}", remark)
+    assert find_hold(pod, "r") == (None, "") and not is_held(pod)
+    assert list(folder.iterdir()) == []
+
+
+def test_the_log_of_a_process_that_is_gone_says_why(folder: Folder) -> None:
+    pod = simulated_pod(parse_slice("cpu-2x1"))
+    id = hold_id(pod)
+    for log in ("Fatal Python error: Bus error\n\nThread 1:\n", "Traceback\nMemoryError\n"):
+        (folder / f"{id}.json").write_text(json.dumps(record(id)._asdict()))
+        (folder / f"{id}.log").write_text(log)
+        words = "Fatal Python error: Bus error" if "Fatal" in log else "MemoryError"
+        why = f"cold start: the hold of this pod is not used: its process is gone ({words})"
+        assert find_hold(pod, "r") == (None, why)
+    assert list(folder.iterdir()) == []
+
+
+def test_old_ends_are_forgotten_and_release_forgets_all(folder: Folder) -> None:
+    note_end("a", "cpu-2x1", "no run came for 10s")
+    (folder / "b.ended").write_text(json.dumps({"pod": "cpu-1x1", "at": 1.0, "why": "x"}))
+    (folder / "c.ended").write_text("no json")
+    assert list(all_ends()) == ["a"] and [path.name for path in folder.iterdir()] == ["a.ended"]
+    assert release(PodRequest(), everything=True) == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_a_slow_start_is_no_idle_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hold with a short limit ended at once if its hosts needed longer than that to be ready."""
+
+    class Unreachable(Transport):
+        def open(self, host: Host, argv: Sequence[str]) -> Channel:
+            raise HostError(host.name, "no route to host")
+
+    pod = simulated_pod(parse_slice("cpu-1x1"))
+    held = Holder(pod, Unreachable(), {host.name: [] for host in pod.hosts}, record("a"))
+    now = time.clock_gettime(time.CLOCK_BOOTTIME) + 61
+    monkeypatch.setattr(holder_module, "_now", lambda: now)
+    noted = [True, False]
+    with socket.socket() as listener:
+        assert held.serve(listener, lambda: noted.pop(0)) == "its record was removed"
+    assert noted == []
 
 
 def test_another_version_is_not_used(folder: Folder) -> None:
