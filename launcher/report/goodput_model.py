@@ -4,13 +4,15 @@ Failures are independent of each other and come at a constant rate. The model is
 higher order estimate of the optimum checkpoint interval for restart dumps"), which improves on Young (1974, "A first order
 approximation to the optimum checkpoint interval"). Two things are added. A save stops training only for a moment, and is
 complete only later, so a failure in between loses two intervals. And a failure while the run starts again costs another
-start, but is noticed before the next one.
+start, but is noticed before the next one; after several attempts without a new checkpoint podrun waits before it.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+from ..pod.restart_delay import LONGEST_AFTER, restart_delay
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Times:
     detect: float
     """From a failure to the decision to start again."""
     start: float
-    """From that decision until the processes restore their state."""
+    """From that decision, or the delay after it, until the processes restore their state."""
     restore: float
     compile: float
     """Until training goes on."""
@@ -48,14 +50,22 @@ def goodput(times: Times, rate: float, interval: float) -> float:
         return interval / (interval + times.save)
     try:
         saves = math.exp(-rate * times.write) / math.expm1(rate * (interval + times.save))
-        cycle = math.exp(rate * times.until_training) * (1 / rate + times.detect)
+        cycle = math.exp(rate * times.until_training) * (1 / rate + times.detect + mean_delay(times, rate, interval))
     except OverflowError:  # it never comes to a save, or never to training
         return 0.0
     return min(1.0, interval * saves / cycle)
 
 
+def mean_delay(times: Times, rate: float, interval: float) -> float:
+    """Return the mean delay before a start in seconds, by the restart policy. The arguments are those of `goodput`."""
+    idle = -math.expm1(-rate * (times.until_training + interval + times.save + times.write))
+    growing = range(2, LONGEST_AFTER)
+    delays = sum((1 - idle) * idle**count * restart_delay(count) for count in growing)
+    return delays + idle**LONGEST_AFTER * restart_delay(LONGEST_AFTER)
+
+
 def best_interval(times: Times, rate: float) -> float:
-    """Return the seconds of training between two saves that give the most goodput, if steps were not whole."""
+    """Return the seconds of training between two saves that give the most goodput, without delays before starts."""
     low, high = 0.0, 1 / rate
     for _ in range(100):  # at the best one, 1 - exp(-rate * (interval + save)) = rate * interval
         middle = (low + high) / 2
@@ -68,10 +78,19 @@ def best_interval(times: Times, rate: float) -> float:
 
 def best_steps(times: Times, rate: float) -> int:
     """Return the number of steps between two saves that gives the most goodput."""
-    exact = best_interval(times, rate) / times.step
     least = max(1, math.ceil(times.write / times.step))
-    near = {max(least, number) for number in (math.floor(exact), math.ceil(exact))}
-    return max(near, key=lambda steps: (goodput(times, rate, steps * times.step), -steps))
+
+    def value(steps: int) -> tuple[float, int]:
+        return goodput(times, rate, steps * times.step), -steps
+
+    low, high = least, max(least, math.ceil(best_interval(times, rate) / times.step))  # delays only make it shorter
+    while high - low > 2:
+        third = (high - low) // 3
+        if value(low + third) < value(high - third):
+            low += third
+        else:
+            high -= third
+    return max(range(low, high + 1), key=value)
 
 
 def young_interval(times: Times, rate: float) -> float:

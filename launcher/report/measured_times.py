@@ -36,7 +36,8 @@ class Measured:
     write: list[float] = field(default_factory=list)
     detect: list[float] = field(default_factory=list)
     start: list[float] = field(default_factory=list)
-    """Of restarts, if there was one; otherwise of the first start, with all that was prepared for it."""
+    """Of restarts, without the delay of the restart policy, if there was one; otherwise of the first start, with all that
+    was prepared for it."""
     restore: list[float] = field(default_factory=list)
     compile: list[float] = field(default_factory=list)
     intervals: list[int] = field(default_factory=list)
@@ -66,7 +67,6 @@ class Measured:
         """Return the time of each part, and the names of those that are assumed. The run has made steps."""
         known = {one.name: getattr(self, one.name) for one in fields(Times)}
         values = {name: statistics.fmean(some) for name, some in known.items() if some}
-        values["step"] = statistics.median(self.step)
         assumed = [name for name in known if name not in values]
         save, write = values.get("save", 0.0), values.get("write", 0.0)
         guesses = {
@@ -87,7 +87,9 @@ def measure(records: Records) -> Measured:
     timed = [(at, row) for row in records.steps if (at := finite(row.values.get("time"))) is not None]
     last = max([at for at, _ in timed] + [event["time"] for event in records.events], default=0.0)
     ends = [attempt[0]["time"] for attempt in attempts[1:]] + [last] * bool(attempts)
-    decided: float | None = None
+    starts: float | None = None  # time from which the next start is measured; None for the first
+    gaps: list[float] = []  # seconds between two records of steps
+    ended: list[_Ended] = []
     first = Measured()
     for attempt, end in zip(attempts, ends, strict=True):
         start = attempt[0]
@@ -95,17 +97,41 @@ def measure(records: Records) -> Measured:
         measured.hosts = len(start["hosts"])
         measured.host_seconds += measured.hosts * max(0.0, end - start["time"])
         steps = [(at, row.values["step"]) for at, row in timed if start["time"] <= at <= end]
-        noticed = len(measured.detect)
+        gaps += [after - before for (before, _), (after, _) in pairwise(steps)]
         phases = [(e["time"], e["phase"]) for e in attempt if e["event"] == EventKind.PHASE and e["process"] == 0]
-        _add_start(first if decided is None else measured, phases, start["time"] if decided is None else decided)
+        _add_start(first if starts is None else measured, phases, start["time"] if starts is None else starts)
         _add_saves(measured, attempt, phases)
         _add_steps(measured, steps, phases)
-        decided = _add_end(measured, attempt, steps) or end
-        measured.host_seconds -= measured.hosts * sum(measured.detect[noticed:])
+        starts = _add_end(measured, ended, attempt, steps) or end
+    for failure in ended:
+        measured.detect.append(failure.seconds(gaps))
+        measured.host_seconds -= failure.hosts * measured.detect[-1]
     measured.first_start = sum(map(sum, (first.start, first.restore, first.compile)))
     if not measured.start:
         measured.start, measured.compile, measured.restore = first.start, first.compile, first.restore
     return measured
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """A failure that ended an attempt."""
+
+    hosts: int
+    last_step: float
+    """Time of the last record of a step."""
+    first_sign: float
+    """Time of the first error or exit that was not asked for, or of the decision if there was none."""
+    decided: float
+    """Time of the decision to start again."""
+
+    def seconds(self, gaps: Sequence[float]) -> float:
+        """Return the seconds from the failure to the decision.
+
+        `gaps`: seconds between two records of steps. A failure comes at a random moment between two, more likely in a
+        long gap than in a short one.
+        """
+        after = sum(gap * gap for gap in gaps) / (2 * sum(gaps)) if sum(gaps) > 0 else 0.0
+        return max(0.0, self.decided - min(self.last_step + after, self.first_sign))
 
 
 def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: float) -> None:
@@ -130,10 +156,14 @@ def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tu
     measured.intervals += [
         after - before for before, after in pairwise([began, *(step for _, step in complete)]) if after > before
     ]
+    written = iter([time for time, _ in complete])
     for (begin, phase), (end, following) in pairwise(phases):
-        if phase == Phase.SAVE and following == Phase.TRAIN:
+        if phase != Phase.SAVE:
+            continue
+        done = next((time for time in written if time >= begin), None)  # not that of the save before, which it waited for
+        if following == Phase.TRAIN:
             measured.save.append(max(0.0, end - begin))
-            if (done := next((time for time, _ in complete if time >= begin), None)) is not None:
+            if done is not None:
                 measured.write.append(max(0.0, done - end))
 
 
@@ -153,15 +183,20 @@ def _add_steps(measured: Measured, steps: Sequence[tuple[float, int]], phases: S
             measured.step.append(seconds / (after - before))
 
 
-def _add_end(measured: Measured, attempt: Sequence[Event], steps: Sequence[tuple[float, int]]) -> float | None:
-    """Add the failure that ended an attempt; return when podrun decided to start again, or None if it did not."""
+def _add_end(
+    measured: Measured, ended: list[_Ended], attempt: Sequence[Event], steps: Sequence[tuple[float, int]]
+) -> float | None:
+    """Add the failure that ended an attempt. Return when the next start began, after its delay, or None if none did."""
+    sign: float | None = None
     for event in attempt:
+        if event["event"] == EventKind.ERROR or (event["event"] == EventKind.EXIT and event["code"]):
+            sign = sign or event["time"]
         if event["event"] == EventKind.END:
             measured.failures += event["code"] not in _NO_HOST and event["host"] is not None
         elif event["event"] == EventKind.RESTART:
             if event["ending"] not in NO_FAILURES:
                 measured.failures += 1
                 if steps:
-                    measured.detect.append(max(0.0, event["time"] - steps[-1][0]))
-            return event["time"]
+                    ended.append(_Ended(measured.hosts, steps[-1][0], sign or event["time"], event["time"]))
+            return event["time"] + event.get("delay", 0.0)
     return None

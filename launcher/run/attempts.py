@@ -327,7 +327,8 @@ class _Run:
             return outcome
         ended = time.monotonic()
         self._history.past.append(attempt)
-        self._open.view.event(restart_event(attempt, _announcement(outcome, plan, decision), time.time()))
+        words = _announcement(outcome, plan, decision)
+        self._open.view.event(restart_event(attempt, words, time.time(), decision.after))
         sleep(decision.after, self._is_stopped)
         pod = self._spec.pod
         if attempt.ending is Ending.UNFIT:

@@ -101,8 +101,8 @@ def _ending(outcome: Outcome, plan: LaunchPlan) -> Ending:
     return Ending.LOST if cause.process is None else Ending.FAILED
 
 
-def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
-    """Return the event that records an attempt which another one follows."""
+def restart_event(attempt: Attempt, message: str, time: float, delay: float = 0.0) -> RestartEvent:
+    """Return the event that records an attempt which another one follows, after a delay in seconds."""
     return {
         "event": EventKind.RESTART,
         "time": time,
@@ -114,6 +114,7 @@ def restart_event(attempt: Attempt, message: str, time: float) -> RestartEvent:
         "saved": attempt.saved,
         "seconds": attempt.seconds,
         "silent_program": attempt.silent_program,
+        "delay": delay,
     }
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from ..pod.restart_delay import restart_delay
+
 RENEWALS = 5
 """Maximum number of consecutive attempts that lose their machines without a new checkpoint."""
 QUICK = 30.0  # seconds; a program that fails faster, in the same way twice, will fail again
-_FIRST_WAIT, _LONGEST_WAIT = 1.0, 60.0  # seconds before the third consecutive start without progress, and the maximum
 _FROM_OUTSIDE = (137, 143)  # SIGKILL, SIGTERM: sent by a user, or by the kernel when memory runs out
 
 
@@ -152,13 +153,13 @@ def _has_saved(attempts: Sequence[Attempt], number: int) -> bool:
 
 
 def _wait(attempts: Sequence[Attempt]) -> float:
-    """Return the delay in seconds: 0 after an attempt with progress and after the first one without; then 1, 2, 4 ..."""
+    """Return the delay in seconds, by the number of attempts without progress at the end."""
     idle = 0
     for number in range(len(attempts) - 1, -1, -1):
         if _has_progressed(attempts, number):
             break
         idle += 1
-    return min(_FIRST_WAIT * 2 ** min(idle - 2, 30), _LONGEST_WAIT) if idle > 1 else 0.0
+    return restart_delay(idle)
 
 
 def _has_progressed(attempts: Sequence[Attempt], number: int) -> bool:

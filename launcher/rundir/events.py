@@ -124,6 +124,8 @@ class RestartEvent(_OfLauncher):
     saved: Count | None
     seconds: float
     silent_program: bool
+    delay: NotRequired[float]
+    """Seconds that podrun waits before the next start, by its restart policy."""
 
 
 class EndEvent(_OfLauncher):

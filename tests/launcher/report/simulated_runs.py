@@ -19,6 +19,7 @@ CASES = {
     "large": (LARGE, 1 / (2 * HOUR)),
     "rare": (LARGE, 1 / (100 * HOUR)),
     "often": (Times(1.0, 5.0, 2.0, 21.0, 20.0, 10.0, 30.0), 1 / (0.25 * HOUR)),
+    "hard": (Times(1.0, 5.0, 2.0, 21.0, 20.0, 10.0, 30.0), 1 / 60),
     "slow saves": (Times(2.0, 200.0, 0.0, 15.0, 30.0, 200.0, 60.0), 1 / HOUR),
 }
 """Times, and failures of a pod per second."""
@@ -87,10 +88,10 @@ def simulate(
         clock += until + times.detect
         known = saved or None
         attempts.append(Attempt(Ending.LOST, ExitCode.UNAVAILABLE, "is down", trained=trains > 0, saved=known))
-        tell("restart", clock, {"ending": "lost", "saved": known})
         # Only the last ones with progress matter for the delay; a budget that large is never used up.
         decision = decide(attempts[-20:], Budget(failures=10**9, preemptions=0))
         assert not isinstance(decision, Stop), decision
+        tell("restart", clock, {"ending": "lost", "saved": known, "delay": decision.after})
         clock += decision.after
     return Simulated(saved * times.step, clock, len(attempts))
 

@@ -47,7 +47,7 @@ def test_the_best_interval_of_simulated_runs(name: str) -> None:
     found = {every: simulate(times, every, evenly(rate, 2_000, seed=1)).goodput for every in grid}
     best_of_grid = max(found, key=found.__getitem__)
     assert best == pytest.approx(best_of_grid, rel=0.05, abs=1)
-    assert found[best] >= 0.999 * found[best_of_grid]
+    assert found[best] >= 0.997 * found[best_of_grid]
 
 
 def test_the_model_agrees_with_the_formulas_where_they_hold() -> None:
@@ -93,14 +93,16 @@ def recorded(times: Times, every: int, rate: float, failures: int = 12) -> RunDi
     return directory
 
 
-def test_a_record_gives_back_the_times_of_its_run() -> None:
-    times, rate = CASES["often"]
-    made = forecast_of(recorded(times, 60, rate, failures=30))
+@pytest.mark.parametrize(("name", "every", "failures"), [("often", 60, 30), ("hard", 20, 200)])
+def test_a_record_gives_back_the_times_of_its_run(name: str, every: int, failures: int) -> None:
+    """The delays of the restart policy, which are long in the hard case, are no part of a start."""
+    times, rate = CASES[name]
+    made = forecast_of(recorded(times, every, rate, failures))
     measured = asdict(made.times)
     detect = measured.pop("detect")
     assert measured == pytest.approx({k: v for k, v in asdict(times).items() if k != "detect"}, rel=0.02)
-    assert times.detect <= detect <= times.detect + times.save + times.step  # from the last step on
-    assert (made.steps_now, made.failures, made.hosts, made.assumed) == (60, 30, 2, [])
+    assert detect == pytest.approx(times.detect, abs=times.step)
+    assert (made.steps_now, made.failures, made.hosts, made.assumed) == (every, failures, 2, [])
     assert made.mtbf == pytest.approx(2 / rate, rel=0.5)
 
 
@@ -148,6 +150,34 @@ def test_saves_and_evaluations_between_two_records_are_no_part_of_a_step() -> No
         events.append(event("checkpoint", 0, time=at + 99, step=10 * (number + 1)))
     record(directory, *events)
     assert forecast_of(directory, 8, HOUR).times.step == pytest.approx(2.0)
+
+
+def test_a_slow_moment_of_training_counts() -> None:
+    """Steps of 1 s, but one in three takes 4 s: on average 2 s, which is what lies between two saves."""
+    directory = make()
+    events = [event("start", None, time=BEGIN, hosts={"host-0": [0]}), event("phase", 0, time=BEGIN, phase="train")]
+    at = BEGIN
+    for step in range(1, 14):
+        at += 4.0 if step % 3 == 0 else 1.0
+        events.append(event("step", 0, time=at, step=step, loss=1.0))
+    events.append(event("checkpoint", 0, time=at, step=13))
+    record(directory, *events)
+    assert forecast_of(directory, 8, HOUR).times.step == pytest.approx(2.0)
+
+
+def test_a_save_that_waited_for_the_one_before_is_written_later() -> None:
+    """Saves begin at 10 and 20 s, and are complete at 21 and 32 s: 10 s after training went on, not 0."""
+    directory = make()
+    events = [event("start", None, time=BEGIN, hosts={"host-0": [0]}), event("phase", 0, time=BEGIN, phase="train")]
+    for step, (begin, end, complete) in enumerate([(10, 11, 21), (20, 22, 32)], 1):
+        events += [
+            event("step", 0, time=BEGIN + begin, step=step, loss=1.0),
+            event("phase", 0, time=BEGIN + begin, phase="save"),
+            event("phase", 0, time=BEGIN + end, phase="train"),
+            event("checkpoint", 0, time=BEGIN + complete, step=step),
+        ]
+    record(directory, *sorted(events, key=lambda one: one["time"]))
+    assert measure(read_records(directory)).write == [10.0, 10.0]
 
 
 @pytest.mark.parametrize(("code", "failures"), [(2, 0), (1, 1)])
