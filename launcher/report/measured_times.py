@@ -160,7 +160,9 @@ def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tu
     for (begin, phase), (end, following) in pairwise(phases):
         if phase != Phase.SAVE:
             continue
-        done = next((time for time in written if time >= begin), None)  # not that of the save before, which it waited for
+        done = next(
+            (time for time in written if time >= begin), None
+        )  # not that of the save before, which it waited for
         if following == Phase.TRAIN:
             measured.save.append(max(0.0, end - begin))
             if done is not None:
