@@ -11,7 +11,9 @@ With `--real N` a run trains a tiny model on a simulated pod of two hosts, and i
 record the goodput is forecast of N more such runs, whose workers are killed at random moments, on average after six times
 the time of a restart. It is compared with their actual goodput: the share of the time in training whose steps were kept,
 from the first step to the last. On a busy machine a restart takes longer at one time than at another, so
-there is a forecast from each run's own times as well. A Ctrl-C ends it with the runs that are done.
+there is a forecast from each run's own times as well. By chance some runs also fail more often than others. So each is
+compared with a simulated run, too, that has its times and fails when it failed: what is left is the model's error.
+A Ctrl-C ends it with the runs that are done.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from setting import print_setting
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from podrun.launcher.commands.forecast import Forecast, forecast_of
-from podrun.launcher.report.goodput_model import best_steps, goodput
+from podrun.launcher.report.goodput_model import Times, best_steps, goodput
 from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.measured_times import measure
 from podrun.launcher.report.records import read_records
@@ -100,6 +102,7 @@ FAILURES, SAVES = 4, 3  # of the run from which is forecast: each worker is kill
 STARTS = 6.0  # times from a failure until training goes on, between two failures
 LENGTH = 3.0  # times between two failures, without the first start
 LONGEST = 600.0  # seconds without a line
+_NEVER = 1e12  # seconds until the next failure
 
 
 def compare_real_runs(count: int, between: float | None, seed: int) -> None:
@@ -116,28 +119,54 @@ def compare_real_runs(count: int, between: float | None, seed: int) -> None:
             f"a run with {FAILURES} failures: {', '.join(f'{name} {value:.3g} s' for name, value in vars(times).items())}"
         )
         print(f"runs of {steps} steps, saved every {EVERY}; a worker is killed every {between:.1f} s on average\n")
-        columns = ("failures", "seconds", "forecast, %", "with its times, %", "actual, %", "points", "with its times")
+        columns = (
+            *("failures", "seconds", "forecast, %", "with its times, %", "and its failures, %", "actual, %", "points"),
+            *("with its times", "and its failures"),
+        )
         print(f"{'run':>4}" + "".join(f"{name:>{len(name) + 2}}" for name in columns), flush=True)
-        differences: list[tuple[float, float]] = []
+        differences: list[tuple[float, float, float]] = []
+        kept = lasted = 0.0
         with suppress(KeyboardInterrupt):
             for number in range(seed, seed + count):
-                directory = real_run(folder, f"{number}", Killer(number, between), steps)
-                failures, lasted, actual = goodput_of(directory)
-                with_its_times = forecast_of(directory, mtbf=HOSTS * between).goodput_now or 0.0
-                differences.append((100 * (actual - made.goodput_now), 100 * (actual - with_its_times)))
-                forecasts = f"{100 * made.goodput_now:>13.1f}{100 * with_its_times:>19.1f}"
-                points = f"{differences[-1][0]:>+8.1f}{differences[-1][1]:>+16.1f}"
-                print(f"{number:>4}{failures:>10}{lasted:>9.1f}{forecasts}{100 * actual:>11.1f}{points}", flush=True)
+                killer = Killer(number, between)
+                directory = real_run(folder, f"{number}", killer, steps)
+                failures, seconds, actual = goodput_of(directory)
+                its = forecast_of(directory, mtbf=HOSTS * between)
+                forecasts = (made.goodput_now, its.goodput_now or 0.0, with_failures(its.times, killer.after, steps))
+                differences.append(tuple(100 * (actual - one) for one in forecasts))
+                kept, lasted = kept + actual * seconds, lasted + seconds
+                cells = [str(number), str(failures), f"{seconds:.1f}", *(f"{100 * one:.1f}" for one in forecasts)]
+                cells += [f"{100 * actual:.1f}", *(f"{one:+.1f}" for one in differences[-1])]
+                widths = [4, *(len(name) + 2 for name in columns)]
+                print("".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)), flush=True)
     if differences:
+        print(
+            f"\nall runs together: {100 * kept / lasted:.1f} %, {100 * (kept / lasted - made.goodput_now):+.1f} points"
+        )
         print_differences(made, differences, between, steps)
 
 
-def print_differences(made: Forecast, differences: Sequence[tuple[float, float]], between: float, steps: int) -> None:
+def with_failures(times: Times, failures: Sequence[float], steps: int) -> float:
+    """Return the goodput of a simulated run from its first step on.
+
+    `failures`: seconds until each failure, from the first step and then from each decision to start again.
+    """
+    until = [*failures, _NEVER]
+    until[0] += times.until_training
+    run = simulate(times, EVERY, iter(until), steps)
+    return run.kept / (run.seconds - times.until_training)
+
+
+def print_differences(
+    made: Forecast, differences: Sequence[tuple[float, float, float]], between: float, steps: int
+) -> None:
     simulated = [simulate(made.times, EVERY, at_random(1 / between, seed), steps).goodput for seed in range(2000)]
     noise, count = 100 * statistics.pstdev(simulated), len(differences)
     print()
     for whose, points in zip(
-        ("of the run before them", "of each run itself"), zip(*differences, strict=True), strict=True
+        ("of the run before them", "of each run itself", "and failures of each run itself"),
+        zip(*differences, strict=True),
+        strict=True,
     ):
         print(
             f"with the times {whose}: mean difference of {count} runs {statistics.fmean(points):+.1f} points, the largest "
@@ -158,7 +187,10 @@ class Killer:
     def __init__(self, seed: int, between: float) -> None:
         self._chance = random.Random(f"real {seed}")
         self._between = between
+        self._since = 0.0
         self._due = math.inf
+        self.after: list[float] = []
+        """Seconds until each failure, from the first step and then from each restart."""
         self._pids: dict[int, int] = {}
         self._trains = False
 
@@ -168,7 +200,8 @@ class Killer:
             self._pids[event["process"]] = event["pid"]
         elif kind == "restart" or (kind == "step" and not self._trains):
             self._trains = True
-            self._due = time.monotonic() + self._chance.expovariate(1 / self._between)
+            self._since = time.monotonic()
+            self._due = self._since + self._chance.expovariate(1 / self._between)
 
     def seconds(self) -> float:
         """Return the seconds until the next failure; infinity if there is no worker that could fail."""
@@ -177,6 +210,7 @@ class Killer:
     def kill(self) -> None:
         with suppress(ProcessLookupError):  # the run has just ended
             os.kill(self._chance.choice(sorted(self._pids.values())), signal.SIGKILL)
+        self.after.append(time.monotonic() - self._since)
         self._due = math.inf
         self._pids.clear()
 
