@@ -186,8 +186,7 @@ CHECKPOINT_PINNED = "podrun-pinned"  # in a checkpoint that the user has pinned
 CHECKPOINT_METRICS = "metrics/metrics"  # in a checkpoint: the metrics of its evaluation, under orbax's name
 
 
-@dataclass(frozen=True)
-class WorkerEnv:
+class WorkerEnv(NamedTuple):
     """The `PODRUN_*` environment variables of a worker, which describe its run and its place in it."""
 
     run_id: str

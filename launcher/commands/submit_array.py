@@ -62,9 +62,9 @@ def _request_of(request: Request, variant: Variant) -> Request:
     """Return the request of a task. Raises UserError if a value would not reach the program."""
     name = " ".join(filter(None, (request.label.name, variant.name)))
     pull = f"{request.pull}/{variant.folder}" if request.pull else request.pull
-    request = replace(request, label=replace(request.label, name=name), pull=pull)
+    request = request._replace(label=replace(request.label, name=name), pull=pull)
     if not request.program:
-        return replace(request, overrides=variant.keys(request.overrides))
+        return request._replace(overrides=variant.keys(request.overrides))
     placed = variant.placed(request.program)
     for key, _ in variant.values:
         if key not in placed and not is_variable(key) and not key.startswith("launch."):
@@ -73,7 +73,7 @@ def _request_of(request: Request, variant: Variant) -> Request:
                 f"{key}={{{key}}}, and {key} cannot be the name of an environment variable"
             )
     keys = (*variant.launch_keys(request.overrides), *variant.variables())
-    return replace(request, program=variant.filled(request.program), overrides=keys)
+    return request._replace(program=variant.filled(request.program), overrides=keys)
 
 
 def _preview(request: Request, submission: Submission, specs: Sequence[RunSpec], arguments: Sequence[str]) -> None:

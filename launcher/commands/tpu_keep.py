@@ -104,7 +104,7 @@ def _delete(kept: RenewableTpu) -> None:
 
 
 def _keep(request: KeepRequest, kept: RenewableTpu, where: _Where) -> int:
-    compiling = compile_ahead(replace(request.request, where=where.found), parse_slice(request.tpu.slice))
+    compiling = compile_ahead(request.request._replace(where=where.found), parse_slice(request.tpu.slice))
     if compiling:
         print(compiling.words, flush=True)
     try:
@@ -114,7 +114,7 @@ def _keep(request: KeepRequest, kept: RenewableTpu, where: _Where) -> int:
         if remark and pod is not None:
             print(f"podrun: {remark}", flush=True)
         if pod is not None and not signals.received:  # Ctrl-C may come while gcloud lists the hosts
-            return run(replace(request.request, where=where.found), renewal=kept)
+            return run(request.request._replace(where=where.found), renewal=kept)
     except BaseException:  # before the run begins; the run prints this itself at its end
         if compiling:
             compiling.end()
@@ -152,7 +152,7 @@ def _check(request: KeepRequest) -> Launch:
     hosts = parse_slice(tpu.slice).hosts
     # the names that the hosts will have; nothing is contacted yet
     named = PodRequest(tpu.slice, request.pod, {"hosts": f"{tpu.name}-w-[0-{hosts - 1}]"}, {}, job.train)
-    spec = make_spec(replace(job, where=named))
+    spec = make_spec(job._replace(where=named))
     chosen = job.workdir or spec.job.launch.workdir or spec.pod.workdir
     if not job.program and chosen is None:
         raise UserError(

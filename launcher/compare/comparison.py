@@ -80,8 +80,8 @@ def _request_of(request: Request, variant: Variant) -> Request:
     label = replace(request.label, name=variant.folder)
     if request.program:
         program, keys = variant.program(request.program), variant.launch_keys(request.overrides)
-        return replace(request, program=program, overrides=keys, label=label)
-    return replace(request, overrides=variant.overrides(request.overrides), label=label)
+        return request._replace(program=program, overrides=keys, label=label)
+    return request._replace(overrides=variant.overrides(request.overrides), label=label)
 
 
 def _of_variant(spec: RunSpec, workdir: Path) -> RunSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
@@ -16,8 +15,7 @@ LOCAL = "local"
 """Name of this machine among hosts, and of its inventory."""
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """The hosts that an inventory lists, in the order of their process ids."""
 
     hosts: tuple[Host, ...]
@@ -25,7 +23,7 @@ class Listing:
     """Number of devices per host; None: unknown."""
     slice: Slice | None = None
     """The slice that the hosts form; None: unknown."""
-    ssh: Ssh = field(default_factory=Ssh)
+    ssh: Ssh = Ssh()
     """SSH settings; the pod file's own settings take precedence."""
     slots_are_limit: bool = False
     """True: a slice may use fewer than `slots` devices per host. False: exactly `slots`."""

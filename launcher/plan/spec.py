@@ -10,18 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dacite import Config as DaciteConfig
-from dacite import DaciteError, from_dict
-
 from podrun.runtime.contract import Evaluation, Replay
 
 from ..pod.pod import Pod
 from ..pod.traits import TRAITS
-from .data_set import DataSet
 from .program import Program
 
 if TYPE_CHECKING:
     from podrun.runtime.config import Config
+
+    from .data_set import DataSet
 
 T = TypeVar("T")
 _ON_RECORD = {"executables": "programs"}
@@ -102,12 +100,14 @@ class RunSpec:
     @classmethod
     def from_json(cls, text: bytes) -> RunSpec:
         """Parse a spec. Raises ValueError if it is malformed, or of another version."""
+        from .data_set import DataSet  # a new run without data needs it not
+
         try:
             recorded = _renamed(json.loads(text), {old: name for name, old in _ON_RECORD.items()})
             recorded["job"] = job = _job(recorded["job"])
             recorded["pod"] = _renamed(recorded["pod"], {old: name for name, old in _POD_ON_RECORD.items()})
-            spec = _read(cls, recorded, Config=type(job))
-        except (DaciteError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            spec = _read(cls, recorded, Config=type(job), DataSet=DataSet)
+        except (TypeError, LookupError, AttributeError, RecursionError) as error:
             raise ValueError(f"it is no specification of a run: {error}") from None
         if spec.pod.transport not in TRAITS:
             raise ValueError(f"pod.transport is {spec.pod.transport!r}, expected one of {', '.join(TRAITS)}")
@@ -128,9 +128,18 @@ def _job(recorded: dict[str, Any]) -> Config | Program:
 
 
 def _read(kind: type[T], recorded: dict[str, Any], **names: type) -> T:
-    """Return the dataclass `kind` with the recorded values. `names`: annotated types that this module does not import."""
+    """Return the dataclass `kind` with the recorded values. `names`: annotated types that this module does not import.
+
+    Raises TypeError if the values do not fit.
+    """
+    import dacite  # only where a recorded spec is read
+
     values = {key: _tuples(value) for key, value in recorded.items()}
-    return from_dict(kind, values, DaciteConfig(type_hooks={Path: Path}, strict=True, forward_references=names))
+    config = dacite.Config(type_hooks={Path: Path}, strict=True, forward_references=names)
+    try:
+        return dacite.from_dict(kind, values, config)
+    except dacite.DaciteError as error:
+        raise TypeError(str(error)) from None
 
 
 def _tuples(value: Any) -> Any:

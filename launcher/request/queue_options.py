@@ -32,4 +32,4 @@ def with_queue_options(request: Request, name: str) -> tuple[Request, Submission
     options, problems = queue.options(str(request.where.inventories[name]))
     where = replace(request.where, inventories={**request.where.inventories, name: options})
     # the job's own podrun supervises it, so --detach changes nothing
-    return replace(request, where=where, detach=False), Submission(queue, options), problems
+    return request._replace(where=where, detach=False), Submission(queue, options), problems

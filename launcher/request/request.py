@@ -5,9 +5,9 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from podrun.runtime.config import Launch, bucket_url
 from podrun.runtime.config.xla_presets import misplaced_presets
@@ -30,13 +30,12 @@ if TYPE_CHECKING:
     from podrun.runtime.config import Config
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Command line of a run."""
 
     train: Path | None
     overrides: tuple[str, ...] = ()
-    where: PodRequest = field(default_factory=PodRequest)
+    where: PodRequest = PodRequest()
     workdir: Path | None = None
     dry_run: bool = False
     json: bool = False
@@ -49,7 +48,7 @@ class Request:
     """Folder for the results after the run; empty: the folder that `podrun pull` uses; None: do not download them."""
     compile_ahead: bool | None = None
     """Compile while the run waits in a queue; None: only if the compiler of the slice is installed."""
-    label: Label = field(default_factory=Label)
+    label: Label = Label()
     command: tuple[str, ...] = ()
     """Arguments of the podrun command, as typed."""
 

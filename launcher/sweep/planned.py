@@ -66,7 +66,7 @@ class Sweep:
         """
         request = _request_of(self.request, variant)
         if until is not None:
-            request = replace(request, overrides=(*request.overrides, f"stop_at={until}"))
+            request = request._replace(overrides=(*request.overrides, f"stop_at={until}"))
         spec = make_spec(request, new_run_id(), part=part)
         spec = replace(spec, workdir=self.folders.runs / variant.folder, owner="")
         if self.code is None:
@@ -175,10 +175,10 @@ def _request_of(request: Request, variant: Variant) -> Request:
     """Return the request of a trial."""
     label = replace(request.label, name=f"{request.label.name}-{variant.folder}")
     if request.program:
-        return replace(
-            request, program=variant.program(request.program), overrides=variant.launch_keys(()), label=label
+        return request._replace(
+            program=variant.program(request.program), overrides=variant.launch_keys(()), label=label
         )
-    return replace(request, overrides=variant.keys(), label=label)
+    return request._replace(overrides=variant.keys(), label=label)
 
 
 def _check_budget(sweep: Sweep, first: RunSpec) -> None:

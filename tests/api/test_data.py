@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,6 +137,6 @@ def test_mistakes(fresh: Callable[[], None], monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(IndexError, match="counted from 1"):
         data.Batches(X, 2)[0]
     alone = session.current()
-    monkeypatch.setattr(alone, "env", replace(alone.env, num_processes=3))
+    monkeypatch.setattr(alone, "env", alone.env._replace(num_processes=3))
     with pytest.raises(ValueError, match="a batch of 4 cannot be divided equally over 3 processes"):
         data.Batches(X, 4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +98,10 @@ def test_all_values_are_explicit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_how_cpus_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the host's own address if it is known; a single process needs no connection."""
     fake = FakeJax(monkeypatch)
-    initialize(replace(ENV, address="10.0.0.1"))
+    initialize(ENV._replace(address="10.0.0.1"))
     assert fake.listens == ["10.0.0.1"] and fake.config == {}
     fake = FakeJax(monkeypatch, 2, 2, 1)
-    initialize(replace(ENV, num_processes=1, process_id=0, address="10.0.0.1"))
+    initialize(ENV._replace(num_processes=1, process_id=0, address="10.0.0.1"))
     assert fake.listens == [] and fake.config == {"jax_cpu_collectives_implementation": None}
 
 

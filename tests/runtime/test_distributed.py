@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def test_a_workdir_that_is_seen(tmp_path: Path) -> None:
 
 def test_a_workdir_that_is_not_seen(tmp_path: Path) -> None:
     """A token of another attempt does not count."""
-    claim(Workdir(tmp_path), replace(ENV, attempt=0), Reporter(tmp_path / "events"))
+    claim(Workdir(tmp_path), ENV._replace(attempt=0), Reporter(tmp_path / "events"))
     assert not agree(Workdir(tmp_path).token("run-1", 1), b"data")
 
 
@@ -59,7 +58,7 @@ def test_compiled_programs_are_nobody_elses(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_workdir_of_another_projects_train_yaml(tmp_path: Path) -> None:
     """The job itself goes on; another one that only has the same name is told whose workdir it is."""
-    mine, theirs = (replace(ENV, owner=f"{user}:/home/{user}/train.yaml") for user in ("ann", "bob"))
+    mine, theirs = (ENV._replace(owner=f"{user}:/home/{user}/train.yaml") for user in ("ann", "bob"))
     for env in (mine, mine, ENV):  # ENV: the user chose the workdir
         check_owner(Workdir(tmp_path), env)
     with pytest.raises(UserError, match=r"ann:/home/ann/train\.yaml; choose another with --workdir NAME, or give"):
@@ -70,7 +69,7 @@ def test_the_owner_of_a_workdir_is_never_written_through_a_link(tmp_path: Path) 
     (tmp_path / "precious").write_text("")
     (tmp_path / ".podrun-owner").symlink_to(tmp_path / "precious")
     with pytest.raises(UserError, match=r"\.podrun-owner there is a link, .*; remove it"):
-        check_owner(Workdir(tmp_path), replace(ENV, owner="ann:/train.yaml"))
+        check_owner(Workdir(tmp_path), ENV._replace(owner="ann:/train.yaml"))
     assert (tmp_path / "precious").read_text() == ""
 
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -179,7 +178,7 @@ def test_environment_round_trip() -> None:
 @pytest.mark.parametrize("ids", [(0,), (5,), (0, 1, 10, 11)])
 def test_the_devices_of_a_process(ids: tuple[int, ...]) -> None:
     """The indices arrive, and the number follows from them."""
-    env = replace(ENV, local_device_ids=ids)
+    env = ENV._replace(local_device_ids=ids)
     assert WorkerEnv.from_env({**env.to_env(), ENV_COORDINATOR: ""}).local_device_ids == ids
     assert env.local_devices == len(ids)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +180,7 @@ def test_a_checkpoint_that_the_run_removes_meanwhile(trained: Path, tmp_path: Pa
     start = choose(files, None, tmp_path, lambda folder: checkpoint_before(folder, 3), reporter)
     assert start is not None and start.step == 2
     wanted = Replay(3, 3, 2)
-    replayer = Replayer(start, wanted, CONFIG, replace(env), files, reporter, None)
+    replayer = Replayer(start, wanted, CONFIG, env._replace(), files, reporter, None)
     replayer.repeat(1)
     shutil.rmtree(start.checkpoint)
     with pytest.raises(UserError, match=r"step 2 was removed during the replay, .* newest 9 \(checkpoint.keep\)"):

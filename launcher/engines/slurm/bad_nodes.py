@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from podrun.runtime.contract import UserError
 
@@ -52,7 +51,7 @@ def without_bad_nodes(
 
 def _excluding(options: BatchOptions, names: Sequence[str]) -> BatchOptions:
     given = tuple(option for option in options.given if option[0] != "exclude")
-    return replace(options, given=(*given, ("exclude", ",".join(names))) if names else given)
+    return options._replace(given=(*given, ("exclude", ",".join(names))) if names else given)
 
 
 def _bad_nodes(tell: Callable[[str], None]) -> dict[str, HostHistory]:

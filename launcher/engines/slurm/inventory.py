@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from podrun.runtime.contract import UserError
 
@@ -21,8 +22,7 @@ _NODES = re.compile(r"\w[\w.,\[\]-]{0,65535}", re.ASCII)
 _COUNT = re.compile(r"(?:[\w-]+:)*(\d{1,4})(?:\(.*\))?")  # `8`, `a100:8`, `gpu:a100:8(S:0-1)`
 
 
-@dataclass(frozen=True)
-class ThisJob:
+class ThisJob(NamedTuple):
     """The SLURM job that this process runs in."""
 
     spares: int = 0
@@ -42,14 +42,14 @@ def from_option(value: str | BatchOptions | ThisJob) -> Listing:
     if isinstance(value, BatchOptions):
         return Listing((), transport="slurm", python=sys.executable, spares=value.spares, is_queued=True)
     if isinstance(value, ThisJob) and value.nodes is not None:
-        return replace(value.nodes, spares=value.spares)
+        return value.nodes._replace(spares=value.spares)
     spares = value.spares if isinstance(value, ThisJob) else 0
     if value and not isinstance(value, ThisJob):
         raise UserError(
             f"--slurm={value}: this submits a job, which `podrun train.yaml`, `podrun -- PROGRAM` and `podrun compare` do; "
             "other commands take `--slurm` inside of a job"
         )
-    return with_addresses(replace(nodes_of_job(), spares=spares))
+    return with_addresses(nodes_of_job()._replace(spares=spares))
 
 
 def nodes_of_job(names: str | None = None) -> Listing:
@@ -94,8 +94,8 @@ def with_addresses(listing: Listing) -> Listing:
         addresses = _addresses(ask_slurm("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N|%o"))
     except SlurmError as error:
         raise UserError(f"--slurm: {error}") from None
-    return replace(
-        listing, hosts=tuple(replace(host, internal=addresses.get(host.name, host.name)) for host in listing.hosts)
+    return listing._replace(
+        hosts=tuple(replace(host, internal=addresses.get(host.name, host.name)) for host in listing.hosts)
     )
 
 

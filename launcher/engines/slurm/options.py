@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from podrun.runtime.contract import UserError
 
@@ -36,8 +36,7 @@ _OWN = ("signal", "spares")
 _TIME = re.compile(r"(?:(\d{1,6})-)?(\d{1,6})(?::(\d{1,6}))?(?::(\d{1,6}))?")
 
 
-@dataclass(frozen=True)
-class BatchOptions:
+class BatchOptions(NamedTuple):
     """Options of a job to submit."""
 
     given: tuple[tuple[str, str | None], ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ REMEDY = "To go on from step 300, stop this run, and list h0 first in the pod, o
 @pytest.mark.parametrize("run", ["run-1", "run-2"])
 def test_another_host_was_the_first(run: str, restored: int | None) -> None:
     """What was saved, by which run, where, with what the run begins now, and what to do."""
-    text = missing.missing_on_record(replace(ENV, saved=f"300 h0 {run}"), FOLDER, restored)
+    text = missing.missing_on_record(ENV._replace(saved=f"300 h0 {run}"), FOLDER, restored)
     whose = "this run" if run == "run-2" else "run run-1"
     has = "none" if restored is None else f"none after step {restored}"
     assert text == (
@@ -34,7 +33,7 @@ def test_another_host_was_the_first(run: str, restored: int | None) -> None:
 
 
 def test_the_files_of_the_first_host_are_gone() -> None:
-    text = missing.missing_on_record(replace(ENV, saved="300 h3 run-1"), FOLDER, None)
+    text = missing.missing_on_record(ENV._replace(saved="300 h3 run-1"), FOLDER, None)
     assert text == (
         "run run-1 has saved step 300 in h3:/w/checkpoints, but no checkpoint is there now: training begins with step 1"
     )
@@ -53,7 +52,7 @@ def test_the_files_of_the_first_host_are_gone() -> None:
     ],
 )
 def test_nothing_is_missing(saved: str, restored: int | None) -> None:
-    assert missing.missing_on_record(replace(ENV, saved=saved), FOLDER, restored) is None
+    assert missing.missing_on_record(ENV._replace(saved=saved), FOLDER, restored) is None
 
 
 class Notes(Reporter):
@@ -84,7 +83,7 @@ def told(
 
     monkeypatch.setattr(missing, "gather", gather)
     storage: Storage = ProcessDisk("h0") if disk else SHARED_FOLDER
-    env = replace(ENV, process_id=process, host=f"h{process}", saved="40 h9 run-1")
+    env = ENV._replace(process_id=process, host=f"h{process}", saved="40 h9 run-1")
     reporter = Notes()
     missing.warn_of_missing(env, storage, checkpoints, restored, reporter)
     assert given == ([max(1, steps[process])] if disk else [])

@@ -42,7 +42,7 @@ class Host:
 
     def attempt(self, number: int, template: State) -> MemoryCheckpoints:
         self.events = self._folder / f"{number}.events"
-        env = replace(self._env, attempt=number)
+        env = self._env._replace(attempt=number)
         self._opened.append(MemoryCheckpoints(env, template, Reporter(self.events)))
         return self._opened[-1]
 
@@ -260,7 +260,7 @@ def test_a_host_without_the_folder_is_refused_at_first_and_does_without_later(ho
 def test_a_link_in_place_of_the_runs_folder_is_not_followed(host: Host, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     host.memory = tmp_path / "link" / "memory"
-    host._env = replace(host._env, memory=str(host.memory))
+    host._env = host._env._replace(memory=str(host.memory))
     with pytest.raises(UserError, match="other users could change what is in there"):
         host.attempt(0, template())
 

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,7 +86,7 @@ def test_a_link_to_nothing_makes_nothing(tmp_path: Path) -> None:
 
 USES = {
     ".podrun-lock": "claim(Workdir(Path('.')), None, None)",
-    ".podrun-owner": "check_owner(Workdir(Path('.')), replace(ENV, owner='x'))",
+    ".podrun-owner": "check_owner(Workdir(Path('.')), ENV._replace(owner='x'))",
     "metrics.jsonl": "JsonLines(Path('metrics.jsonl'), 0)",
 }
 
@@ -138,7 +137,7 @@ def test_files_that_are_none(tmp_path: Path, plant: Callable[[Path, Path], None]
         if name == "metrics.jsonl":
             JsonLines(tmp_path / "w" / name, resumed_from=0)
         else:
-            check_owner(Workdir(tmp_path / "w"), replace(env_of(tmp_path), owner="ann@desk:/train.yaml"))
+            check_owner(Workdir(tmp_path / "w"), env_of(tmp_path)._replace(owner="ann@desk:/train.yaml"))
 
     refusal = rf"{name} there is (a link|not a file), put there by .*; remove it, or choose another"
     with pytest.raises(UserError, match=refusal):
