@@ -14,6 +14,7 @@ from socket import gethostname
 
 import pytest
 
+from podrun.launcher.commands import hold as hold_module
 from podrun.launcher.commands.hold import _check_supported, list_holds, release
 from podrun.launcher.hold import holder as holder_module
 from podrun.launcher.hold import record as record_module
@@ -257,3 +258,21 @@ def test_what_cannot_be_held(folder: Folder) -> None:
         _check_supported(replace(pod, transport="slurm"))
     with pytest.raises(UserError, match="container image cannot be held"):
         _check_supported(replace(pod, container=Container(image="x", engine="docker")))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_process_that_ends_while_it_makes_the_hold_leaves_nothing(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its last words are in the message, also if it has claimed the hold already; there is no log to be left before."""
+    fail = "raise RuntimeError(str(os.listdir(os.environ['PODRUN_HOME'] + '/holds')))"
+    program = f"import os, pickle, sys\norder = pickle.load(sys.stdin.buffer)\n{fail}"
+    if when == "after":
+        program = program.replace(
+            "\nraise", "\nfrom podrun.launcher.hold.record import claim\nwith claim(order.record.id): raise"
+        )
+    monkeypatch.setattr(hold_module, "_START", program)
+    files = r"\[\]" if when == "before" else r"\['\w+\.json'\]"
+    with pytest.raises(UnavailableError, match=f"should hold the pod has ended: RuntimeError: {files}$"):
+        hold_module.hold(PodRequest("cpu-1x1", inventories={"simulate": True}), "30m")
+    assert list(folder.iterdir()) == []
