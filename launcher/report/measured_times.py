@@ -40,6 +40,10 @@ class Measured:
     was prepared for it."""
     restore: list[float] = field(default_factory=list)
     compile: list[float] = field(default_factory=list)
+    whole_start: list[float] = field(default_factory=list)
+    """Of `start`, `restore` and `compile` together."""
+    cut: list[float] = field(default_factory=list)
+    """Seconds from the beginning of a start until a failure ended it."""
     intervals: list[int] = field(default_factory=list)
     """Steps between two checkpoints."""
     hosts: int = 0
@@ -67,6 +71,9 @@ class Measured:
         """Return the time of each part, and the names of those that are assumed. The run has made steps."""
         known = {one.name: getattr(self, one.name) for one in fields(Times)}
         values = {name: statistics.fmean(some) for name, some in known.items() if some}
+        if self.cut and self.whole_start:  # the longest starts are the ones that failures cut off
+            longer = _mean_with_cut(self.whole_start, self.cut) / statistics.fmean(self.whole_start)
+            values |= {name: values[name] * longer for name in ("start", "restore", "compile") if name in values}
         assumed = [name for name in known if name not in values]
         save, write = values.get("save", 0.0), values.get("write", 0.0)
         guesses = {
@@ -80,6 +87,22 @@ class Measured:
         return Times(**{**guesses, **values}), assumed
 
 
+def _mean_with_cut(whole: Sequence[float], cut: Sequence[float]) -> float:
+    """Return the mean of durations of which some were cut off: the area under the curve of Kaplan and Meier (1958).
+
+    Args:
+        whole: the durations that came to their end.
+        cut: the others, as far as they came.
+    """
+    mean = before = 0.0
+    share, left = 1.0, len(whole) + len(cut)
+    for duration, is_cut in sorted([*((one, False) for one in whole), *((one, True) for one in cut)]):
+        mean += share * (duration - before)
+        share *= 1.0 if is_cut else 1 - 1 / left
+        before, left = duration, left - 1
+    return mean
+
+
 def measure(records: Records) -> Measured:
     """Return what the records of a run say."""
     measured = Measured()
@@ -89,7 +112,8 @@ def measure(records: Records) -> Measured:
     ends = [attempt[0]["time"] for attempt in attempts[1:]] + [last] * bool(attempts)
     starts: float | None = None  # time from which the next start is measured; None for the first
     gaps: list[float] = []  # seconds between two records of steps
-    ended: list[_Ended] = []
+    failed: list[tuple[_Restart, float, int]] = []  # with the time of the last record of a step, and the hosts
+    cut: list[tuple[_Restart, float]] = []  # with the time at which a start began that came to no training
     first = Measured()
     for attempt, end in zip(attempts, ends, strict=True):
         start = attempt[0]
@@ -102,10 +126,18 @@ def measure(records: Records) -> Measured:
         _add_start(first if starts is None else measured, phases, start["time"] if starts is None else starts)
         _add_saves(measured, attempt, phases)
         _add_steps(measured, steps, phases)
-        starts = _add_end(measured, ended, attempt, steps) or end
-    for failure in ended:
-        measured.detect.append(failure.seconds(gaps))
-        measured.host_seconds -= failure.hosts * measured.detect[-1]
+        measured.failures += any(_is_failure_of_host(event) for event in attempt)
+        restart = _restart_of(attempt)
+        if restart is not None and restart.is_failure and steps:
+            failed.append((restart, steps[-1][0], measured.hosts))
+        elif restart is not None and restart.is_failure and starts is not None:
+            cut.append((restart, starts))
+        starts = end if restart is None else restart.following
+    for restart, last_step, hosts in failed:
+        measured.detect.append(restart.seconds_since_failure(last_step, gaps))
+        measured.host_seconds -= hosts * measured.detect[-1]
+    detect = statistics.fmean(measured.detect) if measured.detect else 0.0
+    measured.cut = [max(0.0, min(restart.first_sign, restart.decided - detect) - begin) for restart, begin in cut]
     measured.first_start = sum(map(sum, (first.start, first.restore, first.compile)))
     if not measured.start:
         measured.start, measured.compile, measured.restore = first.start, first.compile, first.restore
@@ -113,25 +145,46 @@ def measure(records: Records) -> Measured:
 
 
 @dataclass(frozen=True)
-class _Ended:
-    """A failure that ended an attempt."""
+class _Restart:
+    """The decision that ended an attempt."""
 
-    hosts: int
-    last_step: float
-    """Time of the last record of a step."""
-    first_sign: float
-    """Time of the first error or exit that was not asked for, or of the decision if there was none."""
     decided: float
-    """Time of the decision to start again."""
+    following: float
+    """Time of the next start, after the delay of the restart policy."""
+    first_sign: float
+    """Time of the first error or exit, or of the decision if there was none."""
+    is_failure: bool
 
-    def seconds(self, gaps: Sequence[float]) -> float:
+    def seconds_since_failure(self, last_step: float, gaps: Sequence[float]) -> float:
         """Return the seconds from the failure to the decision.
 
-        `gaps`: seconds between two records of steps. A failure comes at a random moment between two, more likely in a
-        long gap than in a short one.
+        A failure comes at a random moment between two records of steps, more likely in a long gap than in a short one.
+
+        Args:
+            last_step: time of the attempt's last record of a step.
+            gaps: seconds between two records.
         """
         after = sum(gap * gap for gap in gaps) / (2 * sum(gaps)) if sum(gaps) > 0 else 0.0
-        return max(0.0, self.decided - min(self.last_step + after, self.first_sign))
+        return max(0.0, self.decided - min(last_step + after, self.first_sign))
+
+
+def _restart_of(attempt: Sequence[Event]) -> _Restart | None:
+    sign: float | None = None
+    for event in attempt:
+        if event["event"] == EventKind.ERROR or (event["event"] == EventKind.EXIT and event["code"]):
+            sign = event["time"] if sign is None else sign
+        elif event["event"] == EventKind.RESTART:
+            at = event["time"]
+            is_failure = event["ending"] not in NO_FAILURES
+            return _Restart(at, at + event.get("delay", 0.0), at if sign is None else sign, is_failure)
+    return None
+
+
+def _is_failure_of_host(event: Event) -> bool:
+    """Return whether the event ends an attempt because a host failed."""
+    if event["event"] == EventKind.END:
+        return event["code"] not in _NO_HOST and event["host"] is not None
+    return event["event"] == EventKind.RESTART and event["ending"] not in NO_FAILURES
 
 
 def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: float) -> None:
@@ -142,6 +195,7 @@ def _add_start(measured: Measured, phases: Sequence[tuple[float, str]], begin: f
         return
     compiles = first.get(Phase.COMPILE, trains)
     restores = first.get(Phase.RESTORE, compiles)
+    measured.whole_start.append(max(1e-9, trains - begin))
     measured.start.append(max(0.0, restores - begin))
     measured.compile.append(max(0.0, trains - compiles))
     if Phase.RESTORE in first:
@@ -160,9 +214,8 @@ def _add_saves(measured: Measured, attempt: Sequence[Event], phases: Sequence[tu
     for (begin, phase), (end, following) in pairwise(phases):
         if phase != Phase.SAVE:
             continue
-        done = next(
-            (time for time in written if time >= begin), None
-        )  # not that of the save before, which it waited for
+        # not the time of the save before, for which this one has waited
+        done = next((time for time in written if time >= begin), None)
         if following == Phase.TRAIN:
             measured.save.append(max(0.0, end - begin))
             if done is not None:
@@ -183,22 +236,3 @@ def _add_steps(measured: Measured, steps: Sequence[tuple[float, int]], phases: S
         only_these = all(phase in _BETWEEN_STEPS for _, phase in changes[first:last])
         if after > before and seconds > 0 and only_these:
             measured.step.append(seconds / (after - before))
-
-
-def _add_end(
-    measured: Measured, ended: list[_Ended], attempt: Sequence[Event], steps: Sequence[tuple[float, int]]
-) -> float | None:
-    """Add the failure that ended an attempt. Return when the next start began, after its delay, or None if none did."""
-    sign: float | None = None
-    for event in attempt:
-        if event["event"] == EventKind.ERROR or (event["event"] == EventKind.EXIT and event["code"]):
-            sign = sign or event["time"]
-        if event["event"] == EventKind.END:
-            measured.failures += event["code"] not in _NO_HOST and event["host"] is not None
-        elif event["event"] == EventKind.RESTART:
-            if event["ending"] not in NO_FAILURES:
-                measured.failures += 1
-                if steps:
-                    ended.append(_Ended(measured.hosts, steps[-1][0], sign or event["time"], event["time"]))
-            return event["time"] + event.get("delay", 0.0)
-    return None

@@ -165,6 +165,22 @@ def test_a_slow_moment_of_training_counts() -> None:
     assert forecast_of(directory, 8, HOUR).times.step == pytest.approx(2.0)
 
 
+def test_starts_that_failures_cut_off_count() -> None:
+    """Of three restarts two came to training, after 10 and 30 s; one was killed after 19 s, so it takes longer than that."""
+    directory, at = make(), 0.0
+    for takes in (10, 10, -20, 30):
+        trains = [event("phase", 0, time=BEGIN + at + takes, phase="train")] if takes > 0 else []
+        trains += [event("step", 0, time=BEGIN + at + takes + n, step=n + 1, loss=1.0) for n in range(3) if takes > 0]
+        began, at = at, at + (takes + 3 if takes > 0 else -takes)
+        fields = {"message": "x", "ending": "failed", "code": 137, "what": "x", "trained": True, "seconds": 8.0}
+        restart = event("restart", time=BEGIN + at, saved=1, silent_program=False, **fields)
+        record(directory, event("start", None, time=BEGIN + began, hosts={"host-0": [0]}), *trains)
+        record(directory, event("exit", 0, time=BEGIN + at - 1, code=-9), restart)
+    measured = measure(read_records(directory))
+    assert (measured.whole_start, measured.cut) == ([10.0, 30.0], [19.0])
+    assert measured.times()[0].until_training == pytest.approx(10 + 20 * 2 / 3)
+
+
 def test_a_save_that_waited_for_the_one_before_is_written_later() -> None:
     """Saves begin at 10 and 20 s, and are complete at 21 and 32 s: 10 s after training went on, not 0."""
     directory = make()
