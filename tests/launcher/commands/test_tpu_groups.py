@@ -323,7 +323,7 @@ def test_nothing_is_left_after_a_fault(
 ) -> None:
     """Google may have done it or not."""
     if fault == "hangs":
-        monkeypatch.setattr(group_service, "_CREATE_LIMIT", 1.5)
+        monkeypatch.setattr(group_service, "_CREATE_LIMIT", 5.0)
     fail_at(service, **{stage: [fault]})
     done = podrun(*UP)
     assert done.code == 69 and "Traceback" not in done.err, done.err
