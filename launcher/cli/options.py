@@ -30,11 +30,11 @@ QUEUE_OPTIONS = " or ".join(map(option_of, QUEUES))
 def complete_slice(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Return the slices that begin with `incomplete`."""
     from ..pod.gpu_slices import EXAMPLES
-    from ..pod.slices import TPU_SLICES
+    from ..pod.slices import tpu_slices
 
     return [
         name
-        for name in [*TPU_SLICES, *EXAMPLES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"]
+        for name in [*tpu_slices(), *EXAMPLES, "cpu-1x1", "cpu-2x2", "cpu-2x4", "gpu-1x8"]
         if name.startswith(incomplete)
     ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -88,6 +87,8 @@ class _DefaultRun(click.Group):
             _leave(
                 click.UsageError(f"there is no command or job {word!r}; `podrun {_OTHER_NAMES[word]}", ctx), "podrun"
             )
+        import difflib  # only for errors
+
         if near := difflib.get_close_matches(word, self.commands, n=2):
             _leave(
                 click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx),

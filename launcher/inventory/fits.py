@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from podrun.runtime.wording import counted
 
 from ..pod.pod import Host
-from ..pod.slices import TPU_SLICES, Slice, on_hosts
+from ..pod.slices import Slice, on_hosts, tpu_slices
 
 _SHOWN = 4  # maximum number of suggested slices
 
@@ -29,7 +29,7 @@ def _suggestion(slice: Slice, hosts: int) -> str:
     if slice.kind != "tpu":
         return f"{give}, or the slice {slice.kind}-{hosts}x{slice.devices_per_host}"
     generation = slice.name.rpartition("-")[0]
-    same = [s for s in TPU_SLICES.values() if s.name.rpartition("-")[0] == generation]
+    same = [s for s in tpu_slices().values() if s.name.rpartition("-")[0] == generation]
     fitting = [s.name for s in same if on_hosts(s, hosts).hosts == hosts]
     if fitting:
         return f"{give}, or a slice that fits: {', '.join(fitting[:_SHOWN])}"

@@ -7,7 +7,6 @@ levanter, which agree where they overlap. A slice has one process per host, and 
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from dataclasses import dataclass, replace
@@ -177,7 +176,11 @@ _LONGEST = 100  # maximum length of a name, in characters
 _MOST_HOSTS = 10_000
 _GRID = re.compile(r"(gpu|cpu)-([1-9]\d{0,4})x([1-9]\d{0,3})")
 
-TPU_SLICES = {s.name: s for generation in GENERATIONS for s in generation.slices()}
+
+@cache
+def tpu_slices() -> dict[str, Slice]:
+    """Return all slices of TPUs that have a name of their own, by name."""
+    return {s.name: s for generation in GENERATIONS for s in generation.slices()}
 
 
 def parse_slice(name: str) -> Slice:
@@ -198,7 +201,7 @@ def parse_slice(name: str) -> Slice:
     if gpus := split_gpus(key):
         return _grid(key, "gpu", *gpus)
     generation, _, number = key.rpartition("-")
-    slice = TPU_SLICES.get(f"{_ALIASES.get(generation, generation)}-{number}") or slice_of_shape(generation, number)
+    slice = tpu_slices().get(f"{_ALIASES.get(generation, generation)}-{number}") or slice_of_shape(generation, number)
     if slice is None:
         # a name without a size, such as `v9` or `gpu`, has no nearest slice
         near = f"; nearest: {', '.join(nearest_slices(key))}" if re.search(r"-\d", key) else ""
@@ -264,12 +267,14 @@ def nearest_slices(name: str, count: int = 4) -> list[str]:
     """Return existing slice names near `name`: the nearest sizes of its generation, or the most similar names."""
     generation, _, number = name.rpartition("-")
     generation = _ALIASES.get(generation, generation)
-    same = [s for s in TPU_SLICES if s.rpartition("-")[0] == generation]
+    same = [s for s in tpu_slices() if s.rpartition("-")[0] == generation]
     if same and number.isascii() and number.isdigit():
         size = int(number)
         closest = sorted(same, key=lambda s: abs(int(s.rpartition("-")[2]) - size))[:count]
         return sorted(closest, key=lambda s: int(s.rpartition("-")[2]))
-    spelled = [*TPU_SLICES, *EXAMPLES, "gpu-2x8", "gpu-1x8", "cpu-2x4", "cpu-4x8"]
+    spelled = [*tpu_slices(), *EXAMPLES, "gpu-2x8", "gpu-1x8", "cpu-2x4", "cpu-4x8"]
+    import difflib  # only for errors
+
     return difflib.get_close_matches(name, spelled, n=count, cutoff=0.3) or ["v3-32", "v4-8", "v5litepod-16", "cpu-2x4"]
 
 
@@ -279,12 +284,12 @@ def find_slices(prefix: str | None = None) -> list[Slice]:
     Raises UserError if there is none.
     """
     if prefix is None:
-        return list(TPU_SLICES.values())
+        return list(tpu_slices().values())
     generation, dash, number = prefix.strip().lower().partition("-")
     start = _ALIASES.get(generation, generation) + dash + number
-    if start in TPU_SLICES:
-        return _BY_NAME[start.rpartition("-")[0]].of_size(TPU_SLICES[start].chips)
-    return [s for name, s in TPU_SLICES.items() if name.startswith(start)] or [parse_slice(prefix)]
+    if start in tpu_slices():
+        return _BY_NAME[start.rpartition("-")[0]].of_size(tpu_slices()[start].chips)
+    return [s for name, s in tpu_slices().items() if name.startswith(start)] or [parse_slice(prefix)]
 
 
 def slice_table(slices: list[Slice]) -> str:

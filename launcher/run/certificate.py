@@ -6,7 +6,6 @@ the run makes another one for the next attempt.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
@@ -27,6 +26,8 @@ def certificate_of(spec: RunSpec) -> Mapping[str, str]:
     given = {**spec.pod.env, **spec.job.launch.env}
     if spec.pod.traits.is_simulated or len(spec.pod.hosts) == 1 or any(name.startswith(JAX_TLS) for name in given):
         return {}
+    import base64
+
     return {ENV_CERTIFICATE: base64.b64encode(make_certificate(spec.run_id)).decode()}
 
 

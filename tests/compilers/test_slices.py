@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from podrun.launcher.pod.slices import TPU_SLICES, parse_slice
+from podrun.launcher.pod.slices import parse_slice, tpu_slices
 from podrun.launcher.pod.target import GPUS, target_of
 from podrun.runtime.compiler import devices_of
 from podrun.runtime.contract import UserError
@@ -31,7 +31,7 @@ def on_cpu() -> None:
 def test_every_slice_has_the_devices_and_processes_that_the_compiler_sees() -> None:
     """`devices_of` compares both. The table in docs/compile.md says how many of each generation."""
     accepted: Counter[str] = Counter()
-    for name, slice in TPU_SLICES.items():
+    for name, slice in tpu_slices().items():
         generation = name.rpartition("-")[0]
         if generation == "v4":
             with pytest.raises(UserError, match=r"two devices with half the memory"):
@@ -81,7 +81,7 @@ def test_a_topology_that_the_compiler_divides_differently() -> None:
 
 def test_every_slice_has_a_mesh_for_every_power_of_two() -> None:
     """Also where JAX cannot follow the interconnect. The second axis stays within a slice."""
-    names = [name for name, slice in TPU_SLICES.items() if slice.devices <= 1024 and not name.startswith("v4")]
+    names = [name for name, slice in tpu_slices().items() if slice.devices <= 1024 and not name.startswith("v4")]
     for name in (*names, "2xv5e-16", "3xv5p-16", "4xv3-32"):
         target = target_of(parse_slice(name))
         assert target

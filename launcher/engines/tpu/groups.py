@@ -24,7 +24,7 @@ from ...inventory.base import Listing
 from ...inventory.tpu_slice import slice_of_topology, unknown_type
 from ...pod.pod import Host
 from ...pod.ranges import LIMIT
-from ...pod.slices import TPU_SLICES, Slice, on_hosts, parse_slice
+from ...pod.slices import Slice, on_hosts, parse_slice, tpu_slices
 from .base import Row
 from .gcloud import TpuName, Verb
 from .gcloud_answer import Answer, parse_answer
@@ -569,7 +569,7 @@ def _slice(tpu: TpuName, group: Group, vms: Sequence[_Vm]) -> Slice:
         slice = slice_of_topology(generation, group.topology)
         slice = slice and on_hosts(slice, slice.chips // chips if chips else slice.hosts)
     else:
-        of_kind = (slice for name, slice in TPU_SLICES.items() if name.rpartition("-")[0] == generation)
+        of_kind = (slice for name, slice in tpu_slices().items() if name.rpartition("-")[0] == generation)
         slice = next((slice for slice in of_kind if slice.hosts == 1 and slice.chips == chips), None)
     if slice is None:
         raise unknown_type(f"{tpu.label}: it is a", f"{family}-{size} {group.topology}".strip())

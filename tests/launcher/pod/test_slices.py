@@ -11,13 +11,13 @@ import pytest
 from podrun.launcher.pod.gpu_slices import EXAMPLES, PER_HOST, declared_model
 from podrun.launcher.pod.slices import (
     GENERATIONS,
-    TPU_SLICES,
     Slice,
     find_slices,
     nearest_slices,
     parse_slice,
     size_name,
     slice_table,
+    tpu_slices,
 )
 from podrun.runtime.contract import UserError
 
@@ -80,7 +80,7 @@ def test_the_model_that_a_name_declares(name: str, model: str | None) -> None:
 
 def test_number_of_tpu_types() -> None:
     """236 types; no two topologies of a generation share a name, which would hide one of them."""
-    assert len(TPU_SLICES) == 236
+    assert len(tpu_slices()) == 236
     assert sum(len(generation.topologies) for generation in GENERATIONS) == 236
 
 
@@ -90,7 +90,7 @@ COUNTS_CHIPS = {"v5litepod", "v6e"}
 
 def test_every_tpu_type_is_consistent() -> None:
     """Topology, chips, devices, hosts and the number in the name agree, and the name leads back to the slice."""
-    for slice in TPU_SLICES.values():
+    for slice in tpu_slices().values():
         generation, _, number = slice.name.rpartition("-")
         small = [1, 8] if generation in COUNTS_CHIPS else [1] * (generation == "tpu7x")
         assert math.prod(map(int, slice.topology.split("x"))) == slice.chips, slice
@@ -124,7 +124,7 @@ def test_unknown_slice_names_the_nearest(name: str, near: list[str]) -> None:
 
 def test_find_slices() -> None:
     """A prefix finds its generation, in order; a whole name finds itself and not `v3-32` the `v3-320`s as well."""
-    assert find_slices() == list(TPU_SLICES.values())
+    assert find_slices() == list(tpu_slices().values())
     assert [s.name for s in find_slices("v6e")] == [f"v6e-{n}" for n in (1, 4, 8, 16, 32, 64, 128, 256)]
     assert find_slices("v5e") == find_slices("v5litepod")
     assert {s.name.partition("-")[0] for s in find_slices("v5")} == {"v5litepod", "v5p"}
@@ -150,7 +150,7 @@ def test_slices_command(in_process: Podrun) -> None:
     assert (table.returncode, table.stderr) == (0, "")
     assert table.stdout.splitlines()[1].split() == ["v3-32", "4", "8", "32", "16", "4x4"]
     found = json.loads(in_process("slices", "--json").stdout)
-    assert [Slice(**row) for row in found] == list(TPU_SLICES.values())
+    assert [Slice(**row) for row in found] == list(tpu_slices().values())
 
 
 def test_several_slices_are_a_slice() -> None:
