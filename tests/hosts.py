@@ -98,7 +98,7 @@ class _Net:
         bind = f'mount --bind {self.folder}/etc_hosts /etc/hosts && exec "$@"'
         return ["nsenter", f"--net={_NETNS / self.head}", "unshare", "--mount", "sh", "-c", bind, "sh"]
 
-    def run(self, command: Sequence[str], timeout: float = 60, **options: object) -> subprocess.CompletedProcess[str]:
+    def run(self, command: Sequence[str], timeout: float = 240, **options: object) -> subprocess.CompletedProcess[str]:
         """Runs a command where the launcher runs."""
         settings = {"env": self.env, "capture_output": True, "text": True, **options}
         return subprocess.run([*self.prefix, *command], timeout=timeout, **settings)  # type: ignore[call-overload,no-any-return]
