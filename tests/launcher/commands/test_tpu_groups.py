@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import count, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,9 +33,9 @@ ALL = [TEMPLATE, POLICY, GROUP]
 
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
-    """Service of the gcloud that is found first."""
-    monkeypatch.setattr(group_service, "_PAUSE", 0.01)
-    monkeypatch.setattr(group_service, "_APPEARS", 2.0)
+    """Service of the gcloud that is found first. podrun looks for a lost group some times, however long that takes."""
+    monkeypatch.setattr(group_service, "time", SimpleNamespace(monotonic=count().__next__, sleep=lambda _: None))
+    monkeypatch.setattr(group_service, "_APPEARS", 4)
     return Service(first_on_path(tmp_path, monkeypatch))
 
 
