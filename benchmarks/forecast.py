@@ -41,9 +41,9 @@ from setting import print_setting
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from podrun.launcher.commands.forecast import Forecast, forecast_of
 from podrun.launcher.report.goodput_model import Times, best_steps, goodput
-from podrun.launcher.report.make_page import page_of_run
 from podrun.launcher.report.measured_times import measure
 from podrun.launcher.report.records import read_records
+from podrun.launcher.report.timeline import lanes_of, shares_of
 from podrun.launcher.rundir.runs import RunDirectory, find_run
 from tests.launcher.report.simulated_runs import CASES, at_random, evenly, simulate
 
@@ -265,9 +265,14 @@ def real_run(folder: str, name: str, killer: Killer | None, steps: int | None = 
 
 
 def goodput_of(directory: RunDirectory) -> tuple[int, float, float]:
-    """Return the failures of a run, its seconds without the first start and the end, and its goodput in them."""
-    measured = measure(read_records(directory))
-    seconds = {share.kind: share.seconds for share in page_of_run(directory).shares}
+    """Return the failures of a run, its seconds without the first start and the end, and its goodput in them.
+
+    All are those of process 0, which saves: the others wait for it in their next step, which looks like training.
+    """
+    records = read_records(directory)
+    measured = measure(records)
+    lanes = lanes_of(records.events, records.by_process, records.events[-1]["time"])
+    seconds = {share.kind: HOSTS * share.seconds for share in shares_of(lanes[:1])}  # each process counts 1 / HOSTS
     lasted = sum(seconds.values()) - measured.first_start - seconds.get("other", 0.0)
     return measured.failures, lasted, (seconds["train"] + seconds.get("data", 0.0)) / lasted
 
