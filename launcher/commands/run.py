@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from podrun.runtime.contract import ExitCode
 
-from ..hold.record import is_held
 from ..plan.plan import make_plan
 from ..plan.program import Program
 from ..pod.secret_values import read_secrets
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ..remote.prestart import Prestart
     from ..run.renewal import Renewal
     from ..staging.bundle import Bundle
-    from ..transport.base import Transport
 
 
 def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal | None = None) -> int:
@@ -62,12 +60,5 @@ def run(request: Request, prestarted: Prestart | None = None, renewal: Renewal |
 
         return start_in_background(directory, bundles, request.json)
     console = make_console(request.json)
-    transport: Transport | None = None
-    remark = ""
-    if is_held(pod):
-        from ..hold.transport import find_hold
-
-        transport, remark = find_hold(pod, spec.run_id)
-    if transport is None and prestarted and prestarted.pod == pod:
-        transport = prestarted
-    return run_attempts(spec, directory, console, bundles, transport=transport, remark=remark, renewal=renewal)
+    transport = prestarted if prestarted and prestarted.pod == pod else None
+    return run_attempts(spec, directory, console, bundles, transport=transport, renewal=renewal)

@@ -21,6 +21,7 @@ from ..attempt.observers import Observers
 from ..attempt.outcome import Outcome
 from ..attempt.supervisor import Supervisor
 from ..attempt.view import View
+from ..hold.record import is_held
 from ..plan.plan import LaunchPlan, make_plan
 from ..plan.spec import RunSpec
 from ..pod.in_thread import InThread
@@ -70,7 +71,6 @@ def run_attempts(
     *,
     adopt: bool = False,
     transport: Transport | None = None,
-    remark: str = "",
     job_time: JobTime | None = None,
     renewal: Renewal | None = None,
 ) -> int:
@@ -82,8 +82,7 @@ def run_attempts(
         console: shows what happens.
         bundles: the code for remote hosts.
         adopt: another launcher started an attempt and is gone; take it over first.
-        transport: transport of the pod, which is closed at the end; None: created here.
-        remark: a line about that transport to print at the start.
+        transport: transport of the pod, which is closed at the end; None: that of a hold of the pod, or created here.
         job_time: the queue's job that this run is in; its signal ends the attempt, and the run may continue in another
             job.
         renewal: the service that has just created the pod's machines, and recreates them if they are taken away.
@@ -101,6 +100,11 @@ def run_attempts(
         logs = stack.enter_context(Logs(directory.logs))
         recorder = Recorder(directory.events)
         stack.callback(recorder.close)
+        remark = ""  # a line about the hold, printed at the start
+        if transport is None and not adopt and is_held(spec.pod):
+            from ..hold.transport import find_hold
+
+            transport, remark = find_hold(spec.pod, spec.run_id)
         transport = transport or load_transport(spec.pod)
         stack.callback(transport.close)
         view = View(console, recorder, lambda: bool(signals.received), signals.note, Mask(secrets.values()))

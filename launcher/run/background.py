@@ -13,7 +13,6 @@ from pathlib import Path
 from podrun.runtime.contract import ExitCode, Phase, UserError, failure_code
 from podrun.runtime.events import EventKind
 
-from ..hold.record import is_held
 from ..rundir.events import EndEvent, Event
 from ..rundir.follow import follow
 from ..rundir.runs import RunDirectory
@@ -165,13 +164,7 @@ def main() -> None:
     adopt = "adopt" in sys.argv[2:]
     try:
         spec = directory.spec()
-        held, remark = None, ""
-        if not adopt and is_held(spec.pod):
-            from ..hold.transport import find_hold
-
-            held, remark = find_hold(spec.pod, spec.run_id)
-        console = NoConsole()
-        code = int(run_attempts(spec, directory, console, bundles, adopt=adopt, transport=held, remark=remark))
+        code = int(run_attempts(spec, directory, NoConsole(), bundles, adopt=adopt))
     except UserError as error:
         if directory.supervisor() is None:  # otherwise another supervisor has locked the run
             print(f"podrun: {error}", file=sys.stderr, flush=True)

@@ -150,6 +150,22 @@ def test_the_holder_stands_still_during_a_run_which_goes_on(start: Start, held: 
     await_ready(held)
 
 
+def test_trials_of_a_sweep_and_an_evaluation_use_the_hold(start: Start, held: Sandbox) -> None:
+    """They start runs as `podrun train.yaml` does."""
+    (held.path / "sweep.yaml").write_text(
+        "job: small.yaml\nspace: {steps: {values: [1]}}\nsearch: grid\nmetric: min loss\n"
+    )
+    done = held.podrun("sweep", *POD, "sweep.yaml")
+    assert done.returncode == 0, done.stderr + done.stdout
+    await_ready(held)
+    (workdir,) = [path.parent for path in held.path.glob("runs/sweep/*/metrics.jsonl")]
+    done = held.podrun("evaluate", *POD, str(workdir))
+    assert done.returncode == 0, done.stderr
+    for record in (held.path / "home" / "runs").glob("*/events.jsonl"):
+        events = record.read_text()
+        assert "this pod is held since" in events and '"standby": true' in events, events
+
+
 @on_two_hosts
 def test_a_restart_within_a_held_run(start: Start, held: Sandbox) -> None:
     options = ("steps=6", "checkpoint.every=2", "launch.max_restarts=1", "--inject", "kill:host=1@step=4")
