@@ -306,6 +306,8 @@ class Replay:
     """Number of repetitions."""
     is_rehearsal: bool = False
     """True if a fault is injected, with which a process may compile other programs than the others."""
+    resumed: int | None = None
+    """Step of an earlier run's checkpoint from which the run went on, perhaps with other settings."""
 
 
 def bind_address(coordinator: str) -> str:

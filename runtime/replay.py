@@ -42,6 +42,7 @@ from .storage.process_disk import ProcessDisk
 from .storage.shared_folder import SHARED_FOLDER
 from .tasks import make_task
 from .verification import Verifier
+from .wording import first_names
 from .worker.blocked import pod_store
 from .worker.fault_injection import WRONG_FACTOR, inject_faults
 from .worker.progress import Reporter
@@ -135,6 +136,12 @@ class Replayer:
         wanted, reporter = self._wanted, self._reporter
         inject_faults(self._env, self._workdir, reporter)  # in each repetition
         restored = self._restore(self._start)
+        if restored.changes and restored.step != wanted.resumed:
+            raise UserError(
+                f"the checkpoint of step {restored.step} in {self._start.workdir} was saved by another run, which had other "
+                f"settings ({first_names(restored.changes, 3)}): replay that run (`podrun ps --all`), or a step after a "
+                "checkpoint of this one"
+            )
         counts = JobCounts.at_start(self._config, self._data)
         counts.resume(restored.step, restored.position, restored.counters)
         if counts.steps != self._counts.steps:  # the schedule depends on it

@@ -337,16 +337,15 @@ class Trainer:
 
         What an earlier run has done is not repeated. A run that ends before the job's last step only saves.
         """
-        if self._counts.is_cut:
-            self._complete_save()
-            return
-        if self._counts.evaluation() is None and not self._was_complete:
+        if self._counts.evaluation() is None and not self._was_complete and not self._counts.is_cut:
             self._evaluate()
         self._complete_save()
         if self._comparisons:
             self._note(
                 f"launch.verify_every: all devices agreed bit for bit in {counted(self._comparisons, 'comparison')}"
             )
+        if self._counts.is_cut:
+            return
         if self._feed is not None:
             self._call_back("on_end", self._counts.step, self._state)
         if self._task.uses_result and not (self._was_complete and self._results.was_sampled()):

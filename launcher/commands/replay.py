@@ -129,7 +129,13 @@ def replay_spec(request: ReplayRequest, of_run: RunDirectory) -> RunSpec:
         pod=replace(pod, spares=(), min_hosts=None, excludes_bad=False),
         job=spec.job.model_copy(update={"launch": launch}),
         inject=_injected(request, pod, launch.process_per),
-        replay=Replay(request.first, request.last, request.times, is_rehearsal=bool(request.inject)),
+        replay=Replay(
+            request.first,
+            request.last,
+            request.times,
+            is_rehearsal=bool(request.inject),
+            resumed=resumed_from(of_run),
+        ),
         label=Label(name=f"replay {of_run.run_id}"),
         command=request.command,
     )

@@ -23,14 +23,14 @@ _START = (
 # Reads the file from stdin and checks its hash, because a lost connection looks like the end of the file. The agent's own
 # code then checks the folders and compiles the modules.
 _RECEIVE = (
-    "import hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
+    "import atexit,hashlib,io,os,sys,zipfile; os.umask(0o077); p=os.path.expanduser(sys.argv[1]); d=sys.stdin.buffer.read(); "
     "zipfile.is_zipfile(io.BytesIO(d)) or sys.exit('not all of it arrived'); m={}; h=hashlib.sha256(); "
     "z=zipfile.ZipFile(io.BytesIO(d)); [h.update(n.encode()+b'\\0'+z.read(n)) for n in z.namelist()]; "
     "h.hexdigest()[:16] in p or sys.exit('not all of it arrived'); "
     "[exec(z.read('podrun_agent/base/%s.py'%n),m) for n in ('private','compiled')]; "
     "m['private_path'](*os.path.split(os.path.dirname(p))); d=m['with_compiled'](d); t=p+'.'+os.urandom(8).hex(); "
-    "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); os.write(f,d)==len(d) or sys.exit('No space left on device'); "
-    "os.close(f); os.rename(t,p)"
+    "f=os.open(t,os.O_WRONLY|os.O_CREAT|os.O_EXCL,0o600); atexit.register(lambda: os.path.exists(t) and os.remove(t)); "
+    "os.write(f,d)==len(d) or sys.exit('No space left on device'); os.close(f); os.rename(t,p)"
 )
 
 

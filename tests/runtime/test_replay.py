@@ -55,9 +55,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def env_of(path: Path, first: int, last: int, times: int = 2) -> WorkerEnv:
+def env_of(path: Path, first: int, last: int, resumed: int | None = None) -> WorkerEnv:
     path.mkdir(exist_ok=True)
-    wanted = json.dumps({"first": first, "last": last, "times": times})
+    wanted = json.dumps({"first": first, "last": last, "times": 2, "resumed": resumed})
     return WorkerEnv("run", 0, "host-0", 0, 1, (0, 1, 2, 3), "cpu-1x4", path, replay=wanted)
 
 
@@ -66,9 +66,11 @@ def recorded(line: bytes) -> bytes:
     return json.dumps({**json.loads(line), "host": "host-0", "process": 0}).encode()
 
 
-def judged(trained: Path, path: Path, first: int, last: int, config: Config = CONFIG) -> Any:
+def judged(
+    trained: Path, path: Path, first: int, last: int, config: Config = CONFIG, resumed: int | None = None
+) -> Any:
     """The verdict on a replay."""
-    env = env_of(path, first, last)
+    env = env_of(path, first, last, resumed)
     replay(config, env, Workdir(trained), None, Reporter(path / "0.events"))
     events = [parse_event(recorded(line)) for line in (START, *(path / "0.events").read_bytes().splitlines())]
     replayed, saved, _ = replayed_of(event for event in events if event is not None)
@@ -170,6 +172,26 @@ def test_a_damaged_checkpoint(trained: Path, tmp_path: Path) -> None:
     ):
         judged(work, tmp_path / "replay", 5, 5)
     assert {path.name for path in (work / "checkpoints").iterdir()} == {"2", "4", "6"}
+
+
+def test_a_run_that_ends_before_its_last_step_says_how_often_all_agreed(tmp_path: Path) -> None:
+    train(tmp_path, **KEYS, stop_at=2)
+    notes = [event["message"] for event in map(json.loads, (tmp_path / "events").open()) if event["event"] == "note"]
+    assert "launch.verify_every: all devices agreed bit for bit in 2 comparisons" in notes
+
+
+def test_a_checkpoint_of_another_run(trained: Path, tmp_path: Path) -> None:
+    """Its steps are not those of this run, so no host would be at fault."""
+    other = CONFIG.model_copy(update={"optimizer": CONFIG.optimizer.model_copy(update={"learning_rate": 0.25})})
+    with pytest.raises(
+        UserError, match=r"step 2 in .* was saved by another run, .*\(optimizer.learning_rate: .* -> 0.25\)"
+    ):
+        judged(trained, tmp_path / "replay", 3, 3, other)
+
+
+def test_a_checkpoint_of_an_earlier_run_from_which_this_one_went_on(trained: Path, tmp_path: Path) -> None:
+    other = CONFIG.model_copy(update={"optimizer": CONFIG.optimizer.model_copy(update={"learning_rate": 0.25})})
+    assert judged(trained, tmp_path / "replay", 3, 3, other, resumed=2).verdict is Found.RECORD
 
 
 def test_a_checkpoint_that_the_run_removes_meanwhile(trained: Path, tmp_path: Path) -> None:

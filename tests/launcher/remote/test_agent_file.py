@@ -199,6 +199,21 @@ def test_a_damaged_file_is_not_kept(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+def test_a_full_disk_leaves_no_part_of_it(tmp_path: Path) -> None:
+    """It would fill what is left of the disk."""
+    pod = pod_of(tmp_path)
+    name, data = agent_file()
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000)); "
+    receive = limit + agent_file_module._RECEIVE
+    channel = LocalTransport(pod).open(HOST, (sys.executable, "-c", receive, f"{tmp_path}/agents/{name}"))
+    channel.send(data)
+    channel.finish()
+    assert channel.receive() == b""
+    assert (channel.exit_code(), channel.stderr_tail()) == (1, "No space left on device")
+    channel.close()
+    assert files(tmp_path) == []
+
+
 def noisy(path: Path, noise: str) -> list[str]:
     script = path / "noisy"
     script.write_text(f'#!/bin/sh\n{noise}\nexec "$@"\n')
