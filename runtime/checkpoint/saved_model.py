@@ -175,7 +175,8 @@ def checkpoint_before(workdir: Path, step: int) -> Path:
     if not before:
         raise UserError(
             f"{workdir / 'checkpoints'} has no checkpoint before step {step}, from which it could be computed again; there "
-            f"are {_listed(paths)}, so the first step that can be replayed is {min(paths) + 1}"
+            f"are {_listed(paths)}, so the first step that can be replayed is {min(paths) + 1}, if the run has done it; "
+            "a smaller checkpoint.every and a larger checkpoint.keep leave more to the next run"
         )
     return paths[max(before)]
 
