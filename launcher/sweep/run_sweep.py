@@ -73,7 +73,7 @@ class SweepRun:
         self._settling: set[int] = set()
         """Running trials whose supervisor is gone, so that their runs are brought to an end."""
         self._set_aside: set[str] = set()
-        """Hosts that were lost, which would fail one trial after another."""
+        """Hosts of parts with one that was lost or computes wrongly, which would fail one trial after another."""
         self._signalled = 0  # number of the user's signals that were passed on
         self._began = time.monotonic()
         self._spent = state.seconds
@@ -335,6 +335,8 @@ class SweepRun:
                 raise SweepError(f"trial {number} was stopped: {reason}{self._room()}")
         elif end["code"] == ExitCode.UNAVAILABLE and end["process"] is None and not was_settled:
             self._record_lost(trial, run, reason)
+        elif end["code"] == ExitCode.DIVERGED and not self._sweep.file.program:  # a program's code may mean anything
+            self._record_wrong(trial, run, reason)
         elif status is RunStatus.INTERRUPTED:  # `podrun stop RUN`
             self.record(_failed(number, run, end["code"], reason, retry=False))
         else:
@@ -355,15 +357,33 @@ class SweepRun:
 
     def _record_lost(self, trial: Trial, run: str, reason: str) -> None:
         """Record that a trial has lost hosts, and use them no more. Raises SweepError if there are no others."""
+        text = f"{reason}; {_set_aside(trial)}"
+        self._record_fault(trial, run, text, ExitCode.UNAVAILABLE, may_be_own=_SET_ASIDE in trial.reason)
+        self._check_parts(text, ExitCode.UNAVAILABLE)
+
+    def _record_wrong(self, trial: Trial, run: str, reason: str) -> None:
+        """Record that a host of a trial computes wrongly, and use its part no more. Raises SweepError if there is no other.
+
+        The same part again, in a later call, is to blame itself, whatever the trial.
+        """
+        text = f"{reason}; {_set_aside(trial)}"
+        may_be_own = _SET_ASIDE in trial.reason and not trial.reason.endswith(_set_aside(trial))
+        self._record_fault(trial, run, text, ExitCode.DIVERGED, may_be_own=may_be_own)
+        self._check_parts(f"{text}; replace the hosts that compute wrongly", ExitCode.DIVERGED)
+
+    def _record_fault(self, trial: Trial, run: str, text: str, code: ExitCode, *, may_be_own: bool) -> None:
+        """Set aside the hosts of a trial's last run. It starts again at no cost, unless the fault may be its own."""
         self._set_aside |= {*trial.hosts}
-        text = f"{reason}; {_SET_ASIDE} {', '.join(trial.hosts)}"
-        if _SET_ASIDE in trial.reason:  # it has lost others just before, so it may be its own doing
+        if may_be_own:  # other hosts failed it just before
             may = trial.failures < self._sweep.file.retries
-            self.record(_failed(trial.number, run, ExitCode.UNAVAILABLE, text, retry=may))
+            self.record(_failed(trial.number, run, code, text, retry=may))
         else:
             self.record(_stopped(trial.number, run, text))
+
+    def _check_parts(self, text: str, code: ExitCode) -> None:
+        """Raise SweepError if no part of the pod is left."""
         if all(self._set_aside & _names(part) for part in self._sweep.parts):
-            raise SweepError(f"no part of the pod is left: {text}", ExitCode.UNAVAILABLE)
+            raise SweepError(f"no part of the pod is left: {text}", code)
 
     def _record_result(self, trial: Trial, directory: RunDirectory) -> None:
         """Record the metric of a run that is done."""
@@ -447,6 +467,10 @@ def _why_without_end(directory: RunDirectory) -> str:
 
 def _in_one_line(error: UserError) -> str:
     return "; ".join(str(error).splitlines())
+
+
+def _set_aside(trial: Trial) -> str:
+    return f"{_SET_ASIDE} {', '.join(trial.hosts)}"
 
 
 def _is_full_disk(reason: str) -> bool:

@@ -16,6 +16,7 @@ from podrun.launcher.plan.spec import RunSpec
 from podrun.launcher.rundir.runs import RunDirectory
 from podrun.runtime.config import Config
 from podrun.runtime.config.optimizer import AdamW
+from podrun.runtime.contract import ExitCode
 
 from ...conftest import Sandbox
 from .conftest import Make, Podrun
@@ -196,6 +197,67 @@ def test_a_lost_host_costs_no_trial_and_gets_no_other(
     assert ("no part of the pod is left" in done.err) == (code == 69)
 
 
+def computed(wrong: Collection[str], spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
+    """Take the place of a run's supervisor: the job is trained at once, or one of these hosts computes wrongly."""
+    if (host := spec.pod.hosts[0].name) not in wrong:
+        return trained(spec, directory, bundles)
+    differs = f"{host} (process 0): its values of the state differ after step 1, in params.bias"
+    directory.record_end(differs, ExitCode.DIVERGED)
+    return ExitCode.DIVERGED
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "stops"), [(["host-1"], 0, 1), (["host-0", "host-1"], 78, 2)], ids=["one of two", "all"]
+)
+def test_a_host_that_computes_wrongly_costs_no_trial_and_gets_no_other(
+    podrun: Podrun,
+    folder: Path,
+    early: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: list[str],
+    code: int,
+    stops: int,
+) -> None:
+    """With early stopping each of its trials would count as the worst at the first rung."""
+    early("trials: 9", "side_by_side: 2\nretries: 0\n")
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", partial(computed, wrong))
+    done = podrun("sweep", "--slice", "cpu-2x1", "--simulate", "sweep.yaml")
+    assert done.code == code, done.err
+    events = [event["event"] for event in journal(folder)]
+    assert events.count("stop") == stops and "fail" not in events
+    assert f"no more trials start on {wrong[0]}" in done.out
+    assert ("no part of the pod is left" in done.err) == (code == 78)
+
+
+def test_a_part_that_computes_wrongly_in_each_call_costs_no_trial(
+    podrun: Podrun, folder: Path, early: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep goes on as soon as the host is mended."""
+    early("trials: 9", "retries: 0\n")
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", partial(computed, ["host-0"]))
+    for _ in range(3):
+        done = podrun(*SWEEP)
+        assert done.code == 78 and "; replace the hosts that compute wrongly; go on with:" in done.err
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", trained)
+    done = podrun(*SWEEP)
+    assert done.code == 0, done.err
+    kinds = [event["event"] for event in journal(folder)]
+    assert kinds.count("fail") == 0 and kinds.count("stop") == 3
+
+
+def test_a_trial_that_computes_wrongly_on_one_part_after_another_fails(
+    podrun: Podrun, folder: Path, early: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be its own doing, and the sweep would never get past it."""
+    early("trials: 1")
+    whole = EARLY.replace("early_stopping: {min_steps: 1}", "budget: {trials: 1}")
+    (folder / "sweep.yaml").write_text(f"{whole}side_by_side: 3\nretries: 0\n")
+    monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", partial(computed, ["host-0", "host-1"]))
+    podrun("sweep", "--slice", "cpu-3x1", "--simulate", "sweep.yaml")
+    assert [event["event"] for event in journal(folder)][-2:] == ["fail", "end"]
+    assert journal(folder)[-2]["code"] == 78
+
+
 def test_results_that_cannot_be_written_are_in_the_code_of_the_event_end(
     podrun: Podrun, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,13 +305,13 @@ def trained(spec: RunSpec, directory: RunDirectory, bundles: object) -> int:
 
 
 @pytest.fixture
-def early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Returns a function that writes a sweep of trained jobs with early stopping and this budget."""
+def early(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Returns a function that writes a sweep of trained jobs with early stopping, this budget and more keys."""
     monkeypatch.setattr("podrun.launcher.sweep.run_sweep.supervise", trained)
     (folder / "train.yaml").write_text(JOB)
 
-    def written(budget: str) -> None:
-        (folder / "sweep.yaml").write_text(f"{EARLY}budget: {{{budget}}}\n")
+    def written(budget: str, more: str = "") -> None:
+        (folder / "sweep.yaml").write_text(f"{EARLY}budget: {{{budget}}}\n{more}")
 
     return written
 
