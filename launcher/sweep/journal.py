@@ -19,6 +19,18 @@ from .events import Event, parse
 JOURNAL = "sweep.jsonl"
 
 
+def has_begun(folder: Path) -> bool:
+    """Return whether the journal in a folder has an event. A line that was cut off is none."""
+    path = folder / JOURNAL
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.readline().endswith(b"\n")
+    except OSError:  # opening it for writing says why
+        return False
+
+
 class JournalError(Exception):
     """The journal cannot be written, such as on a full disk. What was recorded before stays valid."""
 

@@ -27,7 +27,7 @@ from ..request.queue_options import queue_name
 from ..request.request import Request, make_spec
 from .asha import Asha
 from .early_stopping import check_early_stopping
-from .journal import JOURNAL
+from .journal import has_begun
 from .parts import parts_of
 from .space import Values, corners, variant_of
 from .sweep_file import SweepFile, read_sweep
@@ -140,7 +140,7 @@ def plan_sweep(path: Path, where: PodRequest, workdir: Path | None, command: Seq
     steps, stop_at = (first.job.steps, first.job.stop_at) if isinstance(first.job, Config) else (None, None)
     job = first.job.model_dump(mode="json") if isinstance(first.job, Config) else {"program": [*first.job.argv]}
     jobs = [spec.job for spec in specs if isinstance(spec.job, Config)]
-    asha = check_early_stopping(file, jobs, is_new=not (folders.results / JOURNAL).exists())
+    asha = check_early_stopping(file, jobs, is_new=not has_begun(folders.results))
     sweep = Sweep(name, file, request, parts, folders, files, steps, stop_at, job, asha)
     _check_budget(sweep, first)
     if not first.pod.traits.needs_staging:

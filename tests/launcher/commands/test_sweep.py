@@ -400,6 +400,19 @@ def test_a_smaller_budget_ends_a_sweep_that_has_begun(
     assert done.code == 0 and "; complete: budget." in done.out.splitlines()[-1], done.err
 
 
+@pytest.mark.parametrize("journal", ["", '{"event": "swe'], ids=["empty", "cut off"])
+def test_a_journal_without_an_event_is_a_new_sweep(
+    podrun: Podrun, folder: Path, early: Callable[..., None], journal: str
+) -> None:
+    """As a first call leaves it that could not write it: a budget with which no trial is trained to its end is refused."""
+    early("trials: 2")
+    path = folder / "runs" / "sweep" / "sweep.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text(journal)
+    done = podrun(*SWEEP)
+    assert done.code == 2 and "of 2 trials none is trained to step 9" in done.err
+
+
 def test_a_full_disk_never_fails_a_trial_that_has_reached_a_rung(
     podrun: Podrun, folder: Path, early: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
