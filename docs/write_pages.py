@@ -68,6 +68,15 @@ What `podrun COMMAND --help` prints. `podrun train.yaml` is `podrun run train.ya
 """
 
 
+def _commands_of(group: click.Group) -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands of a group with their names."""
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command
+        yield name, command
+
+
 def _commands() -> str:
     """Return the page of all commands."""
     parts = [_COMMANDS]
@@ -77,7 +86,7 @@ def _commands() -> str:
 
 def _helps(group: click.Group, parent: click.Context) -> Iterator[str]:
     """Yield the help of each command of a group, and of those that are groups themselves."""
-    for name, command in sorted(group.commands.items()):
+    for name, command in _commands_of(group):
         context = click.Context(command, parent=parent, info_name=name)
         lines = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
         yield f"## {context.command_path}\n\n{lines}\n"
@@ -228,7 +237,7 @@ def _texts_of(file: str) -> dict[str, dict[str, str]]:
 
 def _commands_with_json(group: click.Group, path: str) -> Iterator[str]:
     """Yield a row for each command that prints JSON."""
-    for name, command in sorted(group.commands.items()):
+    for name, command in _commands_of(group):
         if isinstance(command, click.Group):
             yield from _commands_with_json(command, f"{path} {name}")
         for option in command.params:

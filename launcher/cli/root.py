@@ -6,13 +6,13 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ..view.terminal import guarded_streams
-from . import compare, hosts, job, pods, render, runs, sweep, tpu
 from .guard import PROGRAM, TYPED, typed_program
 from .guard import guard as _guard
 from .options import QUEUE_OPTIONS, complete_job, complete_slice, pod_options, with_joined_values
@@ -57,6 +57,15 @@ _OTHER_NAMES = {
 }
 """Names that commands have in other tools, with a hint about podrun's command."""
 
+_MODULES = {
+    **dict.fromkeys(("ps", "status", "logs", "report", "forecast", "watch", "profile", "attach", "stop"), "runs"),
+    **dict.fromkeys(("pull", "export", "generate", "evaluate", "replay", "batches"), "runs"),
+    **dict.fromkeys(("exec", "ssh", "clean", "checkpoints", "hold", "release"), "pods"),
+    **dict.fromkeys(("new", "data", "prepare", "inspect", "compile", "fit"), "job"),
+    **{name: name for name in ("hosts", "tpu", "compare", "sweep", "render")},
+}
+"""The module of this room that declares a command, imported when that command is needed. The others are declared here."""
+
 
 class _DefaultRun(click.Group):
     """Command group in which `podrun train.yaml` means `podrun run train.yaml`."""
@@ -64,6 +73,15 @@ class _DefaultRun(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with guarded_streams():
             return super().main(*args, **kwargs)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *_MODULES})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and cmd_name in _MODULES:
+            for command in import_module(f".{_MODULES[cmd_name]}", __package__).COMMANDS:
+                self.add_command(command)
+        return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[TYPED] = args
@@ -73,7 +91,7 @@ class _DefaultRun(click.Group):
             args = args[:at] or ["run"]
         args = ["--pull=" if word == "--pull" else word for word in args]  # the next word is a job, not the folder
         args = with_joined_values(args)
-        known = {"--help", "-h", "--version", *self.commands}
+        known = {"--help", "-h", "--version", *self.list_commands(ctx)}
         if args and args[0] not in known:
             self._check_spelling(ctx, args[0])
             args = ["run", *args]
@@ -89,7 +107,7 @@ class _DefaultRun(click.Group):
             )
         import difflib  # only for errors
 
-        if near := difflib.get_close_matches(word, self.commands, n=2):
+        if near := difflib.get_close_matches(word, self.list_commands(ctx), n=2):
             _leave(
                 click.UsageError(f"there is no command or job {word!r}; did you mean {' or '.join(near)}?", ctx),
                 "podrun",
@@ -150,9 +168,10 @@ def _typed_command(words: Sequence[str]) -> str:
     path: list[str] = ["podrun"]
     command: click.Command = main
     for word in words:
-        if not isinstance(command, click.Group) or word not in command.commands:
+        subcommand = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if subcommand is None:
             break
-        path, command = [*path, word], command.commands[word]
+        path, command = [*path, word], subcommand
     return " ".join(path) if len(path) > 1 else "podrun run"
 
 
@@ -289,7 +308,7 @@ def run(
       podrun --pod pod.yaml -- python my_train.py --my-option
     """
     program = typed_program(ctx, job)
-    if job and job[0] in main.commands and not Path(job[0]).exists():
+    if job and job[0] in main.list_commands(ctx) and not Path(job[0]).exists():
         raise click.UsageError(f"a command comes before its options: podrun {job[0]} ...", ctx)
 
     def action() -> int:
@@ -476,16 +495,3 @@ def completion(shell: str) -> None:
     click.echo(
         script.replace("    return 0\n", "    [[ ${COMPREPLY[0]} == *[.=] ]] && compopt -o nospace\n    return 0\n")
     )
-
-
-for command in (
-    *runs.COMMANDS,
-    *hosts.COMMANDS,
-    *pods.COMMANDS,
-    *tpu.COMMANDS,
-    *compare.COMMANDS,
-    *sweep.COMMANDS,
-    *job.COMMANDS,
-    *render.COMMANDS,
-):
-    main.add_command(command)

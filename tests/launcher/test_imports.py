@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from podrun.launcher.agent.main import MARK
+from podrun.launcher.cli import root
 from podrun.launcher.cli.root import main
 from podrun.launcher.plan import agent_file as agent_file_module
 from podrun.launcher.plan.agent_file import agent_file
@@ -68,10 +71,26 @@ def test_the_launcher_does_not_import_jax() -> None:
 
 def test_commands_import_only_what_they_need() -> None:
     """These read no train.yaml: of the libraries, only click is there at the end. A shell's completion waits for that."""
-    commands = [["--help"], ["slices"], ["completion", "bash"], *([name, "--help"] for name in sorted(main.commands))]
+    commands = [
+        ["--help"],
+        ["slices"],
+        ["completion", "bash"],
+        *([name, "--help"] for name in main.list_commands(click.Context(main))),
+    ]
     runs = [f"with contextlib.suppress(SystemExit): main({arguments})" for arguments in commands]
     modules = imported("import contextlib", "from podrun.launcher.cli.root import main", *runs)
     assert third_party(modules) == {"click"}
+
+
+def test_a_run_imports_no_declarations_of_other_commands() -> None:
+    """Each is in the module that the table names, and in no other."""
+    words = ["--slice=cpu-1x1", "--simulate", "--dry-run", "--", "true"]
+    run = f"with contextlib.suppress(SystemExit): main({words})"
+    modules = imported("import contextlib", "from podrun.launcher.cli.root import main", run)
+    declaring = {f"podrun.launcher.cli.{name}" for name in root._MODULES.values()}
+    assert not declaring & modules
+    declared = {command.name: name for name in declaring for command in importlib.import_module(name).COMMANDS}
+    assert declared == {name: f"podrun.launcher.cli.{module}" for name, module in root._MODULES.items()}
 
 
 def test_the_head_start_of_a_simulated_pod_imports_nothing_that_takes_long() -> None:
