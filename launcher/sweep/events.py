@@ -33,6 +33,8 @@ class Kind(StrEnum):
 class _Event(TypedDict):
     time: Moment
     """Time at which it was recorded, in seconds since 1970."""
+    elapsed: NotRequired[Finite]
+    """Seconds since this call of the command began, by a clock that cannot be set; absent in older journals."""
 
 
 class SweepEvent(_Event):

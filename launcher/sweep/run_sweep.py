@@ -14,6 +14,7 @@ from podrun.runtime.contract import ExitCode, UserError
 from podrun.runtime.wording import counted
 
 from ..agent.base.disk import free_space
+from ..attempt.suspend_clock import boottime
 from ..compare.collect import collect
 from ..pod.home import podrun_home
 from ..pod.pod import Pod
@@ -75,12 +76,10 @@ class SweepRun:
         self._set_aside: set[str] = set()
         """Hosts of parts with one that was lost or computes wrongly, which would fail one trial after another."""
         self._signalled = 0  # number of the user's signals that were passed on
-        self._began = time.monotonic()
-        self._spent = state.seconds
+        self._began = boottime()
 
     def run(self) -> int:
         """Run the trials, and return the exit code. Raises JournalError or SweepError after it has stopped them."""
-        self._began, self._spent = time.monotonic(), self.state.seconds
         with Signals() as signals:
             try:
                 self._settle_orphans()
@@ -117,6 +116,7 @@ class SweepRun:
 
     def record(self, event: Event) -> None:
         """Write an event to the journal, change the state, and tell. Raises JournalError."""
+        event["elapsed"] = round(boottime() - self._began, 3)
         self._journal.append(event)
         self.state.apply(event)
         self._tell(event)
@@ -210,7 +210,7 @@ class SweepRun:
         return f"budget.steps has {left} left, and a trial may need {asha.rungs[0]}"
 
     def _is_over_time(self) -> bool:
-        hours = (self._spent + time.monotonic() - self._began) / _HOUR
+        hours = (self.state.seconds_before + boottime() - self._began) / _HOUR
         limit = self._sweep.file.budget.hours
         return limit is not None and hours >= limit
 

@@ -104,14 +104,13 @@ class SweepState:
     """Full name of the metric of the trials that are done; None if there are none."""
     seconds: float = 0.0
     """Time that the sweep was running, without the time between its calls."""
+    seconds_before: float = 0.0
+    """Those of them that are of calls before the newest one."""
     _last: float | None = None
 
     def apply(self, event: Event) -> None:
         """Change the state as the event says. Raises KeyError or ValueError if the event cannot follow the earlier ones."""
-        until = event.get("last", self._last) if event["event"] == Kind.RESUME else event["time"]
-        if self._last is not None and until is not None:
-            self.seconds += max(0.0, until - self._last)
-        self._last = event["time"]
+        self._count_seconds(event)
         match event["event"]:
             case Kind.SWEEP:
                 if self.trials:
@@ -155,6 +154,25 @@ class SweepState:
             case Kind.STOP:
                 trial = self._with_run(event["trial"], event["run"])
                 trial.state, trial.reason = TrialState.WAITING, event["reason"]
+
+    def _count_seconds(self, event: Event) -> None:
+        """Count the time until an event.
+
+        It is that of a clock that cannot be set, but for the runs that a killed call has left, and in a journal without it.
+        """
+        if event["event"] == Kind.RESUME:
+            self._count_until(event.get("last"))
+            self.seconds_before = self.seconds
+        elif "elapsed" in event:
+            self.seconds = max(self.seconds, self.seconds_before + event["elapsed"])
+        else:
+            self._count_until(event["time"])
+        self._last = event["time"]
+
+    def _count_until(self, until: float | None) -> None:
+        """Count the time from the last event to this one, if there are both."""
+        if self._last is not None and until is not None:
+            self.seconds += max(0.0, until - self._last)
 
     def _in_state(self, number: int, *states: TrialState) -> Trial:
         """Return a trial that is in one of these states. Raises KeyError, ValueError."""

@@ -413,6 +413,18 @@ def test_a_journal_without_an_event_is_a_new_sweep(
     assert done.code == 2 and "of 2 trials none is trained to step 9" in done.err
 
 
+def test_hours_are_counted_although_the_clock_is_set(podrun: Podrun, folder: Path, early: Callable[..., None]) -> None:
+    """Set ahead by a day during a call that is killed, it does not end the sweep in the next one."""
+    early("trials: 9, hours: 1")
+    podrun(*SWEEP)
+    first, *more = journal(folder)[: 1 + 2 * 3]
+    later = [{**event, "time": event["time"] + 86_400} for event in more]
+    path = folder / "runs" / "sweep" / "sweep.jsonl"
+    path.write_text("".join(json.dumps(event) + "\n" for event in (first, *later)))
+    done = podrun(*SWEEP)
+    assert done.code == 0 and "complete: budget.trials is 9" in done.out, done.err
+
+
 def test_a_full_disk_never_fails_a_trial_that_has_reached_a_rung(
     podrun: Podrun, folder: Path, early: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,22 @@ def test_the_time_between_two_calls_is_not_counted() -> None:
     assert state_of(events, MAX).seconds == 21.0
 
 
+def test_a_clock_that_is_set_during_a_call_changes_no_hours() -> None:
+    """Each call counts by its own steady clock; in a journal without it the times count."""
+    ahead = 36_000.0
+    events = [
+        event("trial", 10.0, elapsed=0.0, trial=0, values={"lr": 0.1}),
+        {**start(0, at=20.0), "elapsed": 10.0},
+        {**done(0, 1.0, at=ahead + 70.0), "elapsed": 60.0},
+        event("resume", 1000.0, elapsed=0.1, file={}),
+        event("trial", 900.0, elapsed=5.0, trial=1, values={"lr": 0.1}),
+    ]
+    state = state_of(events, MAX)  # type: ignore[arg-type]
+    assert (state.seconds, state.seconds_before) == (65.0, 60.0)
+    earlier = [trial(0, 10.0), start(0, at=20.0), *events[3:]]
+    assert state_of(earlier, MAX).seconds == 15.0  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "events",
     [
