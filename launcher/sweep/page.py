@@ -78,12 +78,13 @@ def _tiles(state: SweepState) -> list[tuple[str, str]]:
 def _best_so_far(state: SweepState) -> Chart:
     """Return the chart of the results by trial, in the order of their numbers, and of the best of them so far."""
     done = state.in_state(TrialState.DONE)
-    early = [trial for trial in state.in_state(*TrialState) if trial not in done and trial.result is not None]
+    unfinished = state.in_state(TrialState.WAITING, TrialState.RUNNING, TrialState.PAUSED)
     best = accumulate([trial.value or 0.0 for trial in done], max if state.ranking.is_max else min)
     series = [
         Series("best so far", [float(trial.number) for trial in done], [*best], colour=0),
         _dots("trial", done, 1),
-        _dots("stopped early", early, 2),
+        _dots("stopped early", state.in_state(TrialState.PRUNED), 2),
+        _dots("not done yet", [trial for trial in unfinished if trial.rungs], 3),
     ]
     shown = [one for one in series if one.x]
     return Chart("best", f"{state.ranking.metric}, by the number of the trial", "", shown, axis="trial")
@@ -127,8 +128,10 @@ def _coordinates(state: SweepState, space: Mapping[str, Parameter]) -> str:
         f'aria-label="Parallel coordinates of {len(done)} trials">{"".join(lines)}{drawn}</svg>'
     )
     note = "A line is a trial: its values, and its result on the last axis. The best seventh has the first colour, and so on."
+    if any(trial.state is TrialState.PRUNED for trial in done):
+        note += " Trials that were stopped early are dashed."
     if any(trial.state is not TrialState.DONE for trial in done):
-        note += " Trials that were stopped early are dashed, and ranked after the others, those of a higher rung first."
+        note += " Trials with the result of a rung are ranked after those that are done, a higher rung first."
     return section("Parallel coordinates", f'<p class="quiet">{note}</p>', f'<div class="wide">{svg}</div>')
 
 
@@ -163,7 +166,7 @@ def _line(trial: Trial, number: int, count: int, axes: Sequence[tuple[float, _Ax
     points.append(f"{end:.1f},{_y(result.place(trial.result))}")
     at = "" if trial.state is TrialState.DONE else f" at step {trial.step}"
     title = text_of(f"trial {trial.number}: {trial.result:.5g}{at}, {name_of(trial.number, trial.values)}")
-    colour = f"line{number * _COLOURS // count}{' early' if at else ''}"
+    colour = f"line{number * _COLOURS // count}{' early' if trial.state is TrialState.PRUNED else ''}"
     return f'<polyline class="{colour}" points="{" ".join(points)}"><title>{title}</title></polyline>'
 
 

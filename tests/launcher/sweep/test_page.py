@@ -88,5 +88,20 @@ def test_the_page_says_which_trials_were_stopped_early_and_where() -> None:
     assert importance(state)["lr"] > 0.5
 
 
+def test_only_trials_that_are_pruned_are_drawn_as_stopped_early() -> None:
+    """Those that wait, run or pause at a rung may go on, as after Ctrl-C."""
+    events = []
+    for number in range(4):
+        values = {"lr": 10 ** (-4 + number / 4), "layers": 2, "name": "sgd"}
+        events += [event("trial", trial=number, values=values), start(number), rung(number, 10, number / 10)]
+    events += [event("promote", trial=0, step=30), event("promote", trial=1, step=30), start(1, "more")]
+    html = page_of(state_of(events, Ranking("score")), _about(), "2 paused")
+    assert html.count("<polyline") == 4 and 'early" points' not in html
+    assert "stopped early" not in html and "not done yet" in html
+    pruned = state_of([*events, event("prune", trial=3, step=10)], Ranking("score"))
+    html = page_of(pruned, _about(), "1 paused, 1 pruned")
+    assert html.count('early" points') == 1 and "stopped early" in html and "not done yet" in html
+
+
 def test_the_axis_of_the_trials_is_theirs() -> None:
     assert '"axis":"trial"' in page_of(searched(21), _about(), "20 trials done").replace(" ", "")
