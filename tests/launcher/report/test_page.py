@@ -46,7 +46,7 @@ def html(directory: RunDirectory) -> str:
 
 def test_the_page_of_a_run_with_a_restart() -> None:
     directory = run_with_restart()
-    directory.work_tree.write_text(json.dumps(WorkTree("c0ffee", "main", 2, 10, 3).__dict__))
+    directory.work_tree.write_text(json.dumps(WorkTree("c0ffee", "main", 2, 10, 3)._asdict()))
     (directory.logs / "host-0.log").write_text("first\nlast line\n")
     text = html(directory)
     for part in ("<h2>Done</h2>", "was ended by SIGKILL", "c0ffee", "2 files, 10 lines added", "last line"):
