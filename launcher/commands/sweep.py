@@ -47,8 +47,10 @@ def sweep(path: Path, where: PodRequest, workdir: Path | None, json: bool, comma
         print(f"podrun: {error}", file=sys.stderr)
         return ExitCode.UNAVAILABLE
     except (JournalError, SweepError) as error:
-        print(f"podrun: {error}; go on with: {again}", file=sys.stderr)
-        return error.code if isinstance(error, SweepError) else ExitCode.FAILED
+        code = error.code if isinstance(error, SweepError) else ExitCode.FAILED
+        onward = "" if code == ExitCode.BAD_CONFIG else f"; go on with: {again}"
+        print(f"podrun: {error}{onward}", file=sys.stderr)
+        return code
 
 
 def _run(planned: Sweep, journal: Journal, json: bool, again: str) -> int:

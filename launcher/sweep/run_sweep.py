@@ -26,7 +26,7 @@ from ..rundir.runs import RunDirectory
 from .events import EndEvent, Event, FailEvent, Kind, StartEvent, StopEvent
 from .journal import Journal, JournalError
 from .planned import Sweep
-from .result import NoResult, result_of
+from .result import NoResult, UnknownMetric, result_of
 from .resume import record_of
 from .space import Values, corners, variant_of
 from .space import values_of as values_of_trial
@@ -395,6 +395,13 @@ class SweepRun:
             unread = measured.reason
             retry = bool(unread) and trial.failures < self._sweep.file.retries
             self.record(_failed(trial.number, directory.run_id, ExitCode.DONE, unread or str(why), retry=retry))
+            if isinstance(why, UnknownMetric) and not unread and self.state.metric is None:
+                raise SweepError(
+                    f"trial {trial.number} is done, and {why}; all trials would fail like this: correct `metric` in the "
+                    f"sweep file and remove {self._sweep.folders.results}; if other trials will report it, the same command "
+                    "goes on",
+                    ExitCode.BAD_CONFIG,
+                ) from None
             return
         if (rung := self._rung_of(trial)) is not None:
             self.record(

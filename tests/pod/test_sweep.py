@@ -175,11 +175,17 @@ def test_ctrl_c_stops_the_trials_and_the_same_command_goes_on(sweep: Sandbox) ->
 
 
 def test_a_metric_that_is_missing_is_named_with_those_that_there_are(sweep: Sandbox) -> None:
-    text = FILE.replace("max score", "max skore").replace("trials: 6", "trials: 1").replace('"yes"', '"not"')
+    """Before other trials are spent on it."""
+    text = (
+        FILE.replace("max score", "max skore").replace('"yes"', '"not"').replace("side_by_side: 2", "side_by_side: 1")
+    )
     (sweep.path / "sweep.yaml").write_text(text)
     done = sweep.podrun(*SWEEP[:-1])
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 2, done.stderr
     assert "trial 0 failed: it has reported no skore, but validation score" in done.stdout
+    assert "trial 1 starts" not in done.stdout
+    assert "podrun: trial 0 is done, and it has reported no skore, but validation score" in done.stderr
+    assert "correct `metric` in the sweep file and remove " in done.stderr and "go on with" not in done.stderr
 
 
 def test_a_full_disk_stops_the_sweep_and_costs_no_trial(sweep: Sandbox) -> None:
