@@ -207,7 +207,7 @@ def remove_stale(id: str) -> None:
 
 
 def _last_words(log: Path) -> str:
-    """Return the last line of a log, or the line of a crash in native code; empty if there is none."""
+    """Return the line of a log that tells of a crash in native code, otherwise its last line, which may be empty."""
     try:
         with open(log, errors="replace") as file:
             lines = [line.strip() for line in file.read(_LIMIT).splitlines() if line.strip()]
@@ -226,7 +226,7 @@ def note_end(id: str, pod: str, why: str) -> None:
 
 
 def forget_end(id: str) -> EndedHold | None:
-    """Return the noted end of a hold, and remove the note; None if there is none."""
+    """Remove the note of the end of a hold, and return the end. Returns None if there is no note."""
     ended = _read_end(id)
     with suppress(OSError):
         os.unlink(_end_path(id))

@@ -71,7 +71,7 @@ def find_hold(pod: Pod, run_id: str) -> tuple[HeldTransport | None, str]:
 
 
 def _other_settings(record: HoldRecord) -> str:
-    """Return which inherited settings of this process differ from those of a hold, as text."""
+    """Return the names of the shell's settings that differ from those of a hold, separated by commas."""
     return ", ".join(name for name, value in shell_settings().items() if record.shell.get(name) != value)
 
 

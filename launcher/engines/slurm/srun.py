@@ -1,4 +1,4 @@
-"""Start steps of a SLURM job by `srun`: those of a run's agents before the job has imported podrun.
+"""Start steps of a SLURM job by `srun`. The agents of a run start before the job has imported podrun.
 
 At submission the command of the agents is recorded. The job starts it on its nodes at once, because SLURM needs about as long
 to start a step as Python to import podrun. `SlurmTransport` takes over a step whose command is exactly the one that it would
@@ -104,7 +104,7 @@ def start_recorded(path: str) -> str | None:
         for node in asked.stdout.split()[: record["hosts"]]:
             command = srun_command((), job, node, record["argv"])
             _started[tuple(command)] = start_srun(command)
-    except (OSError, ValueError, LookupError, TypeError, subprocess.SubprocessError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, subprocess.SubprocessError):
         return None
     return asked.stdout
 

@@ -91,7 +91,9 @@ def test_recorded_agents_that_nobody_takes_over_are_ended(record: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b'{"hosts": "2", "argv": ["a"]}', b'{"hosts": 2}'], ids=["empty", "list", "text", "half"]
+    "text",
+    [b"", b"[]", b'{"hosts": "2", "argv": ["a"]}', b'{"hosts": 2}', b'{"hosts": 2, "argv": [1]}', b"[" * 100000],
+    ids=["empty", "list", "text", "half", "number", "deep"],
 )
 def test_without_a_readable_record_the_supervisor_starts_the_agents(record: Path, text: bytes) -> None:
     record.write_bytes(text)
